@@ -15,7 +15,8 @@ use std::sync::Arc;
 use stratus_engine::device::{DeviceMeter, Tracer};
 use stratus_engine::passes::fuse::Fusions;
 use stratus_engine::{
-    Backend, Device, EngineError, Precision, PrepareRequest, PreparedProgram, Program, StartupTimes,
+    Backend, Device, EngineError, Precision, PrepareRequest, PreparedProgram, Program, StartupMonitor,
+    StartupTimes,
 };
 
 /// The CUDA backend: one GPU, or in tests an emulated one.
@@ -41,7 +42,7 @@ enum ExecutionTarget {
 }
 
 /// The choice of the GPU, and the options of its use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The GPU's number, from 0.
     pub ordinal: u32,
@@ -51,6 +52,8 @@ pub struct Settings {
     /// The cache folder for compiled kernels and the fastest implementations; without one, every process
     /// compiles and measures its own.
     pub cache: Option<PathBuf>,
+    /// Receives the phases of opening it and of preparing programs.
+    pub monitor: StartupMonitor,
 }
 
 /// The error if no GPU can be used.
@@ -106,7 +109,7 @@ impl Cuda {
     /// If a library is missing or too old, or there is no such GPU.
     pub fn open(settings: &Settings) -> Result<Self, GpuUnavailable> {
         let not_found = |reason: String| GpuUnavailable { reason };
-        let phases = Arc::new(StartupTimes::default());
+        let phases = Arc::new(StartupTimes::new(settings.monitor.clone()));
         let is_missing = |library: &&Library| !library.is_loadable();
         let missing: Vec<&str> = phases.time("loading libraries", || {
             Library::ALL.iter().filter(is_missing).map(|library| library.name()).collect()

@@ -65,6 +65,30 @@ pub enum EngineError {
     /// The caller requested a stop.
     #[error("interrupted before the first iteration")]
     Interrupted,
+    /// More pipeline stages than the network can be cut into.
+    #[error("`{network}` can have at most {max} stages, got {requested}")]
+    TooManyStages {
+        /// The network's name.
+        network: String,
+        /// The maximum number of its stages.
+        max: usize,
+        /// The requested number.
+        requested: usize,
+    },
+    /// No partition into pipeline stages keeps to the memory budget.
+    #[error(
+        "`{network}` does not fit {stages} stages of at most {} MiB; hint: use more stages or raise the \
+         memory limit",
+        bytes >> 20
+    )]
+    StagesTooLarge {
+        /// The network's name.
+        network: String,
+        /// The number of stages.
+        stages: usize,
+        /// The budget of each.
+        bytes: usize,
+    },
     /// An invalid name, size or option in a request.
     #[error("{0}")]
     InvalidRequest(String),

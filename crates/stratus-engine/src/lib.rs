@@ -36,7 +36,7 @@ pub use device::Device;
 pub use error::EngineError;
 pub use layout::Layout;
 pub use ops::Kernel;
-pub use phases::StartupTimes;
+pub use phases::{StartupMonitor, StartupTimes};
 pub use plan::{Plan, PlannedStep};
 pub use program::{Phase, Program, Role, Section, Stage, Step, Value, ValueId};
 pub use session::Session;

@@ -1,6 +1,7 @@
-//! Startup phases: their names, times and the stop flag.
+//! Startup phases of a backend: their names, their times, and a request to stop.
 
 use crate::EngineError;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,56 +9,66 @@ use std::time::{Duration, Instant};
 /// Called with the name of each phase as it starts.
 pub type PhaseListener = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// The listener for phase names.
-static LISTENER: Mutex<Option<PhaseListener>> = Mutex::new(None);
-
-/// Sets the listener, replacing the previous one.
-pub fn set_listener(listener: Option<PhaseListener>) {
-    *LISTENER.lock().unwrap_or_else(PoisonError::into_inner) = listener;
+/// Follows the start-up of one backend, and may stop it: given to the backend when it is opened. By default
+/// it neither listens nor stops.
+#[derive(Clone, Default)]
+pub struct StartupMonitor {
+    /// Receives the name of each phase.
+    pub listener: Option<PhaseListener>,
+    /// Set by another thread to end preparations, which check it in [`Self::report_or_stop`].
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
-/// The stop flag of preparation.
-static STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
-
-/// Sets the flag that ends preparations: they check it in [`report_or_stop`].
-pub fn set_stop_flag(stop: Option<Arc<AtomicBool>>) {
-    *STOP.lock().unwrap_or_else(PoisonError::into_inner) = stop;
-}
-
-/// Reports a phase to the listener unless a stop was requested. Work of many small parts calls it for each.
-///
-/// # Errors
-/// [`EngineError::Interrupted`] if a stop was requested.
-pub fn report_or_stop(phase: impl FnOnce() -> String) -> Result<(), EngineError> {
-    let stop = STOP.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-        return Err(EngineError::Interrupted);
+impl StartupMonitor {
+    /// Reports a phase unless a stop was requested. Work of many small parts calls it for each.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`] if a stop was requested.
+    pub fn report_or_stop(&self, phase: impl FnOnce() -> String) -> Result<(), EngineError> {
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return Err(EngineError::Interrupted);
+        }
+        self.report(phase);
+        Ok(())
     }
-    report(phase);
-    Ok(())
+
+    /// Reports a phase to the listener, if there is one.
+    fn report<S: AsRef<str>>(&self, phase: impl FnOnce() -> S) {
+        if let Some(listener) = &self.listener {
+            listener(phase().as_ref());
+        }
+    }
 }
 
-/// Reports a phase to the listener.
-fn report<S: AsRef<str>>(phase: impl FnOnce() -> S) {
-    let listener = LISTENER.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if let Some(listener) = listener {
-        listener(phase().as_ref());
+impl fmt::Debug for StartupMonitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { listener, stop } = self;
+        f.debug_struct("StartupMonitor").field("listens", &listener.is_some()).field("stop", stop).finish()
     }
 }
 
 /// The total time of each phase by name, in the order in which phases first ended. Phases of different
 /// threads overlap.
 #[derive(Debug, Default)]
-pub struct StartupTimes(Mutex<Vec<(&'static str, Duration)>>);
+pub struct StartupTimes {
+    monitor: StartupMonitor,
+    phases: Mutex<Vec<(&'static str, Duration)>>,
+}
 
 impl StartupTimes {
+    /// No phases yet; each is reported to `monitor` as it starts.
+    #[must_use]
+    pub fn new(monitor: StartupMonitor) -> Self {
+        Self { monitor, phases: Mutex::default() }
+    }
+
     /// Runs `work` and adds its time to a phase.
     pub fn time<T>(&self, phase: &'static str, work: impl FnOnce() -> T) -> T {
-        report(|| phase);
+        self.monitor.report(|| phase);
         let start = Instant::now();
         let done = work();
         let elapsed = start.elapsed();
-        let mut phases = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
         match phases.iter_mut().find(|(name, _)| *name == phase) {
             Some((_, sum)) => *sum += elapsed,
             None => phases.push((phase, elapsed)),
@@ -68,7 +79,7 @@ impl StartupTimes {
     /// The seconds of each phase so far.
     #[must_use]
     pub fn seconds(&self) -> Vec<(&'static str, f64)> {
-        let phases = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
         phases.iter().map(|(name, elapsed)| (*name, elapsed.as_secs_f64())).collect()
     }
 }
@@ -78,17 +89,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listener_receives_phase_names_until_it_is_removed() {
+    fn listener_receives_the_phases_of_its_backend_only() {
         let received = Arc::new(Mutex::new(Vec::new()));
         let to = Arc::clone(&received);
-        set_listener(Some(Arc::new(move |phase: &str| to.lock().unwrap().push(phase.to_owned()))));
-        StartupTimes::default().time("compiling while listening", || ());
-        set_listener(None);
+        let listener: PhaseListener = Arc::new(move |phase: &str| to.lock().unwrap().push(phase.to_owned()));
+        let monitor = StartupMonitor { listener: Some(listener), stop: None };
+        StartupTimes::new(monitor.clone()).time("compiling", || ());
         StartupTimes::default().time("measuring without listener", || ());
-        let received = received.lock().unwrap();
-        // Other tests may have reported phases meanwhile.
-        assert!(received.iter().any(|phase| phase == "compiling while listening"));
-        assert!(!received.iter().any(|phase| phase == "measuring without listener"));
+        monitor.report_or_stop(|| "step 1".to_owned()).unwrap();
+        assert_eq!(*received.lock().unwrap(), ["compiling", "step 1"]);
+    }
+
+    #[test]
+    fn preparation_ends_once_a_stop_is_requested() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let monitor = StartupMonitor { stop: Some(Arc::clone(&stop)), listener: None };
+        monitor.report_or_stop(String::new).unwrap();
+        stop.store(true, Ordering::Relaxed);
+        let phase = || panic!("a phase that does not start has no name");
+        assert!(matches!(monitor.report_or_stop(phase), Err(EngineError::Interrupted)));
+        // Another backend is not stopped.
+        StartupMonitor::default().report_or_stop(String::new).unwrap();
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 use stratus_engine::{
     AlignedBytes, Backend, DType, EngineError, Layout, Precision, PrepareRequest, PreparedProgram, Program,
+    StartupMonitor,
 };
 
 /// The CPU backend: oneDNN, and native kernels on its threads.
@@ -24,6 +25,8 @@ pub struct OneDnn {
     descs: Mutex<HashMap<(Layout, i32), Desc>>,
     /// The kernel times measured while planning.
     pub(crate) timings: TimingCache,
+    /// Receives the steps whose kernels are measured, and may stop that.
+    pub(crate) monitor: StartupMonitor,
 }
 
 impl OneDnn {
@@ -35,6 +38,12 @@ impl OneDnn {
         Ok(Self::with(library::find()?, threads))
     }
 
+    /// The same backend, which reports to `monitor` while it measures kernels.
+    #[must_use]
+    pub fn with_monitor(self, monitor: StartupMonitor) -> Self {
+        Self { monitor, ..self }
+    }
+
     fn with(context: Context, threads: usize) -> Self {
         let team = ThreadTeam::for_library(&context, threads);
         team.apply_thread_count();
@@ -44,6 +53,7 @@ impl OneDnn {
             cpu: CpuContext { team, level },
             descs: Mutex::default(),
             timings: TimingCache::default(),
+            monitor: StartupMonitor::default(),
         }
     }
 

@@ -5,8 +5,8 @@ use crate::cache::cache_folder;
 use crate::input::usable_cores;
 use std::error::Error;
 use stratus_cuda::Cuda;
-use stratus_engine::Backend;
 use stratus_engine::reference::ReferenceBackend;
+use stratus_engine::{Backend, StartupMonitor};
 use stratus_experiment::{Device, DeviceFacts, Train};
 use stratus_onednn::OneDnn;
 use stratus_run::machine::{Machine, caches, usable_memory_bytes};
@@ -46,18 +46,27 @@ pub struct LoadedLibrary {
 /// # Errors
 /// If the device of `train.device` cannot be used here.
 pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
+    open_monitored(settings, &StartupMonitor::default())
+}
+
+/// Opens the device of an experiment; `monitor` follows how it is opened and how programs are prepared, and
+/// may stop that.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_monitored(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, TrainError> {
     match settings.device {
         Device::Reference => Ok(reference(Vec::new())),
-        Device::Gpu | Device::Cuda => cuda(settings).map_err(|error| unavailable("cuda", &error)),
-        Device::Onednn => onednn(settings.threads).map_err(|error| unavailable("onednn", &error)),
-        Device::Auto => cuda(settings).or_else(|_| cpu(settings)),
-        Device::Cpu => cpu(settings),
+        Device::Gpu | Device::Cuda => cuda(settings, monitor).map_err(|error| unavailable("cuda", &error)),
+        Device::Onednn => onednn(settings, monitor).map_err(|error| unavailable("onednn", &error)),
+        Device::Auto => cuda(settings, monitor).or_else(|_| cpu(settings, monitor)),
+        Device::Cpu => cpu(settings, monitor),
     }
 }
 
 /// Opens the CPU with oneDNN, or else the reference backend with a warning.
-fn cpu(settings: &Train) -> Result<OpenDevice, TrainError> {
-    onednn(settings.threads).or_else(|error| {
+fn cpu(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, TrainError> {
+    onednn(settings, monitor).or_else(|error| {
         Ok(reference(vec![format!(
             "{error}.\n  Training runs on the reference backend, in plain Rust: correct, but about a hundred \
              times slower. `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); \
@@ -70,8 +79,8 @@ fn unavailable(device: &'static str, error: &dyn Error) -> TrainError {
     TrainError::Device { device, reason: error.to_string() }
 }
 
-fn onednn(threads: usize) -> Result<OpenDevice, stratus_onednn::LibraryNotFound> {
-    let onednn = OneDnn::load(threads)?;
+fn onednn(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, stratus_onednn::LibraryNotFound> {
+    let onednn = OneDnn::load(settings.threads)?.with_monitor(monitor.clone());
     let version = onednn.version();
     let library = LoadedLibrary {
         name: "onednn".to_owned(),
@@ -87,9 +96,11 @@ fn onednn(threads: usize) -> Result<OpenDevice, stratus_onednn::LibraryNotFound>
     })
 }
 
-fn cuda(settings: &Train) -> Result<OpenDevice, stratus_cuda::GpuUnavailable> {
+fn cuda(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, stratus_cuda::GpuUnavailable> {
     let cache = cache_folder().map(|folder| folder.join("kernels"));
-    let cuda = Cuda::open(&stratus_cuda::Settings { ordinal: 0, tf32: settings.tf32, cache })?;
+    let settings =
+        stratus_cuda::Settings { ordinal: 0, tf32: settings.tf32, cache, monitor: monitor.clone() };
+    let cuda = Cuda::open(&settings)?;
     let libraries = cuda.libraries().into_iter().map(|(name, version)| LoadedLibrary {
         name: name.to_owned(),
         version,

@@ -144,6 +144,9 @@ impl TrainError {
                  train.micro_batches=, or use smaller batches with --set train.batch_size="
                     .to_owned(),
             ),
+            Self::Engine(EngineError::TooManyStages { .. }) => {
+                Some("use fewer stages with --set train.stages=".to_owned())
+            }
             Self::Data(DataError::UnknownDataset { .. }) => {
                 Some("choose a data set with data.name, and its folder with data.path".to_owned())
             }
@@ -183,6 +186,7 @@ impl TrainError {
                 | Self::LayerFile { .. }
                 | Self::WeightsMismatch { .. }
                 | Self::Device { .. }
+                | Self::Engine(EngineError::TooManyStages { .. } | EngineError::StagesTooLarge { .. })
                 | Self::Data(DataError::UnknownDataset { .. } | DataError::InvalidOption { .. })
                 | Self::Loader(LoaderError::Configuration { .. })
                 | Self::Run(stratus_run::Error::NotARun { .. } | stratus_run::Error::NotEmpty { .. })

@@ -24,16 +24,6 @@ pub struct Resolved {
     input: InputPipeline,
     rank: Rank,
     stage: Option<Stage>,
-    stage_budget: Option<StageBudget>,
-}
-
-/// The memory budget of a pipeline stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StageBudget {
-    /// Bytes, of those that are known before kernels are chosen.
-    pub bytes: usize,
-    /// True if the stage recomputes its activations, so that it stores little for parts in flight.
-    pub recomputes: bool,
 }
 
 /// The rank of this process among the workers that divide batches.
@@ -80,7 +70,7 @@ impl Resolved {
             [_, height, width] => input.with_mask_size([height, width]),
             _ => input,
         };
-        Ok(Self { experiment, input, rank: Rank::SINGLE, stage: None, stage_budget: None })
+        Ok(Self { experiment, input, rank: Rank::SINGLE, stage: None })
     }
 
     /// The same experiment for another worker.
@@ -95,12 +85,6 @@ impl Resolved {
         Self { stage, ..self.clone() }
     }
 
-    /// The same experiment with another memory budget of pipeline stages.
-    #[must_use]
-    pub(crate) fn with_stage_budget(&self, budget: StageBudget) -> Self {
-        Self { stage_budget: Some(budget), ..self.clone() }
-    }
-
     /// The same experiment with another batch size, which is not 0.
     #[must_use]
     pub fn with_batch_size(&self, batch: usize) -> Self {
@@ -112,12 +96,6 @@ impl Resolved {
     #[must_use]
     pub(crate) fn with_activations_kib(&self, kib: Option<usize>) -> Self {
         Self { experiment: self.experiment.with_activations_kib(kib), ..self.clone() }
-    }
-
-    /// The memory budget of a pipeline stage.
-    #[must_use]
-    pub(crate) fn stage_budget(&self) -> StageBudget {
-        self.stage_budget.unwrap_or(StageBudget { bytes: self.memory_limit(), recomputes: false })
     }
 
     /// The pipeline stage of this process; `None` without stages.

@@ -75,7 +75,7 @@ impl LargestBatchSearch<'_> {
         for _ in 0..MAX_ATTEMPTS {
             let resolved = self.resolved.with_batch_size(batch);
             let FittedRun { resolved, planned, .. } =
-                fit(resolved, self.graph, self.device, &KernelSelection::FirstSupported, None, warn)?;
+                fit(&resolved, self.graph, self.device, &KernelSelection::FirstSupported, None, warn)?;
             let arena_bytes = planned.arena_bytes();
             let plans = planned.allocate(self.device.backend.as_ref())?.plans;
             let host_memory = HostMemory::for_run(&resolved, datasets, &plans.train, &plans.evaluate)?;
@@ -138,7 +138,7 @@ pub fn memory_shortage(experiment: &Experiment) -> Result<Option<String>, TrainE
             return Ok(Some(reason));
         }
     }
-    let fitted = fit(resolved, &graph, &device, &KernelSelection::Cached, None, &mut |_| {})?;
+    let fitted = fit(&resolved, &graph, &device, &KernelSelection::Cached, None, &mut |_| {})?;
     let FittedRun { planned, .. } = fitted;
     Ok(short(planned.arena_bytes(), ""))
 }

@@ -5,7 +5,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stratus_engine::phases;
+use stratus_engine::StartupMonitor;
+use stratus_engine::phases::PhaseListener;
 use stratus_run::csv::Task;
 use stratus_train::{EpochResult, Observer, TrainingProgress, ValidationResult};
 
@@ -25,19 +26,30 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts to show progress. Until the first iteration, the bar shows the start-up phase of the backend.
+    /// Starts to show progress.
     pub fn new(output: Output) -> Self {
         let bar = (!output.quiet() && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
             if let Ok(style) = ProgressStyle::with_template("{msg}  {wide_bar}") {
                 bar.set_style(style.progress_chars("━╸ "));
             }
-            let bar_clone = bar.clone();
-            phases::set_listener(Some(Arc::new(move |phase: &str| bar_clone.set_message(phase.to_owned()))));
             bar
         });
         let now = Instant::now();
         Progress { output, bar, last_shown_at: now, heading_shown: false }
+    }
+
+    /// Shows the start-up phases of a backend in the bar, until the first iteration.
+    pub fn startup_monitor(&self) -> StartupMonitor {
+        let listener = self.bar.clone().map(|bar| -> PhaseListener {
+            Arc::new(move |phase: &str| {
+                // The backend may outlive the bar.
+                if !bar.is_finished() {
+                    bar.set_message(phase.to_owned());
+                }
+            })
+        });
+        StartupMonitor { listener, stop: None }
     }
 
     /// Updates the bar or prints a line, at most once per interval.
@@ -109,7 +121,6 @@ impl Drop for Progress {
     /// Removes the bar; printed lines stay.
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
-            phases::set_listener(None);
             bar.finish_and_clear();
         }
     }

@@ -6,11 +6,14 @@
 //! results are those of one batch up to rounding. Only a batch norm differs: it uses the statistics of each
 //! micro-batch and updates its running statistics for each. (Huang et al., GPipe: Efficient Training of Giant
 //! Neural Networks using Pipeline Parallelism, 2018, section 2.)
+//!
+//! [`parts`](super::parts) split the batch in the same way, but define results that do not depend on the
+//! number of workers: sums along a tree, which takes more copies of each gradient, and running statistics
+//! that are a mean.
 
+use super::batch_split::{add_section, expect_untiled, gradients, runs_once, without_repeated_steps};
 use super::label_counts::count_labels;
-use super::parts::{gradients, runs_once};
 use crate::ops::AddTiles;
-use crate::program::Section;
 use crate::{EngineError, Program, Step, ValueId};
 
 /// Turns a differentiated program for one micro-batch into the program for a batch of `count` micro-batches.
@@ -21,20 +24,11 @@ pub fn split_into_micro_batches(program: &Program, count: usize) -> Result<Progr
     if count < 2 {
         return Ok(program.clone());
     }
-    if !program.sections.is_empty() {
-        return Err(EngineError::InvalidRequest(
-            "a tiled program cannot be split into micro-batches".to_owned(),
-        ));
-    }
+    expect_untiled(program, "micro-batches")?;
     let program = &count_labels(program)?;
-    let mut batch_program = program.clone();
-    batch_program.batch *= count;
-    for value in batch_program.values.iter_mut().filter(|value| value.role.is_external()) {
-        value.shape[0] *= count;
-    }
+    let mut batch_program = without_repeated_steps(program, count);
     let gradients = gradients(program);
-    batch_program.steps.retain(runs_once);
-    let common = batch_program.steps.len();
+    let first = batch_program.steps.len();
     for (position, step) in program.steps.iter().enumerate().filter(|(_, step)| !runs_once(step)) {
         batch_program.steps.push(step.clone());
         for &part in gradients.get(&position).into_iter().flatten() {
@@ -42,15 +36,7 @@ pub fn split_into_micro_batches(program: &Program, count: usize) -> Result<Progr
             batch_program.steps.push(add);
         }
     }
-    let parts = batch_program.steps.len() - common;
-    batch_program.sections.push(Section {
-        first: common,
-        count: parts,
-        tiles: count,
-        micro_batches: true,
-        reversed: false,
-        in_flight: 1,
-    });
+    add_section(&mut batch_program, first, count);
     batch_program.verify("split_into_micro_batches")?;
     Ok(batch_program)
 }

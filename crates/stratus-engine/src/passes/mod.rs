@@ -16,6 +16,7 @@
 //! | [`average`] | adds the moving average of the weights |
 
 pub mod average;
+mod batch_split;
 pub mod differentiate;
 pub mod fuse;
 pub mod images;

@@ -10,9 +10,10 @@
 //! backward pass continues (Li et al., "PyTorch distributed: experiences on accelerating data parallel
 //! training", 2020, section 3.2.3).
 
+use super::batch_split::{add_section, expect_untiled, gradients, runs_once, without_repeated_steps};
 use super::label_counts::count_labels;
 use crate::ops::{AllReduceBucket, MAX_BUCKET_VALUES, Scale, TreeSum};
-use crate::program::{Layer, Origin, Section, Stage};
+use crate::program::Layer;
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step, ValueId};
 use std::collections::HashMap;
 
@@ -47,9 +48,7 @@ pub fn split_into_parts(program: &Program, parts: BatchParts) -> Result<Program,
              parts ≥ workers"
         )));
     }
-    if !program.sections.is_empty() {
-        return Err(EngineError::InvalidRequest("a tiled program cannot be split into parts".to_owned()));
-    }
+    expect_untiled(program, "parts")?;
     if count == 1 {
         return Ok(program.clone());
     }
@@ -80,21 +79,14 @@ struct WorkerProgramBuilder {
 
 impl WorkerProgramBuilder {
     fn new(program: &Program, parts: BatchParts) -> Self {
-        let mut worker_program = program.clone();
-        let per_worker = parts.per_worker();
+        let mut worker_program = without_repeated_steps(program, parts.per_worker());
         worker_program.batch_parts = parts.count;
-        worker_program.batch *= per_worker;
-        for value in worker_program.values.iter_mut().filter(|value| value.role.is_external()) {
-            value.shape[0] *= per_worker;
-        }
-        worker_program.steps.clear();
         Self { program: worker_program, parts, sums: Vec::new(), statistics: Vec::new() }
     }
 
     /// Adds the steps of the parts, in a section if a worker has several.
     fn add_steps(&mut self, program: &Program) {
         let per_worker = self.parts.per_worker();
-        self.program.steps.extend(program.steps.iter().filter(|step| runs_once(step)).cloned());
         let first = self.program.steps.len();
         let mut replaced = self.part_values(program);
         let last_touch = last_touches(program, replaced.keys().copied());
@@ -121,15 +113,7 @@ impl WorkerProgramBuilder {
             }
         }
         if per_worker > 1 {
-            let count = self.program.steps.len() - first;
-            self.program.sections.push(Section {
-                first,
-                count,
-                tiles: per_worker,
-                micro_batches: true,
-                reversed: false,
-                in_flight: program.stage.map_or(1, Stage::in_flight),
-            });
+            add_section(&mut self.program, first, per_worker);
         }
     }
 
@@ -254,12 +238,6 @@ impl WorkerProgramBuilder {
 /// The layer name of communication steps in reports.
 const EXCHANGE: &str = "exchange";
 
-/// Returns whether a step runs once for all parts, because it depends only on parameters or on the labels of
-/// the whole batch.
-pub(super) fn runs_once(step: &Step) -> bool {
-    matches!(step.kernel, Kernel::JoinWeights(_) | Kernel::CountLabels(_))
-}
-
 fn step(kernel: impl Into<Kernel>, phase: Phase, layers: &[usize]) -> Step {
     let layers = layers.to_vec();
     Step { kernel: kernel.into(), phase, layers, inputs: vec![], updates: vec![], outputs: vec![] }
@@ -272,23 +250,6 @@ fn last_touches(program: &Program, ids: impl Iterator<Item = ValueId>) -> HashMa
     ids.sort_unstable();
     for id in ids {
         if let Some(last) = program.steps.iter().rposition(|step| step.operands().any(|other| other == id)) {
-            by_step.entry(last).or_default().push(id);
-        }
-    }
-    by_step
-}
-
-/// The gradients of the parameters, by the last step that writes them.
-pub(super) fn gradients(program: &Program) -> HashMap<usize, Vec<ValueId>> {
-    let mut by_step: HashMap<usize, Vec<ValueId>> = HashMap::new();
-    let is_parameter_gradient = |id: &ValueId| match program.value(*id).origin {
-        Some(Origin::Gradient(of)) => program.value(of).role == Role::Parameter,
-        _ => false,
-    };
-    for id in (0..program.values.len()).map(ValueId).filter(is_parameter_gradient) {
-        let last =
-            program.steps.iter().rposition(|step| step.outputs.contains(&id) || step.updates.contains(&id));
-        if let Some(last) = last {
             by_step.entry(last).or_default().push(id);
         }
     }

@@ -77,18 +77,13 @@ impl PipelinePartition {
         let points = CutPoints::find(train, evaluate);
         let max_stages = points.points.len() + 1;
         if count > max_stages {
-            return Err(EngineError::InvalidRequest(format!(
-                "`{}` can have at most {max_stages} stages, got {count}",
-                train.network
-            )));
+            let network = train.network.clone();
+            return Err(EngineError::TooManyStages { network, max: max_stages, requested: count });
         }
-        let chosen = points.balanced(count, memory).ok_or_else(|| {
-            EngineError::InvalidRequest(format!(
-                "`{}` does not fit {count} stages of at most {} MiB; hint: use more stages or raise the \
-                 memory limit",
-                train.network,
-                memory.limit_bytes >> 20
-            ))
+        let chosen = points.balanced(count, memory).ok_or_else(|| EngineError::StagesTooLarge {
+            network: train.network.clone(),
+            stages: count,
+            bytes: memory.limit_bytes,
         })?;
         let partition = Self::at(train, &chosen);
         for program in [train, evaluate] {

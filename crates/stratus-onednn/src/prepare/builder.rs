@@ -9,7 +9,6 @@ use stratus_engine::ops::KernelSpec;
 use stratus_engine::program::Mode;
 use stratus_engine::{
     Choices, EngineError, Layout, PrepareRequest, PreparedProgram, PreparedStep, Program, Section, Step,
-    phases,
 };
 
 /// Builds the plan of one program for one layout of feature maps.
@@ -89,7 +88,7 @@ impl<'a> PlanBuilder<'a> {
         let mut abandoned = false;
         for (position, step) in source.steps.iter().enumerate() {
             if self.request.measure {
-                phases::report_or_stop(|| {
+                self.backend.monitor.report_or_stop(|| {
                     let layer = source.layer_name(step);
                     format!("measuring kernels, step {} of {}: {layer}", position + 1, source.steps.len())
                 })?;

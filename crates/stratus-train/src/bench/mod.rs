@@ -119,7 +119,7 @@ impl Bench {
         let experiment = &*with_class_weights(experiment, datasets.train.as_ref())?;
         let resolved = Resolved::new(experiment, datasets.train.as_ref(), &graph, &device)?;
         let FittedRun { resolved, planned, .. } =
-            fit(resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
+            fit(&resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
         session_state::set_class_weights(&mut compiled.session, &resolved)?;
         initialise(&mut compiled.session, &graph, &resolved, &datasets.train)?;

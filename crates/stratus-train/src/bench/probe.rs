@@ -8,9 +8,9 @@ use crate::resolve::Resolved;
 use crate::{TrainError, device};
 use serde::Serialize;
 use std::time::{Duration, Instant};
-use stratus_engine::Precision;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::profile::ProgramTime;
+use stratus_engine::{Precision, StartupMonitor};
 use stratus_experiment::Experiment;
 use stratus_run::machine::{Machine, caches};
 
@@ -85,6 +85,7 @@ pub struct ProbeReport {
 pub fn probe(
     experiment: &Experiment,
     datasets: &Datasets,
+    monitor: &StartupMonitor,
     warn: &mut dyn FnMut(&str),
 ) -> Result<ProbeReport, TrainError> {
     let started = Instant::now();
@@ -93,7 +94,7 @@ pub fn probe(
     experiment.data.drop_last = true;
     let dataset = datasets.train.as_ref();
     let graph = Network::for_dataset(&experiment, dataset)?.graph;
-    let device = device::open(&experiment.train)?;
+    let device = device::open_monitored(&experiment.train, monitor)?;
     if device.is_accelerator {
         return Err(TrainError::Configuration {
             problem: format!(
@@ -108,7 +109,7 @@ pub fn probe(
     device.warnings.iter().for_each(|warning| warn(warning));
     let resolved = Resolved::new(&experiment, dataset, &graph, &device)?;
     let FittedRun { resolved, mut planned, .. } =
-        fit(resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
+        fit(&resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
     let planning_s = started.elapsed().as_secs_f64();
     let started = Instant::now();
     let StepTimes { train, evaluate: validation, kinds, scratch_bytes } =

@@ -1,10 +1,11 @@
 //! Plans a run within `train.memory_limit_mib`.
 
 use super::memory::{check_memory, memory_limit_error, stage_memory_limit_error};
-use super::{KernelChoices, KernelSelection, PlannedRun, Programs, plan, programs};
+use super::variant::{ProgramVariant, StageBudget};
+use super::{KernelChoices, KernelSelection, PlannedRun, Programs, plan};
 use crate::TrainError;
 use crate::device::OpenDevice;
-use crate::resolve::{Rank, Resolved, StageBudget};
+use crate::resolve::Resolved;
 use stratus_engine::passes::recompute::live_bytes;
 use stratus_engine::{EngineError, Stage};
 use stratus_exchange::{ExchangeError, WorkerGroup};
@@ -23,54 +24,96 @@ pub struct FittedRun {
     pub planned: PlannedRun,
 }
 
-impl FittedRun {
-    fn new(
-        resolved: Resolved,
-        graph: &Graph,
-        device: &OpenDevice,
-        selection: &KernelSelection<'_>,
-        warn: &mut dyn FnMut(&str),
-    ) -> Result<Self, TrainError> {
-        let programs = programs(&resolved, graph, device)?;
-        Self::from_programs(resolved, programs, device, selection, warn)
-    }
+/// The plans of a variant, which may exceed the memory limit.
+struct PlannedVariant<'a> {
+    variant: ProgramVariant<'a>,
+    programs: Programs,
+    planned: PlannedRun,
+}
 
-    fn from_programs(
-        resolved: Resolved,
-        programs: Programs,
-        device: &OpenDevice,
-        selection: &KernelSelection<'_>,
-        warn: &mut dyn FnMut(&str),
-    ) -> Result<Self, TrainError> {
-        let mut planned = plan(&programs, device, selection, warn)?;
-        if let (Some(_), KernelSelection::Replay(choices)) = (resolved.stage(), selection) {
-            planned.add_whole_network_choices(choices);
-        }
-        Ok(Self { resolved, programs, planned })
+impl PlannedVariant<'_> {
+    /// The run of this variant, with its limit on activations.
+    fn fitted(self) -> FittedRun {
+        let Self { variant: ProgramVariant { resolved, activations_kib, .. }, programs, planned } = self;
+        FittedRun { resolved: resolved.with_activations_kib(activations_kib), programs, planned }
     }
 }
 
-/// Kernel choices that all workers share: rank 0 measures them for a single part.
-fn shared_choices(
-    resolved: &Resolved,
-    graph: &Graph,
-    device: &OpenDevice,
-    selection: &KernelSelection<'_>,
-    workers: Option<&WorkerGroup>,
-    warn: &mut dyn FnMut(&str),
-) -> Result<KernelChoices, TrainError> {
-    let mut measure = || {
-        let single_part = resolved.with_rank(Rank { rank: 0, world_size: resolved.parts() }).with_stage(None);
-        Ok::<_, TrainError>(plan(&programs(&single_part, graph, device)?, device, selection, warn)?.choices())
-    };
-    let Some(workers) = workers else { return measure() };
-    let shared = match workers.rank() {
-        0 => serde_json::to_vec(&measure()?).unwrap_or_default(),
-        _ => Vec::new(),
-    };
-    serde_json::from_slice(&workers.broadcast(shared)?).map_err(|error| {
-        ExchangeError::Disconnected(format!("invalid kernel choices from worker 0: {error}")).into()
-    })
+/// Plans the variants of a network.
+struct VariantPlanner<'a> {
+    graph: &'a Graph,
+    device: &'a OpenDevice,
+    warn: &'a mut dyn FnMut(&str),
+}
+
+impl VariantPlanner<'_> {
+    fn programs(&self, variant: ProgramVariant<'_>) -> Result<Programs, TrainError> {
+        variant.programs(self.graph, self.device)
+    }
+
+    fn plan<'v>(
+        &mut self,
+        variant: ProgramVariant<'v>,
+        selection: &KernelSelection<'_>,
+    ) -> Result<PlannedVariant<'v>, TrainError> {
+        self.plan_programs(variant, self.programs(variant)?, selection)
+    }
+
+    fn plan_programs<'v>(
+        &mut self,
+        variant: ProgramVariant<'v>,
+        programs: Programs,
+        selection: &KernelSelection<'_>,
+    ) -> Result<PlannedVariant<'v>, TrainError> {
+        let mut planned = plan(&programs, self.device, selection, self.warn)?;
+        if let (Some(_), KernelSelection::Replay(choices)) = (variant.stage, selection) {
+            planned.add_whole_network_choices(choices);
+        }
+        Ok(PlannedVariant { variant, programs, planned })
+    }
+
+    /// Kernel choices that all workers share: rank 0 measures them for a single part.
+    fn shared_choices(
+        &mut self,
+        variant: ProgramVariant<'_>,
+        selection: &KernelSelection<'_>,
+        workers: Option<&WorkerGroup>,
+    ) -> Result<KernelChoices, TrainError> {
+        let mut measure = || {
+            let programs = self.programs(variant.single_part())?;
+            Ok::<_, TrainError>(plan(&programs, self.device, selection, self.warn)?.choices())
+        };
+        let Some(workers) = workers else { return measure() };
+        let shared = match workers.rank() {
+            0 => serde_json::to_vec(&measure()?).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        serde_json::from_slice(&workers.broadcast(shared)?).map_err(|error| {
+            ExchangeError::Disconnected(format!("invalid kernel choices from worker 0: {error}")).into()
+        })
+    }
+
+    /// Plans a pipeline stage within the memory limit, which applies to every stage: the budget for
+    /// partitioning the network is reduced until the largest stage, including its scratch, is within the
+    /// limit.
+    fn fit_stage<'v>(
+        &mut self,
+        variant: ProgramVariant<'v>,
+        selection: &KernelSelection<'_>,
+        workers: Option<&WorkerGroup>,
+    ) -> Result<PlannedVariant<'v>, TrainError> {
+        let mut plan_stage = |stage_budget: StageBudget| {
+            let planned = self.plan(ProgramVariant { stage_budget, ..variant }, selection)?;
+            let arena = planned.planned.arena_bytes();
+            let Some(workers) = workers else { return Ok((planned, arena)) };
+            let all = workers.all_gather(&(arena as u64).to_le_bytes())?;
+            let from_bytes =
+                |bytes: &Vec<u8>| <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, u64::from_le_bytes);
+            let largest = all.iter().map(from_bytes).max().unwrap_or(0);
+            Ok((planned, usize::try_from(largest).unwrap_or(usize::MAX)))
+        };
+        fit_stage_budget(variant.resolved, &mut plan_stage)
+    }
 }
 
 /// Plans a run within `train.memory_limit_mib`.
@@ -88,61 +131,9 @@ fn shared_choices(
 /// is used.
 ///
 /// # Errors
-/// As [`programs()`] and [`plan()`], and if nothing fits the limit or the available memory; the hint suggests
-/// a remedy.
+/// As [`super::programs()`] and [`plan()`], and if nothing fits the limit or the available memory; the hint
+/// suggests a remedy.
 pub fn fit(
-    resolved: Resolved,
-    graph: &Graph,
-    device: &OpenDevice,
-    selection: &KernelSelection<'_>,
-    workers: Option<&WorkerGroup>,
-    warn: &mut dyn FnMut(&str),
-) -> Result<FittedRun, TrainError> {
-    if let KernelSelection::Replay(_) = selection {
-        return match resolved.stage() {
-            Some(_) => fit_stage(&resolved, graph, device, selection, workers, warn),
-            None => FittedRun::new(resolved, graph, device, selection, warn),
-        };
-    }
-    let limit = resolved.memory_limit();
-    let requested = resolved.settings().train.activations_kib;
-    let unlimited = resolved.with_activations_kib(None);
-    if resolved.stage().is_some() {
-        let choices = shared_choices(&unlimited, graph, device, selection, workers, warn)?;
-        return fit_stage(&resolved, graph, device, &KernelSelection::Replay(&choices), workers, warn);
-    }
-    let unlimited_programs = programs(&unlimited, graph, device)?;
-    check_memory(&resolved, graph, device, &unlimited_programs)?;
-    let shared = match resolved.parts() {
-        1 => None,
-        _ => Some(shared_choices(&unlimited, graph, device, selection, workers, warn)?),
-    };
-    let replay_shared = shared.as_ref().map(KernelSelection::Replay);
-    let selection = replay_shared.as_ref().unwrap_or(selection);
-    let mut run = FittedRun::from_programs(unlimited, unlimited_programs, device, selection, warn)?;
-    let choices = run.planned.choices();
-    let replay = KernelSelection::Replay(&choices);
-    if requested.is_some() {
-        run = FittedRun::new(resolved, graph, device, &replay, warn)?;
-    }
-    for _ in 0..MAX_ATTEMPTS {
-        let arena = run.planned.arena_bytes();
-        if arena <= limit {
-            return Ok(run);
-        }
-        let live = run.resolved.activations_limit().min(live_bytes(&run.programs.train));
-        let kib = live.saturating_sub(arena - limit) >> 10;
-        run = FittedRun::new(run.resolved.with_activations_kib(Some(kib)), graph, device, &replay, warn)?;
-        if run.planned.arena_bytes() >= arena {
-            return Err(memory_limit_error(&run.resolved, arena));
-        }
-    }
-    Err(memory_limit_error(&run.resolved, run.planned.arena_bytes()))
-}
-
-/// Plans a pipeline stage within the memory limit, which applies to every stage: the budget for partitioning
-/// the network is reduced until the largest stage, including its scratch, is within the limit.
-fn fit_stage(
     resolved: &Resolved,
     graph: &Graph,
     device: &OpenDevice,
@@ -150,17 +141,48 @@ fn fit_stage(
     workers: Option<&WorkerGroup>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<FittedRun, TrainError> {
-    let mut plan_stage = |budget: StageBudget| {
-        let run = FittedRun::new(resolved.with_stage_budget(budget), graph, device, selection, warn)?;
-        let arena = run.planned.arena_bytes();
-        let Some(workers) = workers else { return Ok((run, arena)) };
-        let all = workers.all_gather(&(arena as u64).to_le_bytes())?;
-        let from_bytes =
-            |bytes: &Vec<u8>| <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, u64::from_le_bytes);
-        let largest = all.iter().map(from_bytes).max().unwrap_or(0);
-        Ok((run, usize::try_from(largest).unwrap_or(usize::MAX)))
+    let mut planner = VariantPlanner { graph, device, warn };
+    let requested = ProgramVariant::new(resolved);
+    if let KernelSelection::Replay(_) = selection {
+        let planned = match requested.stage {
+            Some(_) => planner.fit_stage(requested, selection, workers)?,
+            None => planner.plan(requested, selection)?,
+        };
+        return Ok(planned.fitted());
+    }
+    let limit = resolved.memory_limit();
+    let unlimited = ProgramVariant { activations_kib: None, ..requested };
+    if requested.stage.is_some() {
+        let choices = planner.shared_choices(unlimited, selection, workers)?;
+        return Ok(planner.fit_stage(requested, &KernelSelection::Replay(&choices), workers)?.fitted());
+    }
+    let unlimited_programs = planner.programs(unlimited)?;
+    check_memory(resolved, graph, device, &unlimited_programs)?;
+    let shared = match resolved.parts() {
+        1 => None,
+        _ => Some(planner.shared_choices(unlimited, selection, workers)?),
     };
-    fit_stage_budget(resolved, &mut plan_stage)
+    let replay_shared = shared.as_ref().map(KernelSelection::Replay);
+    let selection = replay_shared.as_ref().unwrap_or(selection);
+    let mut run = planner.plan_programs(unlimited, unlimited_programs, selection)?;
+    let choices = run.planned.choices();
+    let replay = KernelSelection::Replay(&choices);
+    if requested.activations_kib.is_some() {
+        run = planner.plan(requested, &replay)?;
+    }
+    for _ in 0..MAX_ATTEMPTS {
+        let arena = run.planned.arena_bytes();
+        if arena <= limit {
+            return Ok(run.fitted());
+        }
+        let live = run.variant.activations_limit().min(live_bytes(&run.programs.train));
+        let kib = live.saturating_sub(arena - limit) >> 10;
+        run = planner.plan(ProgramVariant { activations_kib: Some(kib), ..requested }, &replay)?;
+        if run.planned.arena_bytes() >= arena {
+            return Err(memory_limit_error(resolved, arena));
+        }
+    }
+    Err(memory_limit_error(resolved, run.planned.arena_bytes()))
 }
 
 /// Plans every stage of a network, like one process per stage does.
@@ -174,19 +196,22 @@ pub fn fit_stages(
     selection: &KernelSelection<'_>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<Vec<FittedRun>, TrainError> {
+    let mut planner = VariantPlanner { graph, device, warn };
     let count = resolved.settings().train.stages;
-    let choices = shared_choices(resolved, graph, device, selection, None, warn)?;
+    let requested = ProgramVariant::new(resolved);
+    let choices = planner.shared_choices(requested, selection, None)?;
     let replay = KernelSelection::Replay(&choices);
-    let mut plan_stages = |budget: StageBudget| {
+    let mut plan_stages = |stage_budget: StageBudget| {
         let stages = (0..count).map(|index| {
-            let stage = resolved.with_stage(Some(Stage { index, count })).with_stage_budget(budget);
-            FittedRun::new(stage, graph, device, &replay, warn)
+            let stage = Some(Stage { index, count });
+            planner.plan(ProgramVariant { stage, stage_budget, ..requested }, &replay)
         });
-        let stages: Vec<FittedRun> = stages.collect::<Result<_, _>>()?;
-        let largest = stages.iter().map(|run| run.planned.arena_bytes()).max().unwrap_or(0);
+        let stages: Vec<PlannedVariant<'_>> = stages.collect::<Result<_, _>>()?;
+        let largest = stages.iter().map(|stage| stage.planned.arena_bytes()).max().unwrap_or(0);
         Ok((stages, largest))
     };
-    fit_stage_budget(resolved, &mut plan_stages)
+    let stages = fit_stage_budget(resolved, &mut plan_stages)?;
+    Ok(stages.into_iter().map(PlannedVariant::fitted).collect())
 }
 
 /// Reduces the stage budget until the largest stage is within the limit, first without and then with
@@ -206,7 +231,7 @@ fn fit_stage_budget<T>(
             let (planned, largest) = match plan(StageBudget { bytes, recomputes }) {
                 Ok(planned) => planned,
                 // The budget is smaller than any partition needs.
-                Err(TrainError::Engine(EngineError::InvalidRequest(_))) if limit < usize::MAX => break,
+                Err(TrainError::Engine(EngineError::StagesTooLarge { .. })) if limit < usize::MAX => break,
                 Err(error) => return Err(error),
             };
             if largest <= limit {

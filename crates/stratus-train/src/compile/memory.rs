@@ -1,5 +1,6 @@
 //! Checks the minimum memory of programs before any kernel is measured.
 
+use super::variant::ProgramVariant;
 use super::{Programs, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
@@ -76,7 +77,8 @@ pub(super) fn check_memory(
     let settings = &resolved.settings().train;
     let recomputes = settings.memory_limit_mib.is_some() || settings.activations_kib.is_some();
     if needed > available && recomputes {
-        needed = min_bytes(&programs(&resolved.with_activations_kib(Some(0)), graph, device)?);
+        let variant = ProgramVariant { activations_kib: Some(0), ..ProgramVariant::new(resolved) };
+        needed = min_bytes(&variant.programs(graph, device)?);
     }
     if needed <= available {
         return Ok(());

@@ -17,6 +17,7 @@ mod optimiser;
 mod plan_cache;
 mod plans;
 mod programs;
+mod variant;
 
 pub use batch_norm::check_batch_norm_samples;
 pub use fit::{FittedRun, fit, fit_stages};
@@ -26,3 +27,4 @@ pub use plans::{
     compile_evaluation, plan,
 };
 pub use programs::{Programs, programs};
+pub(crate) use variant::ProgramVariant;

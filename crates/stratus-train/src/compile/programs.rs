@@ -1,10 +1,11 @@
 //! The programs of a run: the network lowered, fused, differentiated and tiled, before a backend sees it.
 
 use super::optimiser::optimisers;
+use super::variant::{ProgramVariant, StageBudget};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::input::ScaleShifts;
-use crate::resolve::{Resolved, StageBudget};
+use crate::resolve::Resolved;
 use stratus_engine::Program;
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
@@ -49,16 +50,26 @@ pub struct Programs {
 /// # Errors
 /// If the network cannot be lowered or differentiated.
 pub fn programs(resolved: &Resolved, graph: &Graph, device: &OpenDevice) -> Result<Programs, TrainError> {
+    ProgramVariant::new(resolved).programs(graph, device)
+}
+
+/// As [`programs`], for a variant of the experiment.
+pub(super) fn variant_programs(
+    variant: ProgramVariant<'_>,
+    graph: &Graph,
+    device: &OpenDevice,
+) -> Result<Programs, TrainError> {
+    let resolved = variant.resolved;
     let settings = resolved.settings();
-    let micro_batch = |batch| micro_batch_program(resolved, graph, device, batch);
+    let micro_batch = |batch| micro_batch_program(variant, graph, device, batch);
     let train = micro_batch(settings.train.batch_size)?;
     let tail = resolved.tail_batch().map(micro_batch).transpose()?;
     let evaluate = untiled_evaluation_program(resolved, graph, device)?;
-    let (partition, index) = match resolved.stage() {
+    let (partition, index) = match variant.stage {
         Some(stage) => {
             let states = optimisers(&settings.optimiser).weights.states().len();
             let averages = usize::from(settings.train.ema_decay.is_some());
-            let StageBudget { bytes: limit, recomputes } = resolved.stage_budget();
+            let StageBudget { bytes: limit, recomputes } = variant.stage_budget;
             let memory =
                 StageMemory { recomputes, ..StageMemory::new(resolved.parts(), states + averages, limit) };
             (Some(PipelinePartition::balanced(&train, &evaluate, stage.count, memory)?), stage.index)
@@ -70,8 +81,8 @@ pub fn programs(resolved: &Resolved, graph: &Graph, device: &OpenDevice) -> Resu
     };
     let trained = |program: Program, batch| {
         let program = own_stage(program)?;
-        let program = if resolved.stage_budget().recomputes { recompute(&program, 0)? } else { program };
-        training_program(resolved, program, batch)
+        let program = if variant.stage_budget.recomputes { recompute(&program, 0)? } else { program };
+        training_program(variant, program, batch)
     };
     let train = trained(train, settings.train.batch_size)?;
     let tail = tail.zip(resolved.tail_batch()).map(|(tail, batch)| trained(tail, batch)).transpose()?;
@@ -85,11 +96,12 @@ pub fn programs(resolved: &Resolved, graph: &Graph, device: &OpenDevice) -> Resu
 
 /// Forward and backward pass of one micro-batch or part of a batch of `batch` samples.
 fn micro_batch_program(
-    resolved: &Resolved,
+    variant: ProgramVariant<'_>,
     graph: &Graph,
     device: &OpenDevice,
     batch: usize,
 ) -> Result<Program, TrainError> {
+    let resolved = variant.resolved;
     let settings = resolved.settings();
     let samples = micro_batch_samples(resolved, batch);
     let forward = lower(graph, Mode::Train, resolved.precision(), samples)?;
@@ -98,12 +110,17 @@ fn micro_batch_program(
     let forward = if resolved.input().mixes() { with_mixed_labels(forward)? } else { forward };
     let forward = fuse_with(&forward, device.backend.fusions())?;
     let forward = read_bytes_if_preferred(forward, resolved.input().training_scale_shifts(), device)?;
-    Ok(recompute(&differentiate(&forward)?, resolved.activations_limit())?)
+    Ok(recompute(&differentiate(&forward)?, variant.activations_limit())?)
 }
 
 /// Forward, backward and update for a batch of `batch` samples; `program` computes one micro-batch or part of
 /// it.
-fn training_program(resolved: &Resolved, program: Program, batch: usize) -> Result<Program, TrainError> {
+fn training_program(
+    variant: ProgramVariant<'_>,
+    program: Program,
+    batch: usize,
+) -> Result<Program, TrainError> {
+    let resolved = variant.resolved;
     let settings = resolved.settings();
     let parts = batch / micro_batch_samples(resolved, batch);
     let large = if resolved.parts() > 1 { usize::MAX } else { MIN_FUSED_UPDATE_WEIGHTS };
@@ -112,8 +129,8 @@ fn training_program(resolved: &Resolved, program: Program, batch: usize) -> Resu
         (1, _) => split_into_micro_batches(&program, parts)?,
         // A worker may have one part or all of them: tiles and fused updates would change the order of sums.
         (count, _) => {
-            let workers = resolved.rank().world_size;
-            in_parts(&program, BatchParts { count, workers, bucket_bytes: BUCKET_BYTES })?
+            let parts = BatchParts { count, workers: variant.workers, bucket_bytes: BUCKET_BYTES };
+            in_parts(&program, parts)?
         }
     };
     let optimisers = Optimisers { clip_norm: settings.train.clip_norm, ..optimisers(&settings.optimiser) };

@@ -3,6 +3,7 @@
 use super::Planner;
 use crate::TrainError;
 use crate::bench::probe::{ProbeReport, probe};
+use stratus_engine::StartupMonitor;
 use stratus_experiment::Experiment;
 use stratus_forecast::catalogue::Machine;
 use stratus_forecast::forecast::{self, Forecast, LayerForecast, PlannedMemory, ProbedStep, TrainingWork};
@@ -17,6 +18,7 @@ use stratus_forecast::work::{KernelKind, Work};
 pub fn probe_kernels(
     planner: &Planner,
     batch: usize,
+    monitor: &StartupMonitor,
     warn: &mut dyn FnMut(&str),
 ) -> Result<ProbeReport, TrainError> {
     if planner.framework() == Framework::Tensorflow {
@@ -28,7 +30,7 @@ pub fn probe_kernels(
     }
     let mut experiment: Experiment = planner.experiment().clone();
     experiment.train.batch_size = batch;
-    probe(&experiment, &planner.datasets(), warn)
+    probe(&experiment, &planner.datasets(), monitor, warn)
 }
 
 /// The forecast from timed kernels.

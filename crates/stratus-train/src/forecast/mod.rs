@@ -20,6 +20,7 @@ pub use planner::Planner;
 pub use scaling::{step_from_probe, step_from_profile};
 
 use crate::TrainError;
+use stratus_engine::StartupMonitor;
 use stratus_experiment::Experiment;
 use stratus_forecast::catalogue::{Catalogue, Machine, THIS_MACHINE};
 use stratus_forecast::forecast::{self, Forecast, LayerForecast};
@@ -85,6 +86,7 @@ pub fn layers_on(
 pub fn forecast_training(
     experiment: &Experiment,
     machine: &str,
+    monitor: &StartupMonitor,
     warn: &mut dyn FnMut(&str),
 ) -> Result<(Forecast, Vec<String>), TrainError> {
     let mut profiles = shipped::profiles()?;
@@ -92,7 +94,7 @@ pub fn forecast_training(
     let mut planner = Planner::new(experiment.clone(), Framework::Stratus, None, None)?;
     let batch = experiment.train.batch_size;
     let expected = if machine.name == THIS_MACHINE {
-        let probed = probe_kernels(&planner, batch, warn)?;
+        let probed = probe_kernels(&planner, batch, monitor, warn)?;
         forecast_from_probe(&machine, &probed, &mut planner)?
     } else {
         forecast_on(&machine, batch, &mut planner, &profiles)?

@@ -42,50 +42,65 @@ impl BestEpoch {
     }
 }
 
-/// Tracks the best epochs for the checkpoint to keep and for early stopping.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct BestEpochTracker {
-    /// For `checkpoint.keep_best`.
-    keep_best: Option<BestEpoch>,
-    /// The patience and the best epoch of early stopping.
-    stopping: Option<(u64, BestEpoch)>,
+/// Tracks the epoch whose checkpoint is kept (`checkpoint.keep_best`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct BestCheckpointTracker {
+    /// `None` without `checkpoint.keep_best`.
+    best: Option<BestEpoch>,
     iterations_per_epoch: u64,
 }
 
-impl BestEpochTracker {
+impl BestCheckpointTracker {
     /// The state after the epochs of `rows`.
     pub fn new(settings: &Experiment, iterations_per_epoch: u64, rows: &[EpochRow]) -> Self {
-        let EarlyStopping { patience, measure, min_delta } = settings.early_stopping;
-        let mut epochs = Self {
-            keep_best: settings.checkpoint.keep_best.map(|metric| BestEpoch::new(metric, 0.0)),
-            stopping: patience.map(|patience| (patience, BestEpoch::new(measure, min_delta))),
-            iterations_per_epoch,
-        };
-        rows.iter().for_each(|row| epochs.add(row));
-        epochs
+        let best = settings.checkpoint.keep_best.map(|metric| BestEpoch::new(metric, 0.0));
+        let mut tracker = Self { best, iterations_per_epoch };
+        rows.iter().for_each(|row| tracker.add(row));
+        tracker
     }
 
     /// Adds an epoch.
     pub fn add(&mut self, row: &EpochRow) {
-        self.keep_best.iter_mut().for_each(|best| {
+        if let Some(best) = &mut self.best {
             best.add(row);
-        });
-        self.stopping.iter_mut().for_each(|(_, best)| {
-            best.add(row);
-        });
+        }
     }
 
-    /// The best epoch, whose checkpoint is kept; `None` before there is one, or without
-    /// `checkpoint.keep_best`.
+    /// The best epoch; `None` before there is one, or without `checkpoint.keep_best`.
     pub fn best(&self) -> Option<BestCheckpoint> {
-        let BestEpoch { metric, epoch, value, .. } = self.keep_best.filter(|best| best.epoch > 0)?;
+        let BestEpoch { metric, epoch, value, .. } = self.best.filter(|best| best.epoch > 0)?;
         let iteration = u64::from(epoch) * self.iterations_per_epoch;
         Some(BestCheckpoint { metric: metric.to_string(), value, epoch, iteration })
+    }
+}
+
+/// Tracks the epochs since the last improvement (`train.early_stopping`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct EarlyStoppingTracker {
+    /// The patience in epochs and the best epoch; `None` without early stopping.
+    best: Option<(u64, BestEpoch)>,
+}
+
+impl EarlyStoppingTracker {
+    /// The state after the epochs of `rows`.
+    pub fn new(settings: &Experiment, rows: &[EpochRow]) -> Self {
+        let EarlyStopping { patience, measure, min_delta } = settings.early_stopping;
+        let mut tracker =
+            Self { best: patience.map(|patience| (patience, BestEpoch::new(measure, min_delta))) };
+        rows.iter().for_each(|row| tracker.add(row));
+        tracker
+    }
+
+    /// Adds an epoch.
+    pub fn add(&mut self, row: &EpochRow) {
+        if let Some((_, best)) = &mut self.best {
+            best.add(row);
+        }
     }
 
     /// The reason to stop training after the last epoch, if there is one.
     pub fn stopped_early(&self) -> Option<StoppedEarly> {
-        let (patience, best) = self.stopping?;
+        let (patience, best) = self.best?;
         let BestEpoch { metric, epoch: best_epoch, value, last_epoch: epoch, .. } = best;
         (u64::from(epoch - best_epoch) >= patience).then(|| StoppedEarly {
             epoch,
@@ -118,16 +133,19 @@ mod tests {
     /// The epoch after which training stops, and the best one.
     fn stops(set: &[(&str, &str)], losses: &[f64]) -> Option<(u32, Option<u32>)> {
         let settings = settings(set);
-        let mut epochs = BestEpochTracker::new(&settings, 10, &[]);
+        let mut stopping = EarlyStoppingTracker::new(&settings, &[]);
+        let mut checkpoint = BestCheckpointTracker::new(&settings, 10, &[]);
         let rows = rows(losses);
         rows.iter().enumerate().find_map(|(i, row)| {
-            epochs.add(row);
+            stopping.add(row);
+            checkpoint.add(row);
             // A resumed run reads the rows instead.
-            let resumed = BestEpochTracker::new(&settings, 10, &rows[..=i]);
-            assert_eq!(epochs.keep_best.is_none(), resumed.keep_best.is_none());
-            assert_eq!(resumed.stopped_early(), epochs.stopped_early());
-            assert_eq!(resumed.best(), epochs.best());
-            epochs.stopped_early().map(|stopped| (stopped.epoch, stopped.best_epoch))
+            let resumed = BestCheckpointTracker::new(&settings, 10, &rows[..=i]);
+            assert_eq!(checkpoint.best.is_none(), resumed.best.is_none());
+            assert_eq!(resumed.best(), checkpoint.best());
+            let resumed = EarlyStoppingTracker::new(&settings, &rows[..=i]);
+            assert_eq!(resumed.stopped_early(), stopping.stopped_early());
+            stopping.stopped_early().map(|stopped| (stopped.epoch, stopped.best_epoch))
         })
     }
 
@@ -153,7 +171,7 @@ mod tests {
     fn keeps_the_first_of_equal_epochs() {
         let best = |metric: &str, losses: &[f64]| {
             let settings = settings(&[("checkpoint.keep_best", metric)]);
-            BestEpochTracker::new(&settings, 10, &rows(losses)).best()
+            BestCheckpointTracker::new(&settings, 10, &rows(losses)).best()
         };
         assert_eq!(best("val_loss", &[]), None);
         assert_eq!(best("val_loss", &[0.0, f64::NAN, f64::INFINITY]), None);
@@ -162,7 +180,7 @@ mod tests {
         assert_eq!(best("val_loss", &[0.5, 0.25, 0.25, f64::NAN, 0.3]), Some(expected(0.25)));
         let by_accuracy = best("val_top1", &[0.5, 0.25, 0.25, 0.3]).unwrap();
         assert_eq!((by_accuracy.value, by_accuracy.epoch), (0.75, 2));
-        assert_eq!(BestEpochTracker::new(&settings(&[]), 10, &rows(&[0.5])).best(), None);
+        assert_eq!(BestCheckpointTracker::new(&settings(&[]), 10, &rows(&[0.5])).best(), None);
     }
 
     #[test]

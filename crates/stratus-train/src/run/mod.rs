@@ -2,18 +2,22 @@
 
 mod announce;
 mod best;
+mod checkpointer;
 mod first_stage;
+mod jpeg;
 mod loader_threads;
 mod loss_monitor;
 pub(crate) mod pipeline;
 mod process_group;
-mod records;
+mod recorder;
+mod run_position;
+mod run_time;
 mod same_data;
 mod setup;
-mod tensorboard;
+mod stop_policy;
 mod time_estimator;
 mod trainer;
-mod usage;
+mod worker_role;
 
 use crate::compile::{KernelSelection, Plans};
 use crate::device::LoadedLibrary;
@@ -21,6 +25,7 @@ use crate::run_limits::RunLimits;
 use crate::weights::session_state::{self, RestoreMode};
 use crate::{Observer, TrainError};
 use first_stage::FirstStageOutcome;
+use jpeg::{decoder_warning, jpeg_decoder};
 pub use process_group::{ProcessGroup, with_parts_for};
 use same_data::StartedRun;
 pub use setup::check_parts;
@@ -30,8 +35,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use stratus_data::{JpegLibrary, Position};
-use stratus_engine::Plan;
-use stratus_experiment::{Decode, Experiment, ScheduleName};
+use stratus_engine::{Plan, StartupMonitor};
+use stratus_experiment::{Experiment, ScheduleName};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, State};
 use stratus_run::layout::RUNS;
@@ -51,6 +56,8 @@ pub struct RunOptions {
     pub remeasure: bool,
     /// Set by another thread to stop after the current iteration, with a checkpoint.
     pub stop: Arc<AtomicBool>,
+    /// Follows how the device is opened and kernels are chosen; `stop` ends that too.
+    pub monitor: StartupMonitor,
     /// The start of the process, from which a deadline is counted; `None` for the start of the run.
     pub process_started: Option<Instant>,
     /// Overrides of `train.deadline` and `train.budget`; only when resuming.
@@ -69,6 +76,11 @@ impl RunOptions {
     fn since(&self, started: Instant) -> Instant {
         self.process_started.unwrap_or(started)
     }
+
+    /// The monitor of the device, which the stop flag stops.
+    fn device_monitor(&self) -> StartupMonitor {
+        StartupMonitor { stop: Some(Arc::clone(&self.stop)), ..self.monitor.clone() }
+    }
 }
 
 /// The outcome of a run.
@@ -82,8 +94,20 @@ pub struct RunOutcome {
     pub interrupted: bool,
 }
 
-/// The key of the JPEG decoder among a checkpoint's libraries.
-const JPEG: &str = "jpeg";
+/// A run directory that this process has locked.
+struct OpenRun {
+    folder: RunDir,
+    lock: Lock,
+    /// When this process started or resumed the run.
+    started: Instant,
+}
+
+impl OpenRun {
+    fn lock(folder: RunDir, started: Instant) -> Result<Self, TrainError> {
+        let lock = folder.lock()?;
+        Ok(Self { folder, lock, started })
+    }
+}
 
 /// Starts a run.
 ///
@@ -110,51 +134,51 @@ pub fn start(
     };
     if let Some(first) = experiment.first_stage() {
         let data = first_stage::check(experiment, &first)?;
-        let run = create()?;
-        let lock = run.lock()?;
+        let mut open = OpenRun::lock(create()?, started)?;
+        let run = &open.folder;
         run.prepare()?;
         machine.write(&run.machine())?;
         data.write(&run.data())?;
         // From here on the directory is a run that can be resumed.
         stratus_run::atomic::write(&run.experiment(), experiment.to_toml().as_bytes())?;
-        return match first_stage::train(&run, experiment, &first, options, observer)? {
+        return match first_stage::train(run, experiment, &first, options, observer)? {
             FirstStageOutcome::Interrupted(summary) => {
-                Ok(RunOutcome { run, summary: *summary, interrupted: true })
+                Ok(RunOutcome { run: open.folder, summary: *summary, interrupted: true })
             }
             FirstStageOutcome::Complete(experiment) => {
-                let started = Some(StartedRun { run: &run, state: None });
-                let setup = RunStart::New.set_up(&experiment, started, options, observer)?;
-                start_training(setup, run, lock, machine, options, Instant::now(), observer)
+                let started = Some(StartedRun { run, state: None });
+                let prepared = RunStart::New.set_up(&experiment, started, options, observer)?;
+                open.started = Instant::now();
+                start_training(prepared, open, machine, options, observer)
             }
         };
     }
-    let setup = RunStart::New.set_up(experiment, None, options, observer)?;
+    let prepared = RunStart::New.set_up(experiment, None, options, observer)?;
     // From here on the disk is written to.
     if group.is_first() {
-        let run = create()?;
-        let lock = run.lock()?;
-        return start_training(setup, run, lock, machine, options, started, observer);
+        let open = OpenRun::lock(create()?, started)?;
+        return start_training(prepared, open, machine, options, observer);
     }
-    setup.0.serve_source_weights(group)?;
+    let (setup, _) = &prepared;
+    setup.serve_source_weights()?;
     // Worker 0 has created the directory.
     let run = group.worker_folder(&RunDir::open(&group.share_directory(None)?)?)?;
-    let lock = run.lock()?;
-    run.prepare()?;
-    let log = Log::open(&run.log())?;
-    train(setup.0, setup.1, run, lock, log, None, options, started, observer)
+    let open = OpenRun::lock(run, started)?;
+    open.folder.prepare()?;
+    let log = Log::open(&open.folder.log())?;
+    train(prepared, open, log, None, options, observer)
 }
 
 /// Trains from the first iteration, in a directory that is not a run yet, or whose pre-training stage is
 /// complete.
 fn start_training(
     (setup, loaders): (RunSetup, Loaders),
-    run: RunDir,
-    lock: Lock,
+    open: OpenRun,
     mut machine: Machine,
     options: &RunOptions,
-    started: Instant,
     observer: &mut dyn Observer,
 ) -> Result<RunOutcome, TrainError> {
+    let run = &open.folder;
     run.prepare()?;
     for LoadedLibrary { name, version, path } in setup.device.libraries.clone() {
         machine.libraries.insert(name, Library { version, path });
@@ -162,7 +186,7 @@ fn start_training(
     machine.write(&run.machine())?;
     stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
     stratus_run::classes::write(&run.classes(), &setup.class_names_only())?;
-    setup.copy_sources(&run, &options.group)?;
+    setup.copy_sources(run)?;
     setup.data.write(&run.data())?;
     // Written last, since it makes the directory a run, which must have all other files.
     stratus_run::atomic::write(&run.experiment(), setup.resolved.to_toml().as_bytes())?;
@@ -176,7 +200,7 @@ fn start_training(
     }
     announce::device_lines(&setup, run.path()).iter().for_each(|line| observer.info(line));
     options.group.share_directory(Some(run.path()))?;
-    train(setup, loaders, run, lock, log, None, options, started, observer)
+    train((setup, loaders), open, log, None, options, observer)
 }
 
 /// The experiment with more epochs, if the result equals that of a run started with that many.
@@ -226,7 +250,8 @@ pub fn resume(
     let group = &options.group;
     let is_first = group.is_first();
     let worker_folder = group.worker_folder(&run)?;
-    let lock = worker_folder.lock()?;
+    let open = OpenRun::lock(worker_folder, started)?;
+    let worker_folder = &open.folder;
     if is_first {
         run.remove_workers_from(group.rank().world_size)?;
     }
@@ -274,7 +299,7 @@ pub fn resume(
                 let known = Some(StartedRun { run: &run, state: None });
                 let setup = RunStart::New.set_up(&experiment, known, options, observer)?;
                 let machine = Machine::read(&run.machine())?;
-                start_training(setup, run, lock, machine, options, started, observer)
+                start_training(setup, open, machine, options, observer)
             }
         };
     }
@@ -287,10 +312,10 @@ pub fn resume(
     let start = if recovery.checkpoint.is_some() { RunStart::Resumed } else { RunStart::New };
     let state = recovery.checkpoint.as_ref().map(|checkpoint| &checkpoint.state);
     let known = Some(StartedRun { run: &run, state });
-    let mut setup = match RunSetup::new(&experiment, start, known, &selection, group, observer) {
+    let mut setup = match RunSetup::new(&experiment, start, known, &selection, options, observer) {
         Err(TrainError::Engine(error)) if matches!(selection, KernelSelection::Replay(_)) => {
             observer.warn(&format!("the plan of this run cannot be used here ({error})"));
-            RunSetup::new(&experiment, start, known, &KernelSelection::Cached, group, observer)?
+            RunSetup::new(&experiment, start, known, &KernelSelection::Cached, options, observer)?
         }
         other => other?,
     };
@@ -347,32 +372,13 @@ pub fn resume(
         .as_ref()
         .map_or(Position::default(), |state| Position { epoch: state.epoch, batch: state.batch });
     let loaders = Loaders::new(&setup, position)?;
-    train(setup, loaders, worker_folder, lock, log, state, options, started, observer)
+    train((setup, loaders), open, log, state, options, observer)
 }
 
 /// The library and kernels that a plan was made for.
 fn kernels(plan: &Plan) -> String {
     let Plan { library_description: library, kernel_revision: kernels, .. } = plan;
     if kernels.is_empty() { library.clone() } else { format!("{library}, kernels {kernels}") }
-}
-
-/// The JPEG decoder, as runs record it.
-fn jpeg_decoder(library: &JpegLibrary, decode: Decode) -> String {
-    match decode {
-        Decode::Exact => library.to_string(),
-        Decode::Fast => format!("{library}, fast"),
-    }
-}
-
-/// A warning if the run used another JPEG decoder than `now`.
-fn decoder_warning(state: &State, now: &str) -> Option<String> {
-    let recorded = state.libraries.get(JPEG)?;
-    (recorded != now).then(|| {
-        format!(
-            "resuming with a different JPEG decoder: the run used {recorded}, now {now}; results are \
-             equivalent, but not bit-identical to an uninterrupted run"
-        )
-    })
 }
 
 /// Checks that the external files are those that the run started from.
@@ -395,19 +401,16 @@ fn check_sources(run: &RunDir, sources: &Sources) -> Result<(), TrainError> {
     Ok(())
 }
 
-#[allow(clippy::too_many_arguments)] // `start` and `resume` both end here, with everything they have opened.
+/// Trains a run that is set up, and writes its summary.
 fn train(
-    setup: RunSetup,
-    loaders: Loaders,
-    run: RunDir,
-    lock: Lock,
+    prepared: (RunSetup, Loaders),
+    run: OpenRun,
     log: Log,
     state: Option<State>,
     options: &RunOptions,
-    started: Instant,
     observer: &mut dyn Observer,
 ) -> Result<RunOutcome, TrainError> {
-    let mut trainer = Trainer::new(setup, loaders, &run, log, state, options, started)?;
+    let mut trainer = Trainer::new(prepared, &run, log, state, options)?;
     let outcome = trainer.run(observer);
     let (summary, interrupted) = match outcome {
         Ok(interrupted) => {
@@ -420,27 +423,7 @@ fn train(
         }
     };
     drop(trainer);
+    let OpenRun { folder, lock, .. } = run;
     drop(lock);
-    Ok(RunOutcome { run, summary, interrupted })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn warns_when_the_jpeg_decoder_changes() {
-        let mut state = State::default();
-        let zune = jpeg_decoder(&JpegLibrary::Zune, Decode::Exact);
-        assert_eq!(decoder_warning(&state, &zune), None);
-        state.libraries.insert(JPEG.to_owned(), JpegLibrary::Zune.to_string());
-        assert_eq!(decoder_warning(&state, &zune), None);
-        // The same library, but other pixels.
-        let fast = jpeg_decoder(&JpegLibrary::Zune, Decode::Fast);
-        let text = decoder_warning(&state, &fast).unwrap();
-        assert!(text.contains("the run used zune-jpeg 0.5, now zune-jpeg 0.5, fast; "), "{text}");
-        state.libraries.insert(JPEG.to_owned(), "libjpeg-turbo 3.0.0".to_owned());
-        let text = decoder_warning(&state, &zune).unwrap();
-        assert!(text.contains("the run used libjpeg-turbo 3.0.0, now zune-jpeg 0.5; "), "{text}");
-    }
+    Ok(RunOutcome { run: folder, summary, interrupted })
 }

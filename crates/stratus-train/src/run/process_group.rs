@@ -1,11 +1,14 @@
-//! Coordination of a run's workers: run directory, experiment, checkpoints, stopping.
+//! Coordination of a run's workers before training: run directory, experiment, data. `worker_role` is what
+//! follows for the training loop.
 //!
 //! Worker 0 writes the run directory. Every other worker has a folder in it for its own timeline, and reads
-//! the rest. Decisions that depend on time are made by worker 0, or by a worker that is asked to stop, and
-//! shared with all workers before the next iteration.
+//! the rest.
 
+use super::pipeline::PipelineState;
 use super::same_data::MAX_LISTED;
+use super::worker_role::{PipelineStage, WorkerRole};
 use crate::TrainError;
+use crate::compile::Programs;
 use crate::resolve::Rank;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,36 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stratus_base::checksum::sha256_hex;
 use stratus_engine::exchange::Communicator;
-use stratus_engine::{Role, Session, Stage};
+use stratus_engine::{Session, Stage};
 use stratus_exchange::WorkerGroup;
 use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_run::data::DataRecord;
-
-/// The actions of the workers before the next iteration, as bits that they agree on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Decision {
-    /// A worker was asked to stop.
-    pub stop: bool,
-    /// A checkpoint is due.
-    pub save: bool,
-    /// The next iteration could exceed the deadline or the budget.
-    pub limit: bool,
-    /// Early stopping ends the run.
-    pub early: bool,
-}
-
-impl Decision {
-    fn bits(self) -> u64 {
-        let flags = [self.stop, self.save, self.limit, self.early];
-        flags.iter().enumerate().map(|(bit, &flag)| u64::from(flag) << bit).sum()
-    }
-
-    fn from_bits(bits: u64) -> Self {
-        let [stop, save, limit, early] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 != 0);
-        Self { stop, save, limit, early }
-    }
-}
 
 /// The experiment for a number of workers, a power of two, which is also the number of parts unless that is
 /// set.
@@ -91,6 +69,24 @@ impl ProcessGroup {
     /// The communication with the other workers; `None` without any.
     pub(crate) fn workers(&self) -> Option<&WorkerGroup> {
         self.workers.as_deref()
+    }
+
+    /// The role of this process in training: that of `stage`, if it is one, of the network whose programs
+    /// `whole` makes.
+    ///
+    /// # Errors
+    /// If `whole` fails, no stage has a value of the network, or a worker has disconnected.
+    pub(super) fn role(
+        &self,
+        stage: Option<Stage>,
+        session: &Session,
+        whole: impl FnOnce() -> Result<Programs, TrainError>,
+    ) -> Result<WorkerRole, TrainError> {
+        let Some(workers) = &self.workers else { return Ok(WorkerRole::Alone) };
+        let workers = Arc::clone(workers);
+        let Some(stage) = stage else { return Ok(WorkerRole::DataParallel(workers)) };
+        let state = PipelineState::new(&whole()?, session, stage, &workers)?;
+        Ok(WorkerRole::Stage(PipelineStage { stage, workers, state }))
     }
 
     /// The rank of this worker.
@@ -226,37 +222,5 @@ impl ProcessGroup {
             0 => Ok(run.clone()),
             rank => Ok(run.worker(rank)?),
         }
-    }
-
-    /// Combines the decisions of all workers: each does what any of them decided.
-    pub(super) fn agree(&self, decision: Decision) -> Result<Decision, TrainError> {
-        match self.workers() {
-            None => Ok(decision),
-            Some(workers) => Ok(Decision::from_bits(workers.all_reduce_or(decision.bits())?)),
-        }
-    }
-
-    /// Checks that the parameters and statistics of all workers are bit-identical.
-    ///
-    /// # Errors
-    /// If they differ; names the first worker that differs from worker 0, and the first tensor.
-    pub(super) fn check_same_state(&self, session: &Session, iteration: u64) -> Result<(), TrainError> {
-        let Some(workers) = self.workers() else { return Ok(()) };
-        let mut names = Vec::new();
-        let mut sums = String::new();
-        for value in session.state().filter(|value| value.role != Role::Frozen) {
-            names.push(value.name);
-            sums += &sha256_hex([bytemuck::cast_slice(&session.read(value.name)?)]);
-        }
-        let sum_len = (sums.len() / names.len().max(1)).max(1);
-        let all = workers.all_gather(sums.as_bytes())?;
-        for (rank, other) in all.iter().enumerate() {
-            let differs =
-                other.chunks(sum_len).zip(all[0].chunks(sum_len)).position(|(theirs, first)| theirs != first);
-            if let Some(name) = differs.and_then(|at| names.get(at)) {
-                return Err(TrainError::WorkersDiffer { rank, tensor: (*name).to_owned(), iteration });
-            }
-        }
-        Ok(())
     }
 }

@@ -2,14 +2,13 @@
 
 use super::RunOptions;
 use super::announce;
-use super::pipeline::PipelineState;
-use super::process_group::ProcessGroup;
 use super::same_data::StartedRun;
 use super::time_estimator::StepForecast;
 use super::trainer::Loaders;
+use super::worker_role::WorkerRole;
 use crate::bench::probe::cold_bytes;
 use crate::compile::{
-    CompiledRun, FittedRun, KernelSelection, PlannedRun, check_batch_norm_samples, fit, programs,
+    CompiledRun, FittedRun, KernelSelection, PlannedRun, ProgramVariant, check_batch_norm_samples, fit,
 };
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
@@ -45,8 +44,7 @@ pub(super) struct RunSetup {
     pub pretrained: Option<Pretrained>,
     pub device: OpenDevice,
     pub compiled: CompiledRun,
-    /// The stage of each value; `None` without pipeline stages.
-    pub pipeline_state: Option<PipelineState>,
+    pub role: WorkerRole,
     /// The forecast time of its steps, if it was measured.
     pub step_forecast: Option<StepForecast>,
 }
@@ -68,7 +66,7 @@ impl RunStart {
         observer: &mut dyn Observer,
     ) -> Result<(RunSetup, Loaders), TrainError> {
         let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
-        let mut setup = RunSetup::new(experiment, self, started, &selection, &options.group, observer)?;
+        let mut setup = RunSetup::new(experiment, self, started, &selection, options, observer)?;
         setup.set_initial_weights(observer)?;
         let loaders = Loaders::new(&setup, Position::default())?;
         Ok((setup, loaders))
@@ -81,9 +79,10 @@ impl RunSetup {
         start: RunStart,
         started: Option<StartedRun<'_>>,
         selection: &KernelSelection<'_>,
-        group: &ProcessGroup,
+        options: &RunOptions,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
+        let group = &options.group;
         check_layer_file(experiment)?;
         let datasets = open_datasets(experiment)?;
         let data = data_record(experiment, &datasets);
@@ -106,7 +105,7 @@ impl RunSetup {
                 Ok::<_, TrainError>(pretrained)
             })
             .transpose()?;
-        let device = device::open(&experiment.train)?;
+        let device = device::open_monitored(&experiment.train, &options.device_monitor())?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
         let stage = group.stage(&experiment);
@@ -134,17 +133,15 @@ impl RunSetup {
         }
         let mut warn = |text: &str| observer.warn(text);
         let FittedRun { resolved, mut planned, .. } =
-            fit(resolved, &graph, &device, selection, group.workers(), &mut warn)?;
+            fit(&resolved, &graph, &device, selection, group.workers(), &mut warn)?;
         let step_forecast = forecast_steps(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
         group.connect(&mut compiled.session, resolved.batch_slice().first);
-        let pipeline_state = match (stage, group.workers()) {
-            (Some(stage), Some(workers)) => {
-                let whole = programs(&resolved.with_stage(None), &graph, &device)?;
-                Some(PipelineState::new(&whole, &compiled.session, stage, workers)?)
-            }
-            _ => None,
+        let whole = || {
+            let whole = ProgramVariant { stage: None, ..ProgramVariant::new(&resolved) };
+            whole.programs(&graph, &device)
         };
+        let role = group.role(stage, &compiled.session, whole)?;
         if stage.is_none_or(Stage::is_last) {
             session_state::set_class_weights(&mut compiled.session, &resolved)?;
         }
@@ -157,7 +154,7 @@ impl RunSetup {
             pretrained,
             device,
             compiled,
-            pipeline_state,
+            role,
             step_forecast,
         })
     }
@@ -219,7 +216,7 @@ impl RunSetup {
 
     /// Copies the external files into the run directory, so that they are not needed again: the layer file,
     /// and the weights as the checkpoint of iteration 0.
-    pub fn copy_sources(&self, run: &RunDir, group: &ProcessGroup) -> Result<(), TrainError> {
+    pub fn copy_sources(&self, run: &RunDir) -> Result<(), TrainError> {
         let checkpoints = Checkpoints::new(run.checkpoints());
         // A start that was killed in this directory may have left checkpoints.
         checkpoints.remove_all()?;
@@ -228,20 +225,19 @@ impl RunSetup {
             stratus_run::atomic::write(&run.network(), file.text.as_bytes())?;
         }
         if self.pretrained.is_some() {
-            let pipeline = self.pipeline_state.as_ref().zip(group.workers());
-            let snapshot = Snapshot::new(&self.compiled, pipeline, &self.graph, 0)?;
+            let snapshot = Snapshot::new(&self.compiled, self.role.pipeline(), &self.graph, 0)?;
             let saved = checkpoints.save(&self.state(), &snapshot.tensors(), &Retention::default());
-            pipeline.map_or(Ok(()), |(pipeline, workers)| pipeline.finish(workers))?;
+            self.role.finish_checkpoint()?;
             saved?;
         }
         Ok(())
     }
 
     /// Serves this stage's part of the pretrained weights to the first stage, which stores them.
-    pub fn serve_source_weights(&self, group: &ProcessGroup) -> Result<(), TrainError> {
-        match (&self.pipeline_state, group.workers(), &self.pretrained) {
-            (Some(pipeline), Some(workers), Some(_)) => pipeline.serve(workers, &self.compiled.session),
-            _ => Ok(()),
+    pub fn serve_source_weights(&self) -> Result<(), TrainError> {
+        match self.pretrained {
+            Some(_) => self.role.serve_checkpoint(&self.compiled.session),
+            None => Ok(()),
         }
     }
 

@@ -141,22 +141,22 @@ fn train(
         super::xml::reject_settings(&arguments.settings)?;
         RunOrExperiment::resolve(&arguments.target, globals)?
     };
-    stratus_engine::phases::set_stop_flag(Some(Arc::clone(&stop)));
     if arguments.stop_with_stdin {
         signals::stop_with_stdin(Arc::clone(&stop));
     }
     let TrainArguments { out, remeasure, until_epoch, .. } = arguments;
+    let mut display = Progress::new(*output);
     let options = RunOptions {
         out: out.clone(),
         remeasure: *remeasure,
         stop: Arc::clone(&stop),
+        monitor: display.startup_monitor(),
         extend_to: arguments.extend_to,
         until_epoch: *until_epoch,
         process_started,
         limit_overrides: limits.clone(),
         group,
     };
-    let mut display = Progress::new(*output);
     let mut progress = HeartbeatObserver { observer: &mut display, heartbeat: heartbeat.clone() };
     let finished = match target {
         RunOrExperiment::Experiment(mut experiment) => {

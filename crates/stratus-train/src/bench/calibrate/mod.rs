@@ -16,8 +16,8 @@ use stratus_forecast::calibration::{CalibratedMachine, Calibration, MIN_NETWORKS
 use stratus_forecast::catalogue::{Catalogue, Cpu, Processor};
 use stratus_forecast::peaks::{NumberFormat, on_matrix_units};
 use stratus_forecast::work::{Kernel, MatrixProduct};
-use stratus_run::log;
 use stratus_run::machine::survey::MachineSurvey;
+use stratus_run::{csv, log};
 
 /// A nominal clock: only the product of GHz and FLOP/cycle matters.
 const NOMINAL_GHZ: f64 = 3.0;
@@ -109,24 +109,24 @@ impl CalibrationMeasurement {
     /// The time of each kernel, as CSV with the header [`KERNELS_HEADER`].
     #[must_use]
     pub fn kernels_csv(&self) -> String {
-        let mut text = KERNELS_HEADER.to_owned();
+        let mut rows = Vec::new();
         for (format, networks) in self.formats.iter().zip(&self.measured) {
-            for (network, measured) in networks.iter().enumerate() {
+            for (measured, network) in networks.iter().zip(1..) {
                 for (kernel, seconds) in &measured.kernels {
                     let Kernel { name, kind, flops, bytes, launches, features: sizes, .. } = kernel;
-                    let MatrixProduct { rows, columns, depth, of_weights, padding } =
+                    let MatrixProduct { rows: r, columns, depth, of_weights, padding } =
                         kernel.product.unwrap_or_default();
-                    let sizes = sizes.map(|size| format!("{size:.3}")).join(" ");
-                    text += &format!(
-                        "{format},{},{name},{},{flops},{bytes},{launches},{rows},{columns},{depth},\
-                         {of_weights},{padding},{sizes},{seconds:.9}\n",
-                        network + 1,
-                        kind.name()
-                    );
+                    let numbers = [flops, bytes, launches, &r, &columns, &depth].map(ToString::to_string);
+                    let mut row =
+                        vec![format.to_string(), network.to_string(), name.clone(), kind.name().to_owned()];
+                    row.extend(numbers);
+                    row.extend([of_weights.to_string(), padding.to_string()]);
+                    row.extend([sizes.map(|size| format!("{size:.3}")).join(" "), format!("{seconds:.9}")]);
+                    rows.push(row);
                 }
             }
         }
-        text
+        KERNELS_HEADER.to_owned() + &csv::to_text(rows)
     }
 }
 

@@ -1,7 +1,6 @@
 //! The summary of a run in progress.
 
 use super::super::first_stage;
-use super::super::records::percentiles;
 use super::Trainer;
 use crate::compile::CompiledRun;
 use stratus_data::Loader;
@@ -21,13 +20,15 @@ const MAX_CLASSES: usize = 100;
 impl Trainer<'_> {
     /// The summary up to now.
     pub(super) fn summary(&self, status: Status) -> Summary {
-        let (settings, totals) = (self.setup.resolved.settings(), &self.totals);
+        let (settings, totals) = (self.setup.resolved.settings(), self.recorder.totals());
+        let (loader, time) = (self.batches.loader(), &totals.time);
+        let classes = self.recorder.classes();
         let CompiledRun { session, plans, .. } = &self.setup.compiled;
         let on_device = session.device_bytes().map(|bytes| bytes as u64);
         let arena = if on_device.is_some() { 0 } else { plans.arena_bytes as u64 };
         let planned = arena
             + plans.exchange_bytes()
-            + self.loader.memory_bytes()
+            + loader.memory_bytes()
             + self.evaluator.bytes()
             + self.setup.datasets.train.resident_bytes()
             + self.setup.datasets.validation.resident_bytes();
@@ -40,48 +41,47 @@ impl Trainer<'_> {
             threads: u32::try_from(self.setup.device.backend.threads()).unwrap_or(u32::MAX),
             precision: self.setup.compiled.plans.train.program.precision.to_string(),
             batch_size: settings.train.batch_size as u64,
-            epochs: u32::try_from(self.iteration / self.loader.batches_per_epoch().max(1))
-                .unwrap_or(u32::MAX),
-            iterations: self.iteration,
-            images_per_second: percentiles(&self.rates),
+            epochs: u32::try_from(self.position.epochs_done()).unwrap_or(u32::MAX),
+            iterations: self.position.iteration,
+            images_per_second: self.recorder.speed_percentiles(),
             time: TimeBreakdown {
-                total_s: self.elapsed_s(),
-                startup_s: totals.startup_s,
-                train_s: totals.iteration_s - totals.data_wait_s - totals.checkpoint_in_iterations_s,
-                validation_s: totals.validation_s,
-                data_wait_s: totals.data_wait_s,
-                checkpoint_s: totals.checkpoint_s + totals.checkpoint_in_iterations_s,
+                total_s: self.time.elapsed_s(),
+                startup_s: time.startup_s,
+                train_s: time.iteration_s - time.data_wait_s - time.checkpoint_in_iterations_s,
+                validation_s: time.validation_s,
+                data_wait_s: time.data_wait_s,
+                checkpoint_s: time.checkpoint_s + time.checkpoint_in_iterations_s,
             },
             forecast: self.forecast(),
-            usage: self.usage.usage(),
-            accounting: TimeAccount::new(totals.iteration_s, totals.attributed_s),
-            final_metrics: self.final_metrics,
-            classes: if self.classes.len() > MAX_CLASSES { Vec::new() } else { self.classes.clone() },
-            first_stage: first_stage::read_summary(self.run),
+            usage: self.recorder.usage(),
+            accounting: TimeAccount::new(time.iteration_s, time.attributed_s),
+            final_metrics: self.recorder.final_metrics(),
+            classes: if classes.len() > MAX_CLASSES { Vec::new() } else { classes.to_vec() },
+            first_stage: first_stage::read_summary(self.recorder.run()),
             memory: Memory {
                 planned_peak_bytes: Some(planned),
                 measured_peak_rss_bytes: stratus_run::machine::peak_rss_bytes(),
                 planned_device_bytes: on_device,
                 device_peak_bytes: self.setup.device.backend.device_bytes(),
             },
-            weights_sha256: self.weights_sha256.clone(),
+            weights_sha256: self.checkpointer.weights_sha256().map(str::to_owned),
             resumed: totals.resumed,
-            data_workers: u32::try_from(self.loader_threads.active()).unwrap_or(u32::MAX),
+            data_workers: u32::try_from(self.batches.loader_threads()).unwrap_or(u32::MAX),
             loss_scale: loss_scale(session),
             bad_samples: (settings.data.on_bad_sample == OnBadSample::Skip)
-                .then(|| bad_samples([&self.loader, self.evaluator.loader()])),
-            best: self.best_epochs.best(),
-            stopped_early: self.stopped_early(),
+                .then(|| bad_samples([loader, self.evaluator.loader()])),
+            best: self.checkpointer.best(),
+            stopped_early: self.stop_policy.stopped_early(self.position),
+            ..Summary::default()
         }
     }
-}
 
-impl Trainer<'_> {
     /// The forecast step time, compared with the measured one.
     fn forecast(&self) -> Option<Forecast> {
-        let forecast = self.time_estimator.forecast()?;
-        let measured_step_s = self.time_estimator.measured_step_s();
-        let total = self.total_work();
+        let estimator = &self.stop_policy.estimator;
+        let forecast = estimator.forecast()?;
+        let measured_step_s = estimator.measured_step_s();
+        let total = self.position.whole();
         Some(Forecast {
             step_s: forecast.step.seconds,
             low_s: forecast.step.low,

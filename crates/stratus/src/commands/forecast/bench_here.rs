@@ -8,6 +8,7 @@ use crate::output::{Output, table};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
+use stratus_engine::StartupMonitor;
 use stratus_experiment::Experiment;
 use stratus_forecast::calibration::Calibration;
 use stratus_forecast::forecast::{forecast, probed_interval};
@@ -146,7 +147,7 @@ struct StepForecast {
 fn forecast_by_probe(experiment: &Experiment, output: &Output) -> Result<StepForecast> {
     let mut warn = |text: &str| output.warning(text);
     let ProbeReport { step_s, spread, library, planning_s, probing_s, .. } =
-        probe(experiment, &open_datasets(experiment)?, &mut warn)?;
+        probe(experiment, &open_datasets(experiment)?, &StartupMonitor::default(), &mut warn)?;
     Ok(StepForecast { library, step: probed_interval(step_s, spread), planning_s, probing_s })
 }
 

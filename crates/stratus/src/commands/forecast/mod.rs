@@ -227,7 +227,8 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
             if machine.name == THIS_MACHINE {
                 // Shows the phase of the measurement on a terminal.
                 let mut progress = Progress::new(*output);
-                let probed = probe_kernels(&planner, batch, &mut |text| progress.warn(text))?;
+                let monitor = progress.startup_monitor();
+                let probed = probe_kernels(&planner, batch, &monitor, &mut |text| progress.warn(text))?;
                 drop(progress);
                 rows.push(forecast_from_probe(machine, &probed, &mut planner)?);
                 probes.push(probed);

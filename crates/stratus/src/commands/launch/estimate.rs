@@ -27,7 +27,8 @@ pub(super) fn estimate_launch(
     for cell in &spec.cells {
         // Shows the phase of the measurement on a terminal.
         let mut progress = Progress::new(*output);
-        let (forecast, notes) = forecast_training(cell, machine, &mut |text| progress.warn(text))?;
+        let monitor = progress.startup_monitor();
+        let (forecast, notes) = forecast_training(cell, machine, &monitor, &mut |text| progress.warn(text))?;
         drop(progress);
         notes.iter().for_each(|note| output.message(note));
         rows.push(run_forecast(cell, forecast));

@@ -109,8 +109,10 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     if arguments.dump == Some(Dump::Graph) {
         return output.print_verbatim(&Report::Graph(&graph), || super::model::layer_table(&graph, None));
     }
-    let device = device::open(&experiment.train)?;
-    device.warnings.iter().for_each(|warning| output.warning(warning));
+    // Shows the phase of the measurement on a terminal.
+    let mut progress = Progress::new(*output);
+    let device = device::open_monitored(&experiment.train, &progress.startup_monitor())?;
+    device.warnings.iter().for_each(|warning| progress.warn(warning));
     let resolved = Resolved::new(&experiment, dataset.as_ref(), &graph, &device)?
         .with_rank(Rank { rank: 0, world_size: workers });
     if !arguments.largest_batch {
@@ -118,14 +120,13 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     }
     if let (false, Err(problem)) = (arguments.largest_batch, check_batch_norm_samples(&resolved, &graph)) {
         let hint = problem.hint().unwrap_or_default();
-        output.warning(&format!("training will reject this plan: {problem}; {hint}"));
+        progress.warn(&format!("training will reject this plan: {problem}; {hint}"));
     }
     if arguments.dump == Some(Dump::Program) && experiment.train.memory_limit_mib.is_none() {
         // The program does not depend on measurements.
+        drop(progress);
         return dump_programs(&compile::programs(&resolved, &graph, &device)?, output);
     }
-    // Shows the phase of the measurement on a terminal.
-    let mut progress = Progress::new(*output);
     let selection = if arguments.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
     let mut warn = |text: &str| progress.warn(text);
     if arguments.largest_batch {
@@ -143,7 +144,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         return output.print_wrapped(&stages, || stages.to_string());
     }
     let FittedRun { resolved, programs, planned } =
-        compile::fit(resolved, &graph, &device, &selection, None, &mut warn)?;
+        compile::fit(&resolved, &graph, &device, &selection, None, &mut warn)?;
     drop(progress);
     if arguments.dump == Some(Dump::Program) {
         return dump_programs(&programs, output);

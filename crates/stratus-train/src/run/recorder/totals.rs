@@ -1,100 +1,107 @@
-//! The records of a run besides its weights: running totals, the timeline's slots, speed percentiles.
+//! The numbers of a run besides its weights: running totals, metrics, speed percentiles.
 
 use crate::Resolved;
 use serde::{Deserialize, Serialize};
-use stratus_engine::session::{DeviceSlot, Metrics, PixelMetrics};
-use stratus_engine::{Phase, Session};
+use stratus_engine::session::{Metrics, PixelMetrics};
 use stratus_run::csv::{EpochRow, Task};
 use stratus_run::summary::{FinalMetrics, SpeedPercentiles};
-use stratus_run::timeline::{self, Purpose, Slot};
-
-/// Clock slot: waiting for data.
-pub(super) const DATA_WAIT: usize = 0;
-/// Clock slot: writing rows, timeline and progress.
-pub(super) const BOOKKEEPING: usize = 1;
-/// Clock slot: checkpoints within an epoch.
-pub(super) const CHECKPOINT: usize = 2;
-/// Clock slot of the first step.
-pub(super) const FIRST_STEP: usize = 3;
 
 /// Totals that a checkpoint stores, so that the row of an interrupted epoch is the same as without the
 /// interruption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct RunningTotals {
-    /// Epoch total of loss × weight.
-    pub loss: f64,
-    /// Epoch total of the weights of losses: samples, or the class weights of pixels.
-    pub weight: f64,
-    /// Samples or pixels of the epoch whose class was predicted.
-    #[serde(rename = "right", alias = "top1")]
-    pub correct: f64,
-    /// Samples or pixels of the epoch with a class.
-    #[serde(rename = "counted", alias = "samples")]
-    pub labelled: f64,
-    /// Images of the epoch.
-    pub images: f64,
-    /// Seconds in iterations of the epoch.
-    pub epoch_s: f64,
-    /// Seconds of the whole run, in all processes so far.
-    pub elapsed_s: f64,
-    /// Seconds before the first iteration of each process.
-    pub startup_s: f64,
-    /// Wall time of iterations, in seconds.
-    pub iteration_s: f64,
-    /// Seconds within iterations that are attributed to a slot.
-    pub attributed_s: f64,
-    /// Seconds within iterations spent waiting for data.
-    pub data_wait_s: f64,
-    /// Seconds within iterations spent saving checkpoints.
-    pub checkpoint_in_iterations_s: f64,
-    /// Seconds of checkpoints at the end of epochs.
-    pub checkpoint_s: f64,
-    /// Seconds of validation.
-    pub validation_s: f64,
+pub(in crate::run) struct RunningTotals {
+    #[serde(flatten)]
+    pub epoch: EpochTotals,
+    #[serde(flatten)]
+    pub time: TimeTotals,
     /// Number of times that the run was resumed.
     pub resumed: u64,
+}
+
+/// Totals of the current epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(in crate::run) struct EpochTotals {
+    /// Total of loss × weight.
+    pub loss: f64,
+    /// Total of the weights of losses: samples, or the class weights of pixels.
+    pub weight: f64,
+    /// Samples or pixels whose class was predicted.
+    #[serde(rename = "right", alias = "top1")]
+    pub correct: f64,
+    /// Samples or pixels with a class.
+    #[serde(rename = "counted", alias = "samples")]
+    pub labelled: f64,
+    pub images: f64,
+    /// Seconds in iterations.
+    #[serde(rename = "epoch_s")]
+    pub seconds: f64,
+}
+
+/// Seconds of the whole run, in all processes so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(in crate::run) struct TimeTotals {
+    /// From the start of each process to its last checkpoint.
+    pub elapsed_s: f64,
+    /// Before the first iteration of each process.
+    pub startup_s: f64,
+    /// Wall time of iterations.
+    pub iteration_s: f64,
+    /// Within iterations, attributed to a slot.
+    pub attributed_s: f64,
+    /// Within iterations, waiting for data.
+    pub data_wait_s: f64,
+    /// Within iterations, saving checkpoints.
+    pub checkpoint_in_iterations_s: f64,
+    /// Checkpoints at the end of epochs.
+    pub checkpoint_s: f64,
+    /// Validation.
+    pub validation_s: f64,
 }
 
 impl RunningTotals {
     /// Reads the totals of a checkpoint. Earlier versions counted samples only.
     pub fn from_checkpoint(value: &serde_json::Value) -> Option<Self> {
         let mut totals: Self = serde_json::from_value(value.clone()).ok()?;
-        if totals.images == 0.0 {
-            (totals.images, totals.weight) = (totals.labelled, totals.labelled);
+        let epoch = &mut totals.epoch;
+        if epoch.images == 0.0 {
+            (epoch.images, epoch.weight) = (epoch.labelled, epoch.labelled);
         }
         Some(totals)
     }
+}
 
-    /// Adds an iteration on a batch of `images`.
-    pub fn add(&mut self, metrics: &IterationMetrics, images: usize) {
+impl EpochTotals {
+    /// Adds an iteration on a batch of `images`, which took `seconds`.
+    pub fn add(&mut self, metrics: &IterationMetrics, images: u64, seconds: f64) {
         self.loss += metrics.loss * metrics.weight;
         self.weight += metrics.weight;
         self.correct += metrics.correct;
         self.labelled += metrics.labelled;
         self.images += images as f64;
+        self.seconds += seconds;
     }
 
-    /// Mean loss of the epoch so far; 0 if all weights are 0.
+    /// Mean loss so far; 0 if all weights are 0.
     pub fn mean_loss(&self) -> f64 {
         if self.weight > 0.0 { self.loss / self.weight } else { 0.0 }
     }
 
-    /// The fraction of correct predictions in the epoch so far.
+    /// The fraction of correct predictions so far.
     pub fn accuracy(&self) -> f64 {
         self.correct / self.labelled.max(1.0)
     }
 
-    /// Resets the totals of the epoch.
-    pub fn begin_epoch(&mut self) {
-        *self =
-            Self { loss: 0.0, weight: 0.0, correct: 0.0, labelled: 0.0, images: 0.0, epoch_s: 0.0, ..*self };
+    pub fn images_per_second(&self) -> f64 {
+        self.images / self.seconds.max(1e-9)
     }
 }
 
 /// The metrics of an iteration, of samples or of pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct IterationMetrics {
+pub(in crate::run) struct IterationMetrics {
     pub loss: f64,
     /// The total weight of the loss: samples, or the class weights of pixels.
     pub weight: f64,
@@ -167,43 +174,6 @@ pub(super) fn final_metrics(
     }
 }
 
-/// Describes a program for the timeline: the fixed slots, the steps, and a device's copies and idle time.
-pub(super) fn timeline_program(name: &str, session: &Session, program: usize) -> timeline::Program {
-    let (plan, device_slots) = (session.plan(program), session.device_slots());
-    let device = if device_slots.is_empty() { "cpu" } else { plan.backend.as_str() };
-    let fixed = |phase: timeline::Phase| Slot {
-        layers: Vec::new(),
-        kind: phase.name().to_owned(),
-        phase,
-        device: device.to_owned(),
-    };
-    let mut slots = vec![
-        fixed(timeline::Phase::DataWait),
-        fixed(timeline::Phase::Bookkeeping),
-        fixed(timeline::Phase::Checkpoint),
-    ];
-    slots.extend(plan.program.steps.iter().map(|step| Slot {
-        layers: step.layers.iter().map(|&layer| plan.program.layers[layer].name.clone()).collect(),
-        kind: plan.program.layer_kind(step),
-        phase: match step.phase {
-            Phase::Forward => timeline::Phase::Forward,
-            Phase::Loss => timeline::Phase::Loss,
-            Phase::BackwardData => timeline::Phase::BackwardData,
-            Phase::BackwardWeights => timeline::Phase::BackwardWeights,
-            Phase::Update => timeline::Phase::Update,
-            Phase::Layout => timeline::Phase::Layout,
-            Phase::Communication => timeline::Phase::Communication,
-        },
-        device: device.to_owned(),
-    }));
-    slots.extend(device_slots.iter().map(|slot| match slot {
-        DeviceSlot::Copies => fixed(timeline::Phase::Copy),
-        DeviceSlot::Idle => fixed(timeline::Phase::Idle),
-    }));
-    let batch_size = plan.program.batch as u64;
-    timeline::Program { name: name.to_owned(), purpose: Purpose::Train, batch_size, slots }
-}
-
 /// Median, 10th and 90th percentile of images per second.
 pub(super) fn percentiles(rates: &[f32]) -> SpeedPercentiles {
     let mut sorted = rates.to_vec();
@@ -229,23 +199,35 @@ mod tests {
 
     #[test]
     fn totals_survive_json_bit_identical() {
-        let totals =
-            RunningTotals { loss: 0.1 + 0.2, correct: 1.0 / 3.0, images: 7.0, ..RunningTotals::default() };
+        let epoch =
+            EpochTotals { loss: 0.1 + 0.2, correct: 1.0 / 3.0, images: 7.0, ..EpochTotals::default() };
+        let time = TimeTotals { elapsed_s: 0.1 + 0.7, ..TimeTotals::default() };
+        let totals = RunningTotals { epoch, time, resumed: 3 };
         let back = RunningTotals::from_checkpoint(&serde_json::to_value(totals).unwrap()).unwrap();
         assert_eq!(back, totals);
+    }
+
+    #[test]
+    fn totals_keep_their_names_in_checkpoints() {
+        let value = serde_json::to_value(RunningTotals::default()).unwrap();
+        let names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+        let expected = "attributed_s checkpoint_in_iterations_s checkpoint_s counted data_wait_s elapsed_s \
+                        epoch_s images iteration_s loss resumed right startup_s validation_s weight";
+        assert_eq!(names.join(" "), expected);
     }
 
     #[test]
     fn reads_totals_of_earlier_versions() {
         let value = serde_json::json!({"loss": 6.0, "top1": 3.0, "samples": 4.0});
         let totals = RunningTotals::from_checkpoint(&value).unwrap();
-        assert_eq!((totals.mean_loss(), totals.accuracy(), totals.images), (1.5, 0.75, 4.0));
+        let epoch = totals.epoch;
+        assert_eq!((epoch.mean_loss(), epoch.accuracy(), epoch.images), (1.5, 0.75, 4.0));
     }
 
     #[test]
     fn accuracy_without_labels_is_none() {
         let metrics = IterationMetrics::new(Task::Segmentation, Metrics::default());
         assert_eq!((metrics.fraction(metrics.correct), metrics.top5), (None, None));
-        assert_eq!(RunningTotals::default().mean_loss(), 0.0);
+        assert_eq!(EpochTotals::default().mean_loss(), 0.0);
     }
 }

@@ -1,0 +1,63 @@
+//! The variants of a run's programs that are tried while it is compiled.
+
+use super::programs::{Programs, variant_programs};
+use crate::TrainError;
+use crate::device::OpenDevice;
+use crate::resolve::Resolved;
+use stratus_engine::Stage;
+use stratus_graph::Graph;
+
+/// A variant of the programs of a resolved experiment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramVariant<'a> {
+    pub resolved: &'a Resolved,
+    /// The workers that divide the parts of a batch.
+    pub workers: usize,
+    /// The pipeline stage; `None` for the whole network.
+    pub stage: Option<Stage>,
+    pub stage_budget: StageBudget,
+    /// At most this many KiB of activations and gradients are alive at once, and others recomputed; `None`
+    /// keeps all of them.
+    pub activations_kib: Option<usize>,
+}
+
+/// The memory budget of a pipeline stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StageBudget {
+    /// Bytes, of those that are known before kernels are chosen.
+    pub bytes: usize,
+    /// True if the stage recomputes its activations, so that it stores little for parts in flight.
+    pub recomputes: bool,
+}
+
+impl<'a> ProgramVariant<'a> {
+    /// The programs that the experiment asks for.
+    pub fn new(resolved: &'a Resolved) -> Self {
+        Self {
+            resolved,
+            workers: resolved.rank().world_size,
+            stage: resolved.stage(),
+            stage_budget: StageBudget { bytes: resolved.memory_limit(), recomputes: false },
+            activations_kib: resolved.settings().train.activations_kib,
+        }
+    }
+
+    /// The whole network, for one of as many workers as there are parts. Its kernels are those of every stage
+    /// and of every number of workers.
+    pub fn single_part(self) -> Self {
+        Self { workers: self.resolved.parts(), stage: None, ..self }
+    }
+
+    /// Maximum bytes of activations and gradients that are alive at once.
+    pub fn activations_limit(self) -> usize {
+        self.activations_kib.map_or(usize::MAX, |kib| kib << 10)
+    }
+
+    /// Its programs.
+    ///
+    /// # Errors
+    /// As [`super::programs()`].
+    pub fn programs(self, graph: &Graph, device: &OpenDevice) -> Result<Programs, TrainError> {
+        variant_programs(self, graph, device)
+    }
+}

@@ -1,0 +1,340 @@
+//! The records of a run besides its checkpoints: tables, timeline, events, log, totals. The recorder receives
+//! the outcomes of iterations and epochs, and decides nothing.
+
+mod files;
+pub(super) mod slots;
+mod tensorboard;
+pub(super) mod totals;
+mod usage;
+
+use super::jpeg::JpegRecord;
+use super::run_position::RunPosition;
+use super::run_time::RunTime;
+use super::setup::RunSetup;
+use super::trainer::IterationTimes;
+use crate::evaluate::{Scores, TaskMetrics};
+use crate::{EpochResult, Observer, TrainError, ValidationResult};
+use files::RecordFiles;
+use stratus_data::{JpegLibrary, Loader};
+use stratus_experiment::Decode;
+use stratus_measures::ClassMetrics;
+use stratus_run::RunDir;
+use stratus_run::checkpoint::State;
+use stratus_run::csv::{EpochRow, IterationRow};
+use stratus_run::layout::USAGE;
+use stratus_run::log::Log;
+use stratus_run::machine::{Library, Machine};
+use stratus_run::summary::{FinalMetrics, SpeedPercentiles, Summary, Usage};
+use totals::{IterationMetrics, RunningTotals, ValidationKind, final_metrics, percentiles};
+use usage::UsageSampler;
+
+/// The key of [`RunningTotals`] in a checkpoint's state.
+const TOTALS: &str = "sums";
+/// Iterations whose speed is kept for the percentiles of the summary, at most.
+const MAX_SPEEDS: usize = 1 << 24;
+
+/// The outcome of an iteration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IterationOutcome {
+    /// Its epoch, counted from 1.
+    pub epoch: u64,
+    /// Its number, counted from 1.
+    pub iteration: u64,
+    /// Images of the batch, over all workers.
+    pub images: u64,
+    pub learning_rate: f64,
+    pub metrics: IterationMetrics,
+    /// True if the batch was the last, smaller one of an epoch, which has its own program.
+    pub is_tail: bool,
+    /// Steps of the program, each of which has a slot of the clock.
+    pub steps: usize,
+}
+
+/// Records a run.
+pub(super) struct Recorder<'a> {
+    run: &'a RunDir,
+    log: Log,
+    files: RecordFiles,
+    usage: UsageSampler,
+    time: RunTime,
+    /// Seconds of the run when the current epoch started.
+    epoch_started_s: f64,
+    totals: RunningTotals,
+    /// Images per second of each iteration.
+    speeds: Vec<f32>,
+    results: Results,
+    jpeg: JpegRecord,
+}
+
+/// The results of the run up to now.
+struct Results {
+    validation: ValidationKind,
+    metrics: FinalMetrics,
+    /// The metrics of each class in the last validation.
+    classes: Vec<ClassMetrics>,
+}
+
+impl Results {
+    /// The results that a run's files record.
+    fn read(run: &RunDir, validation: ValidationKind) -> Result<Self, TrainError> {
+        let mut metrics = FinalMetrics::default();
+        for row in epoch_rows(run)? {
+            metrics = final_metrics(&row, validation, metrics);
+        }
+        let classes = Summary::read(&run.summary()).map(|summary| summary.classes).unwrap_or_default();
+        Ok(Self { validation, metrics, classes })
+    }
+}
+
+impl<'a> Recorder<'a> {
+    /// Opens the files of a run, truncated to the lengths that the checkpoint's `state` recorded. `loader`
+    /// reads the training data.
+    pub fn open(
+        run: &'a RunDir,
+        log: Log,
+        setup: &RunSetup,
+        state: &State,
+        loader: &Loader,
+        time: RunTime,
+    ) -> Result<Self, TrainError> {
+        let files = RecordFiles::open(run, setup, &state.positions)?;
+        let position = state.positions.get(USAGE).copied().unwrap_or(0);
+        let usage = UsageSampler::start(
+            run,
+            position,
+            (time.started, time.previous_s),
+            setup.device.backend.meter(),
+        )?;
+        Ok(Self {
+            run,
+            log,
+            files,
+            usage,
+            time,
+            epoch_started_s: time.previous_s,
+            totals: RunningTotals { resumed: state.resumed, ..recorded_totals(state) },
+            speeds: recorded_speeds(run, setup, loader)?,
+            results: Results::read(run, ValidationKind::from_resolved(&setup.resolved))?,
+            jpeg: JpegRecord::from_state(state),
+        })
+    }
+
+    pub fn run(&self) -> &RunDir {
+        self.run
+    }
+
+    pub fn totals(&self) -> &RunningTotals {
+        &self.totals
+    }
+
+    pub fn final_metrics(&self) -> FinalMetrics {
+        self.results.metrics
+    }
+
+    /// The metrics of each class in the last validation.
+    pub fn classes(&self) -> &[ClassMetrics] {
+        &self.results.classes
+    }
+
+    pub fn usage(&self) -> Usage {
+        self.usage.usage()
+    }
+
+    pub fn speed_percentiles(&self) -> SpeedPercentiles {
+        percentiles(&self.speeds)
+    }
+
+    /// Images per second of the last iteration; 0 before there is one.
+    pub fn last_speed(&self) -> f64 {
+        self.speeds.last().map_or(0.0, |&speed| f64::from(speed))
+    }
+
+    /// Writes a line to the log.
+    pub fn log(&mut self, text: &str) -> Result<(), TrainError> {
+        Ok(self.log.write(text)?)
+    }
+
+    /// Writes a line to the log, and reports it.
+    pub fn report(&mut self, text: &str, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        self.log.write(text)?;
+        observer.info(text);
+        Ok(())
+    }
+
+    /// Records the start-up of this process, which took `seconds`, with the backend's `phases` of it.
+    pub fn start_up(&mut self, seconds: f64, phases: &[(&str, f64)]) -> Result<(), TrainError> {
+        self.totals.time.startup_s += seconds;
+        self.epoch_started_s += seconds;
+        let phases = phases.iter().map(|(name, seconds)| format!(", {name} {seconds:.2} s"));
+        self.log(&format!("ready after {seconds:.2} s{}", phases.collect::<String>()))
+    }
+
+    /// Adds an iteration to totals, tables and timeline.
+    pub fn iteration(
+        &mut self,
+        outcome: &IterationOutcome,
+        times: IterationTimes<'_>,
+    ) -> Result<(), TrainError> {
+        let RunningTotals { epoch, time, .. } = &mut self.totals;
+        epoch.add(&outcome.metrics, outcome.images, times.wall_s());
+        time.iteration_s += times.wall_s();
+        time.attributed_s += times.attributed_s();
+        time.data_wait_s += times.data_wait_s();
+        time.checkpoint_in_iterations_s += times.checkpoint_s();
+        if self.speeds.len() < self.speeds.capacity() {
+            self.speeds.push((outcome.images as f64 / times.wall_s().max(1e-9)) as f32);
+        }
+        self.files.iteration(outcome, times)
+    }
+
+    /// Adds an epoch, counted from 1, which ended after `iteration`, and its validation. Starts the totals of
+    /// the next one. Returns its row and its images per second.
+    pub fn epoch(
+        &mut self,
+        position: RunPosition,
+        scores: Option<&Scores>,
+        validation_s: f64,
+    ) -> Result<(EpochRow, f64), TrainError> {
+        self.totals.time.validation_s += validation_s;
+        let epoch = std::mem::take(&mut self.totals.epoch);
+        let row = EpochRow {
+            epoch: u32::try_from(position.epochs_done()).unwrap_or(u32::MAX),
+            train_loss: epoch.mean_loss(),
+            train_accuracy: epoch.accuracy(),
+            train_s: epoch.seconds,
+            val_s: validation_s,
+            elapsed_s: self.time.elapsed_s(),
+            ..scores.map(validation_row).unwrap_or_default()
+        };
+        let Results { validation, metrics, classes } = &mut self.results;
+        *metrics = final_metrics(&row, *validation, *metrics);
+        if let Some(scores) = scores {
+            *classes = scores.classes().to_vec();
+            stratus_run::classes::write(&self.run.classes(), classes)?;
+        }
+        self.files.epoch(position.iteration, &row)?;
+        Ok((row, epoch.images_per_second()))
+    }
+
+    /// Adds the seconds of the checkpoint at the end of an epoch.
+    pub fn epoch_checkpoint(&mut self, seconds: f64) {
+        self.totals.time.checkpoint_s += seconds;
+    }
+
+    /// The report of an epoch that ends now. The next one starts.
+    pub fn epoch_result(
+        &mut self,
+        position: RunPosition,
+        row: &EpochRow,
+        images_per_second: f64,
+    ) -> EpochResult {
+        let elapsed_s = self.time.elapsed_s();
+        let started_s = std::mem::replace(&mut self.epoch_started_s, elapsed_s);
+        EpochResult {
+            epoch: position.epochs_done(),
+            epochs: position.epochs,
+            train_loss: row.train_loss,
+            train_accuracy: row.train_accuracy,
+            task: self.results.validation.task,
+            validation: row.val_loss.map(|loss| ValidationResult {
+                loss,
+                accuracy: row.val_accuracy,
+                miou: row.val_miou,
+            }),
+            images_per_second,
+            seconds: elapsed_s - started_s,
+        }
+    }
+
+    /// Flushes the files for processes that read them, if that is due.
+    pub fn flush_if_due(&mut self) -> Result<(), TrainError> {
+        self.files.flush_if_due()
+    }
+
+    /// Flushes the rows of iterations and the timeline.
+    pub fn flush(&mut self) -> Result<(), TrainError> {
+        self.files.flush()
+    }
+
+    /// Syncs the timeline, the only file of workers after the first.
+    pub fn sync_timeline(&mut self) -> Result<(), TrainError> {
+        self.files.sync_timeline()
+    }
+
+    /// Syncs all files to the disk, and records their lengths and the totals in the state of a checkpoint.
+    pub fn sync(&mut self, state: &mut State) -> Result<(), TrainError> {
+        state.positions = self.files.sync()?;
+        state.positions.insert(USAGE.to_owned(), self.usage.sync()?);
+        self.totals.time.elapsed_s = self.time.elapsed_s();
+        state.resumed = self.totals.resumed;
+        state.extra.insert(TOTALS.to_owned(), serde_json::to_value(self.totals).unwrap_or_default());
+        Ok(())
+    }
+
+    /// Records the JPEG decoder in the state of a checkpoint. The first time that it is known, also in log
+    /// and machine.
+    pub fn jpeg_decoder(
+        &mut self,
+        library: Option<&JpegLibrary>,
+        decode: Decode,
+        state: &mut State,
+    ) -> Result<(), TrainError> {
+        if let Some(library) = library
+            && let Some(decoder) = self.jpeg.set(library, decode)
+        {
+            self.log.write(&format!("JPEG files are decoded by {decoder}"))?;
+            // A resumed run may lack this file.
+            if let Ok(mut machine) = Machine::read(&self.run.machine()) {
+                let path = library.path().map(|path| path.display().to_string()).unwrap_or_default();
+                let about = Library { version: library.version().to_owned(), path };
+                machine.libraries.entry(library.name().to_owned()).or_insert(about);
+                machine.write(&self.run.machine())?;
+            }
+        }
+        self.jpeg.add_to(state);
+        Ok(())
+    }
+
+    pub fn write_summary(&self, summary: &Summary) -> Result<(), TrainError> {
+        Ok(summary.write(&self.run.summary())?)
+    }
+}
+
+/// The totals of a checkpoint.
+pub(super) fn recorded_totals(state: &State) -> RunningTotals {
+    state.extra.get(TOTALS).and_then(RunningTotals::from_checkpoint).unwrap_or_default()
+}
+
+/// The epochs recorded in a run's table.
+pub(super) fn epoch_rows(run: &RunDir) -> Result<Vec<EpochRow>, TrainError> {
+    Ok(stratus_run::csv::read::<EpochRow>(&run.epochs())?)
+}
+
+/// The images per second of each iteration in a run's table, with room for all that follow.
+fn recorded_speeds(run: &RunDir, setup: &RunSetup, loader: &Loader) -> Result<Vec<f32>, TrainError> {
+    let train = &setup.resolved.settings().train;
+    let (per_epoch, batch) = (loader.batches_per_epoch(), train.batch_size as u64);
+    let total = usize::try_from(per_epoch * train.epochs).unwrap_or(0);
+    let mut speeds = Vec::with_capacity(total.min(MAX_SPEEDS));
+    for row in stratus_run::csv::read::<IterationRow>(&run.iterations())? {
+        let images = (loader.samples_per_epoch() - (row.iteration - 1) % per_epoch * batch).min(batch);
+        let seconds = row.data_s + row.train_s + row.unattributed_s;
+        speeds.push((images as f64 / seconds.max(1e-9)) as f32);
+    }
+    Ok(speeds)
+}
+
+/// The columns of an epoch's row that the validation fills.
+fn validation_row(scores: &Scores) -> EpochRow {
+    let row =
+        EpochRow { val_loss: Some(scores.loss), val_accuracy: scores.accuracy(), ..EpochRow::default() };
+    match &scores.metrics {
+        TaskMetrics::Classification(measures) => EpochRow { val_top5: measures.top5, ..row },
+        TaskMetrics::Segmentation(measures) => EpochRow {
+            val_mean_accuracy: measures.mean_accuracy,
+            val_miou: measures.miou,
+            val_bf: measures.bf,
+            ..row
+        },
+    }
+}
