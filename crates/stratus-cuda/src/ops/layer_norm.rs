@@ -1,7 +1,7 @@
 //! Layer normalisation over the channels of each pixel.
 
+use super::bias::sum_parts;
 use super::channel_scale::maps_of_one_type;
-use super::linear::sum_parts;
 use super::{GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
 use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::DType;

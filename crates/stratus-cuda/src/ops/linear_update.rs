@@ -1,7 +1,8 @@
 //! The weight gradient of a large fully connected layer and the update of the weight: a matrix product to the
 //! scratch, and the optimiser's kernel that reads it there.
 
-use super::linear::{gradient, multiply, sum_rows};
+use super::bias::sum_rows;
+use super::linear::{gradient, multiply};
 use super::{GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation, NestedCall};
 use stratus_engine::DType;
