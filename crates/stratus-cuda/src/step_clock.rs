@@ -20,8 +20,7 @@ impl StepClock {
         Self { processor: Arc::clone(processor), marker: Mutex::default() }
     }
 
-    /// Starts timing this number of steps, with [`words`](crate::timestamps::words) words at an address. `ends` is the result of an
-    /// earlier enqueuing of the same steps.
+    /// Starts timing this number of steps, see [`TimestampSlots::begin`](crate::timestamps::TimestampSlots).
     pub fn begin(&self, address: u64, steps: usize, ends: Vec<bool>) {
         self.processor.timestamps().begin(address, steps, ends);
     }

@@ -144,8 +144,9 @@ impl TimestampSlots {
         enqueuing.is_launching_marker = true;
         true
     }
-    /// Starts recording this number of steps, with a word for each boundary at an address. `ends` is the result
-    /// of an earlier enqueuing of the same steps.
+
+    /// Starts recording this number of steps, with [`words`] words at an address. `ends` is the result of an
+    /// earlier enqueuing of the same steps.
     pub fn begin(&self, address: u64, steps: usize, ends: Vec<bool>) {
         *self.enqueuing() = Some(StepRecording {
             address,

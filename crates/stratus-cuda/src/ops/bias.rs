@@ -1,6 +1,6 @@
 //! Per-channel bias, alone and after a convolution or a matrix product, and its gradient.
 
-use super::{GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
 use crate::ops::convert::check_types;
 use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::ops::{AddBias, BiasGradient};
@@ -72,12 +72,7 @@ pub(super) fn sum_parts(
 }
 
 impl GpuOp for AddBias {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         check_types(operands)?;
         let y = (Argument::Operand(1), &operands[1]);
         let launch = add_bias(Argument::Operand(0), y, false, builder)?;
@@ -86,12 +81,7 @@ impl GpuOp for AddBias {
 }
 
 impl GpuOp for BiasGradient {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         check_types(operands)?;
         sum_rows(&operands[0], [0, 1], 0, builder)
     }

@@ -1,7 +1,7 @@
 //! The fully connected layer: matrix products by cuBLAS, or in the emulation by a plain native kernel.
 
 use super::bias::{add_bias, sum_rows};
-use super::{GpuOp, KernelBuilder, Operand, check_type, long};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, check_type, long};
 use crate::ffi::cublas::Product;
 use crate::gpu_libraries::MatmulCall;
 use crate::processor::{Argument, Call, Implementation, Source, type_name};
@@ -32,12 +32,7 @@ pub(super) fn multiply(
 }
 
 impl GpuOp for LinearForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let y = counts[0];
         let product = Product {
             rows: operands[y].value.shape[0],
@@ -58,12 +53,7 @@ impl GpuOp for LinearForward {
 }
 
 impl GpuOp for LinearBackwardData {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let product = Product {
             rows: operands[0].value.shape[0],
             columns: self.linear.in_features,
@@ -91,12 +81,7 @@ pub(super) fn gradient(linear: &stratus_graph::ops::Linear, x: &Operand, weight_
 }
 
 impl GpuOp for LinearBackwardWeights {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let product = gradient(&self.linear, &operands[0], operands[2].dtype());
         let mut implementation = multiply(product, [1, 0, 2].map(Argument::Operand), builder)?;
         if self.linear.bias {

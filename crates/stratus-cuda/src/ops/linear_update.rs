@@ -3,18 +3,13 @@
 
 use super::bias::sum_rows;
 use super::linear::{gradient, multiply};
-use super::{GpuOp, KernelBuilder, Operand};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation, NestedCall};
 use stratus_engine::DType;
 use stratus_engine::ops::LinearUpdate;
 
 impl GpuOp for LinearUpdate {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         // x, dy, scalars, parameter, velocity, copy?, dbias?
         let [x, dy, scalars, parameter, velocity, outputs @ ..] = operands else {
             return Err("missing operands".to_owned());

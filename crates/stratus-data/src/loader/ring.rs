@@ -111,8 +111,8 @@ impl BufferRing {
 }
 
 impl OpenBatch {
-    /// Splits off the next `rows` rows, of `image_bytes` bytes and `labels` labels each, and lists the samples
-    /// to read in `indices`.
+    /// Splits off the next `rows` rows, of `image_bytes` bytes and `labels` labels each. `indices` receives
+    /// the samples to read.
     pub(super) fn take(
         &mut self,
         rows: usize,

@@ -129,8 +129,8 @@ impl<'a> PlanBuilder<'a> {
         })
     }
 
-    /// Lays out feature maps and prepares all steps, or stops early when the plan can no longer beat `incumbent`, the step times of
-    /// another.
+    /// Lays out feature maps and prepares all steps. Stops early when the plan can no longer beat
+    /// `incumbent`, the step times of another.
     pub(super) fn build(
         mut self,
         map_layout: &str,

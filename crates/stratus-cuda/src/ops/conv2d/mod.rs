@@ -20,7 +20,7 @@ use self::depthwise::Depthwise;
 use self::first_layer::FirstLayer;
 use super::bias::{add_bias, sum_rows};
 use super::convert::check_types;
-use super::{GpuOp, KernelBuilder, Operand, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::ffi::cublas::Product;
 use crate::ffi::cudnn::{Pass, Problem};
 use crate::gpu_libraries::{ConvolutionCall, MatmulCall};
@@ -247,12 +247,7 @@ fn apply_relu(y: (Argument, &Operand), builder: &KernelBuilder<'_>) -> Result<La
 }
 
 impl GpuOp for Conv2dForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let y = counts[0];
         let convolution = Convolution {
             conv: &self.conv,
@@ -267,12 +262,7 @@ impl GpuOp for Conv2dForward {
 }
 
 impl GpuOp for Conv2dBackwardData {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let convolution = Convolution {
             conv: &self.conv,
             pass: Pass::BackwardData,
@@ -286,12 +276,7 @@ impl GpuOp for Conv2dBackwardData {
 }
 
 impl GpuOp for Conv2dBackwardWeights {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let convolution = Convolution {
             conv: &self.conv,
             pass: Pass::BackwardWeights,

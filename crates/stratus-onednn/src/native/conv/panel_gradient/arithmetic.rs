@@ -40,7 +40,7 @@ pub trait PanelArithmetic: Copy + Send + Sync + 'static {
     /// pair of terms.
     fn takes_filters_in_rows(self) -> bool;
 
-    /// `sums += a b`, a block; see [`TileMultiplier::multiply_add`](crate::native::conv::tiles::TileMultiplier::multiply_add).
+    /// `sums += a b`, a block; see [`TileMultiplier`](crate::native::conv::tiles::TileMultiplier).
     fn multiply_add(
         prepared: &Self::PreparedThread,
         a: [&[Self::Element]; 2],
