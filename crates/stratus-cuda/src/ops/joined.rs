@@ -4,7 +4,6 @@
 use super::concat::{channels_last, join, take_columns};
 use super::convert::check_types;
 use super::{BuildResult, GpuOp, KernelBuilder, Operand};
-use crate::processor::Implementation;
 use stratus_engine::ops::{JoinWeights, SplitGradient};
 
 /// The number of elements of each weight; all are channels last.

@@ -4,7 +4,7 @@
 use super::bias::sum_rows;
 use super::linear::{gradient, multiply};
 use super::{BuildResult, GpuOp, KernelBuilder, Operand};
-use crate::processor::{Argument, Implementation, NestedCall};
+use crate::processor::{Argument, NestedCall};
 use stratus_engine::DType;
 use stratus_engine::ops::LinearUpdate;
 

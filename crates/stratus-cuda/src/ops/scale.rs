@@ -2,7 +2,7 @@
 
 use super::convert::map;
 use super::{BuildResult, GpuOp, KernelBuilder, Operand};
-use crate::processor::{Argument, Implementation};
+use crate::processor::Argument;
 use stratus_engine::ops::Scale;
 
 impl GpuOp for Scale {
