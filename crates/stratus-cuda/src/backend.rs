@@ -7,8 +7,8 @@ use crate::ffi::nvml::Nvml;
 use crate::ffi::{cudnn, nvrtc};
 use crate::gpu::{GpuDevice, GpuProcessor};
 use crate::gpu_libraries::GpuLibraries;
-use crate::prepare;
-use crate::processor::{Implementation, Processor};
+use crate::prepare::{KernelTarget, prepare};
+use crate::processor::Processor;
 use crate::step_clock::StepClock;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use stratus_engine::{
 
 /// The CUDA backend: one GPU, or in tests an emulated one.
 pub struct Cuda {
-    pub(crate) processor: Arc<dyn Processor>,
-    pub(crate) libraries: Option<GpuLibraries>,
-    pub(crate) clock: Arc<StepClock>,
-    pub(crate) phases: Arc<StartupTimes>,
+    processor: Arc<dyn Processor>,
+    libraries: Option<GpuLibraries>,
+    clock: Arc<StepClock>,
+    phases: Arc<StartupTimes>,
     machine: ExecutionTarget,
     /// Free GPU memory in bytes when it was opened.
     initially_free: usize,
@@ -199,15 +199,6 @@ impl Cuda {
         Self::with_target(Arc::new(crate::emulation::Counting::default()), None, ExecutionTarget::Counting, 0)
     }
 
-    /// Adapts an implementation to this backend.
-    pub(crate) fn adapt(&self, implementation: Implementation) -> Implementation {
-        match self.machine {
-            #[cfg(feature = "emulation")]
-            ExecutionTarget::Counting => crate::emulation::by_libraries(implementation),
-            _ => implementation,
-        }
-    }
-
     /// An emulated GPU: native kernels on this machine's CPU, compiled by its C++ compiler.
     ///
     /// # Errors
@@ -227,6 +218,37 @@ impl Cuda {
     pub fn emulated_with(multiprocessors: u32, reverse_order: bool) -> Result<Self, String> {
         let emulation = crate::emulation::Emulation::with(multiprocessors, reverse_order)?;
         Ok(Self::with_target(Arc::new(emulation), None, ExecutionTarget::Emulated, 0))
+    }
+
+    /// The kernels that this emulation has launched.
+    #[cfg(feature = "emulation")]
+    #[must_use]
+    pub fn launched(&self) -> crate::processor::Launched {
+        self.processor.launched()
+    }
+
+    /// The numbers of step ends and of marker kernels for timing the steps of a recording, if this is the
+    /// backend of [`Cuda::counting`].
+    ///
+    /// # Errors
+    /// If a step cannot be enqueued.
+    #[cfg(feature = "emulation")]
+    pub fn count_markers(&self, prepared: &mut PreparedProgram) -> Result<[usize; 2], String> {
+        let steps = prepared.steps.len();
+        let mut ends = Vec::new();
+        let mut count = [0; 2];
+        // As on a GPU, the second run is recorded.
+        for _ in 0..2 {
+            self.clock.begin(crate::timestamps::words(steps) as u64, steps, ends);
+            for (slot, step) in prepared.steps.iter_mut().enumerate() {
+                step.kernel.run(&mut stratus_engine::backend::Operands::new(stratus_engine::Tile::WHOLE))?;
+                self.clock.end_step(slot);
+            }
+            let enqueued = self.clock.end()?;
+            count = [enqueued.steps(), enqueued.markers];
+            ends = enqueued.ends;
+        }
+        Ok(count)
     }
 }
 
@@ -342,6 +364,12 @@ impl Backend for Cuda {
     }
 
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<PreparedProgram, EngineError> {
-        prepare::prepare(self, program, request)
+        let target = KernelTarget {
+            processor: &self.processor,
+            libraries: self.libraries.as_ref(),
+            clock: &self.clock,
+            phases: &self.phases,
+        };
+        prepare(target, program, request)
     }
 }

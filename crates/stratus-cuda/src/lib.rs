@@ -19,6 +19,7 @@ mod processor;
 mod source;
 mod sources;
 mod step_clock;
+mod timestamps;
 
 pub use backend::{Cuda, GpuUnavailable, LibraryVersion, Settings, detect};
 pub use ffi::libraries::ENVIRONMENT;

@@ -1,9 +1,9 @@
 //! Kernels, launches and steps, and the [`Processor`] that runs them: a GPU, or in tests an emulated one.
 
-use crate::step_clock::{StepClock, TimestampSlots};
+use crate::timestamps::TimestampSlots;
 use std::fmt::Display;
 use std::sync::Arc;
-use stratus_engine::{DType, Tile, backend::Operands, backend::StepKernel};
+use stratus_engine::{DType, Tile, backend::Operands};
 
 /// A compiled kernel, valid as long as the [`Processor`] that compiled it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +88,10 @@ const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 /// The last parameters of every kernel: the addresses of its timestamps.
 const TIMESTAMP_PARAM_COUNT: usize = 2;
 
+/// The kernels launched: files of `source/` without extension, and names.
+#[cfg(feature = "emulation")]
+pub type Launched = std::collections::BTreeSet<(&'static str, String)>;
+
 /// Compiles kernels and launches them in the order of the calls.
 pub trait Processor: Send + Sync {
     /// Compiles a file, unless already compiled, and looks up one of its kernels.
@@ -119,8 +123,13 @@ pub trait Processor: Send + Sync {
 
     /// The kernels launched so far; only an emulation records them.
     #[cfg(feature = "emulation")]
-    fn launched(&self) -> crate::emulation::Launched {
+    fn launched(&self) -> Launched {
         Default::default()
+    }
+
+    /// Adapts an implementation to this processor.
+    fn adapt(&self, implementation: Implementation) -> Implementation {
+        implementation
     }
 
     /// The compute capability that kernels are compiled for, as 90 for 9.0.
@@ -292,24 +301,5 @@ impl Implementation {
     pub fn native(name: &str, launches: Vec<Launch>, scratch_bytes: usize) -> Self {
         let calls = launches.into_iter().map(|launch| Box::new(launch) as Box<dyn Call>).collect();
         Self { name: format!("stratus:{name}"), calls, scratch_bytes }
-    }
-}
-
-/// A step as the session runs it.
-pub(crate) struct CudaStep {
-    pub(crate) calls: Vec<Box<dyn Call>>,
-    /// The position of the scratch: after the operands.
-    pub(crate) scratch: usize,
-    pub(crate) clock: Arc<StepClock>,
-}
-
-impl StepKernel for CudaStep {
-    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        self.calls.iter_mut().try_for_each(|call| {
-            if !call.is_native() {
-                self.clock.before_library()?;
-            }
-            call.enqueue(operands, self.scratch)
-        })
     }
 }

@@ -1,7 +1,7 @@
 //! Compiles the kernels of a program in parallel, before its steps are built.
 
 use crate::processor::{Function, Processor, Shape, Source};
-use crate::step_clock::TimestampSlots;
+use crate::timestamps::TimestampSlots;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

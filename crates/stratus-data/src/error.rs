@@ -7,7 +7,7 @@ use stratus_base::did_you_mean;
 use stratus_store::StoreError;
 use thiserror::Error;
 
-use crate::datasets::Split;
+use crate::datasets::split::{Split, UnknownSplit};
 use crate::idx::IdxError;
 
 /// A data set that cannot be opened, or a sample of it that cannot be read.
@@ -28,16 +28,8 @@ pub enum DataError {
         known: Vec<String>,
     },
     /// No split has this name.
-    #[error(
-        "unknown split `{name}`{}; available: train, validation, test",
-        did_you_mean(.nearest.as_deref())
-    )]
-    UnknownSplit {
-        /// The requested name.
-        name: String,
-        /// The most similar known name, if any.
-        nearest: Option<String>,
-    },
+    #[error(transparent)]
+    UnknownSplit(#[from] UnknownSplit),
     /// The folder or archive of the data set does not exist.
     #[error("{}: no such file or folder; pass the data set's root folder", .root.display())]
     MissingRoot {

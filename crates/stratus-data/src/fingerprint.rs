@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use stratus_base::checksum::{hex, sha256_hex};
 use stratus_random::{Purpose, Stream};
 
-use crate::datasets::{Dataset, FileDetail, IGNORED, Scratch};
+use crate::dataset::{Dataset, FileDetail, IGNORED, Scratch};
 use crate::parallel::for_each_parallel;
 
 /// The maximum number of samples whose files are hashed. In larger data sets, one sample is

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::dataset::{Dataset, IGNORED, IGNORED_PIXEL, RegionRequest, Sample, Scratch};
 use crate::datasets::files;
-use crate::datasets::{Dataset, IGNORED, IGNORED_PIXEL, RegionRequest, Sample, Scratch};
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
@@ -286,7 +286,7 @@ mod tests {
         let bytes = jpeg.write();
         fs::write(&file, &bytes[..bytes.len() - 2]).unwrap();
         let set = ImageFiles::new(vec![file], 2, false).unwrap();
-        let top = |[_, _, width]: [usize; 3], _| crate::transform::frame::Region::whole([1, 8, width]);
+        let top = |[_, _, width]: [usize; 3], _| crate::geometry::Region::whole([1, 8, width]);
         assert!(set.read_region(0, &mut Scratch::default(), &top).is_err());
     }
 

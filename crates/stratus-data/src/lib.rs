@@ -11,11 +11,13 @@
 mod archive;
 pub mod buffer;
 pub mod contact_sheet;
+mod dataset;
 pub mod datasets;
 mod decode;
 mod error;
 pub mod fetch;
 pub mod fingerprint;
+mod geometry;
 pub mod idx;
 pub mod images;
 pub mod loader;
@@ -28,18 +30,19 @@ pub mod sync;
 pub mod transform;
 
 pub use buffer::{BatchBuffer, BatchMemory};
-pub use datasets::{Dataset, OpenOptions, RegionRequest, Sample, Scratch, Split, SplitMethod, open};
+pub use dataset::{Dataset, RegionRequest, Sample, Scratch};
+pub use datasets::{OpenOptions, Split, SplitMethod, open};
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};
 pub use fingerprint::Fingerprint;
+pub use geometry::{DctScale, DctScaled, Orientation, Region};
 pub use loader::{
     BatchSlice, BatchStride, Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position,
 };
 pub use stratus_store as store;
 pub use transform::augment::{Augment, Padding, Placement, ResizedCrop, Shift};
 pub use transform::colour::ColourJitter;
-pub use transform::frame::{DctScale, DctScaled, Orientation, Region};
 pub use transform::mix::Mix;
 pub use transform::pixels::{Element, Layout, Normalisation, PixelOrder};
 pub use transform::view::TtaView;

@@ -1,8 +1,8 @@
 //! Images in memory as a data set, such as video frames or tiles of an image.
 
-use crate::datasets::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
+use crate::dataset::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
-use crate::transform::frame::Orientation;
+use crate::geometry::Orientation;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 /// An image in memory, as a data set stores it.

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use stratus_measures::weights::median_frequency;
 
-use crate::datasets::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
+use crate::dataset::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
 use crate::parallel;
 use crate::transform::pixels::{Normalisation, PixelOrder};

@@ -15,7 +15,7 @@ use std::thread;
 use stratus_base::{did_you_mean, nearest};
 use stratus_store::{Entry, Store};
 
-use crate::datasets::{is_hidden, read_list};
+use crate::datasets::files::{is_hidden, read_list};
 use crate::error::DataError;
 
 /// The folders that hold classes.

@@ -1,6 +1,24 @@
 //! Errors in requests, catalogues, profiles and tables of measurements.
 
-use crate::catalogue::NameHint;
+use std::fmt;
+
+/// A similar name for an unknown one, or all known names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameHint {
+    pub(crate) similar: Option<String>,
+    pub(crate) known: Vec<String>,
+}
+
+impl fmt::Display for NameHint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.similar {
+            Some(similar) => write!(f, "did you mean `{similar}`?"),
+            None => {
+                write!(f, "use one of these, or add a row with --machines FILE: {}", self.known.join(", "))
+            }
+        }
+    }
+}
 
 /// An error of a forecast.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

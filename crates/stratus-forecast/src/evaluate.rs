@@ -9,7 +9,7 @@
 //! - The half-width of an interval is a quantile of the errors, in standard deviations, of networks
 //!   (machines) that were held out together with the evaluated one: neither the fit nor the width uses it.
 
-use crate::choice::Z_80;
+use crate::choice::{UNSEEN_LOG_STD, Z_80};
 use crate::correction::Correction;
 use crate::error::{Error, Result};
 use crate::measured::{StepRecord, StepRecords};
@@ -24,8 +24,6 @@ const MACHINE_PRIOR_SCALE: f64 = 0.7;
 /// Standard deviation of the log error that no coefficient explains: of the profile of a machine, and with a
 /// data sheet.
 pub const LOG_STD: [f64; 2] = [0.05, 0.15];
-/// Additional standard deviation of the log error on a kind of machine without any measurement.
-pub const UNSEEN_LOG_STD: f64 = 0.3;
 /// Maximum quantile of errors with few held-out groups.
 const MAX_QUANTILE: f64 = 0.95;
 

@@ -1,6 +1,6 @@
 //! Decoding windows of images, bit-identical to the whole image.
 
-use crate::ffi::{ColourSpace, DecoderMemory, Decompressor, Library};
+use crate::ffi::{ColourSpace, Decompressor, Library};
 
 /// Extra pixels decoded around a window. Subsampled colours are interpolated from two neighbours, but from
 /// one at the edge of the decoded area.
@@ -185,9 +185,8 @@ impl Decoder {
     /// # Errors
     /// If the file is damaged, unsupported or exceeds the limits.
     pub fn header(&mut self, file: &[u8]) -> Result<Header, DecodeError> {
-        let mut storage = DecoderMemory::new(&self.library);
-        let mut decompressor =
-            Decompressor::begin(&self.library, &mut storage, file, self.memory()).map_err(refused)?;
+        let mut storage = self.library.new_memory();
+        let mut decompressor = self.library.begin(&mut storage, file, self.memory()).map_err(refused)?;
         self.read_header(&mut decompressor)
     }
 
@@ -221,9 +220,8 @@ impl Decoder {
         pixels: &mut Vec<u8>,
         choose: &dyn Fn(&Header) -> (Window, DctScale),
     ) -> Result<(Header, DctScale), DecodeError> {
-        let mut storage = DecoderMemory::new(&self.library);
-        let mut decompressor =
-            Decompressor::begin(&self.library, &mut storage, file, self.memory()).map_err(refused)?;
+        let mut storage = self.library.new_memory();
+        let mut decompressor = self.library.begin(&mut storage, file, self.memory()).map_err(refused)?;
         let header = self.read_header(&mut decompressor)?;
         let (window, scale) = choose(&header);
         let [height, width] = scale.scaled_size([header.height, header.width]);

@@ -5,7 +5,8 @@ use std::iter::zip;
 use serde::{Deserialize, Serialize};
 
 use crate::class_index::{ClassIndex, check_classes};
-use crate::{DistanceTransform, MetricError, mean, ratio};
+use crate::ratio::{mean, ratio};
+use crate::{DistanceTransform, MetricError};
 
 /// The largest Euclidean distance at which a boundary pixel counts as matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::MetricError;
 use crate::class_index::{ClassIndex, check_classes};
-use crate::{MetricError, mean, ratio};
+use crate::ratio::{mean, ratio};
 
 /// A confusion matrix: for every true class, the number of images or pixels predicted as each class.
 ///

@@ -15,6 +15,7 @@ mod class_index;
 mod confusion;
 mod distance;
 mod error;
+mod ratio;
 mod summary;
 pub mod weights;
 
@@ -24,14 +25,3 @@ pub use confusion::ConfusionMatrix;
 pub use distance::DistanceTransform;
 pub use error::MetricError;
 pub use summary::{ClassMetrics, ClassificationMetrics, SegmentationMetrics};
-
-/// The mean of the values that are not `None`, if there are any.
-fn mean(values: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
-    let (sum, count) = values.into_iter().flatten().fold((0.0, 0u32), |(sum, n), value| (sum + value, n + 1));
-    (count > 0).then(|| sum / f64::from(count))
-}
-
-/// `part / whole`, or `None` if `whole` is 0.
-fn ratio(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| part as f64 / whole as f64)
-}

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ratio::ratio;
 use crate::{BoundaryScore, ConfusionMatrix, MetricError};
 
 /// The metrics of a class, a row of `classes.csv`. `None` is null in JSON and empty in CSV.
@@ -85,7 +86,7 @@ impl ClassificationMetrics {
     pub fn new(images: &ConfusionMatrix, among_five: Option<u64>, name: impl Fn(usize) -> String) -> Self {
         Self {
             top1: images.accuracy(),
-            top5: among_five.and_then(|correct| crate::ratio(correct, images.total())),
+            top5: among_five.and_then(|correct| ratio(correct, images.total())),
             mean_accuracy: images.mean_accuracy(),
             classes: classes(images, |_| None, name),
         }

@@ -15,8 +15,9 @@ mod backend;
 mod ffi;
 mod library;
 mod native;
+mod onednn;
 mod ops;
 mod prepare;
 
-pub use backend::OneDnn;
 pub use library::{ENVIRONMENT, FILE, LibraryNotFound, candidates};
+pub use onednn::OneDnn;

@@ -1,7 +1,7 @@
 //! Export of a network with its weights, in inference form without auxiliary outputs.
 
 use crate::error::WriteError;
-use crate::model::MAX_FILE_BYTES;
+use crate::wire::MAX_FILE_BYTES;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -4,12 +4,10 @@ use crate::error::{Problem, Result};
 use crate::import::{ImportOptions, ImportedNetwork, import};
 use crate::proto;
 use crate::tensor::ModelFolder;
+use crate::wire::MAX_FILE_BYTES;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-
-/// The maximum size of a file, which is that of a protobuf message.
-pub(crate) const MAX_FILE_BYTES: u64 = (1 << 31) - 1;
 
 /// An ONNX model in memory, not decoded yet.
 #[derive(Debug)]

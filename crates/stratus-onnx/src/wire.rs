@@ -5,6 +5,9 @@
 
 use crate::error::{Parsed, Problem};
 
+/// The maximum size of a file, which is that of a protobuf message.
+pub(crate) const MAX_FILE_BYTES: u64 = (1 << 31) - 1;
+
 /// The encoded value of a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum FieldValue<'a> {

@@ -1,7 +1,7 @@
 //! The functions of the GNU OpenMP interface (libgomp's and OpenMP's own API) that compiled libraries call,
 //! under their C names.
 
-use crate::team;
+use crate::{load, team};
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use team::Function;
@@ -193,7 +193,7 @@ pub extern "C" fn omp_get_max_threads() -> c_int {
 #[expect(unsafe_code, reason = "called by C")]
 #[unsafe(no_mangle)]
 pub extern "C" fn omp_get_num_procs() -> c_int {
-    team::usable_cpus() as c_int
+    load::usable_cpus() as c_int
 }
 
 /// The number of threads of the team.

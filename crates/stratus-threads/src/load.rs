@@ -32,6 +32,11 @@ static LOAD: ForeignLoad = ForeignLoad {
     milli_cpus: AtomicU32::new(0),
 };
 
+/// The number of CPUs that this process may use at once.
+pub fn usable_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
+}
+
 /// Returns whether `threads` threads, with the load of others, need more CPUs than there are.
 pub fn is_oversubscribed(threads: usize) -> bool {
     threads > cpus() || exceeds_capacity(threads, cpus(), LOAD.milli_cpus.load(Ordering::Relaxed))
@@ -150,7 +155,7 @@ fn milli_cpus(used: u64, time: u64) -> u32 {
 /// others cause on the rest does not slow this process down.
 fn cpus() -> usize {
     static CPUS: OnceLock<usize> = OnceLock::new();
-    *CPUS.get_or_init(|| system::cpus().unwrap_or_else(crate::team::usable_cpus))
+    *CPUS.get_or_init(|| system::cpus().unwrap_or_else(usable_cpus))
 }
 
 /// The busy time in nanoseconds of the allowed CPUs, from the text of `/proc/stat`, which counts in ticks of

@@ -7,6 +7,7 @@
 //! Files are untrusted. Nothing in a file is ever executed, every length is checked against the size of the
 //! file before memory is allocated, and malformed bytes give an [`Error`] with a remedy, never a panic.
 
+mod contents;
 mod error;
 mod file;
 mod matching;
@@ -16,8 +17,9 @@ mod source;
 mod tensor;
 mod torch;
 
+pub use contents::{Dtype, Format, NamedTensor};
 pub use error::{Error, Problem, Result};
-pub use file::{Dtype, Format, NamedTensor, WeightsFile};
+pub use file::WeightsFile;
 pub use matching::{MatchReport, ShapeMismatch, match_tensors};
 pub use metadata::NetworkMetadata;
 pub use tensor::{ExternalValues, Tensor, TensorRef, Values, ValuesRef, write_safetensors};

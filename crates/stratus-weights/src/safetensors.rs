@@ -4,10 +4,9 @@
 use ::safetensors::Dtype as Kind;
 use ::safetensors::tensor::Metadata;
 
+use crate::contents::{Contents, Dtype, Format, NamedTensor};
 use crate::error::{Parsed, Problem};
-use crate::file::{Contents, Format};
 use crate::source::Source;
-use crate::{Dtype, NamedTensor};
 
 /// The maximum size of the header, enough for 100,000 tensors.
 const MAX_HEADER_BYTES: u64 = 32 << 20;

@@ -3,7 +3,7 @@
 
 use crate::gpu::Compiler;
 use crate::processor::{Function, Processor, Shape, Source};
-use crate::step_clock::TimestampSlots;
+use crate::timestamps::TimestampSlots;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 

@@ -1,7 +1,8 @@
 //! The device of the emulation: its memory is the process's, and work runs at once instead of being enqueued.
 //! Its clock counts how often it was read; step times are those recorded by the kernels.
 
-use crate::step_clock::{RecordedSteps, StepClock};
+use crate::step_clock::StepClock;
+use crate::timestamps::{RecordedSteps, words};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -111,7 +112,7 @@ impl Device for EmulatedDevice {
         if !run.timed {
             return (run.enqueue)(&mut UntimedSteps);
         }
-        self.words = vec![0; StepClock::words(run.steps)];
+        self.words = vec![0; words(run.steps)];
         let address = self.words.as_mut_ptr().expose_provenance() as u64;
         let ends = self.enqueued.get(&key).map(|before| before.ends.clone()).unwrap_or_default();
         self.clock.begin(address, run.steps, ends);

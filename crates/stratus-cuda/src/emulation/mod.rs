@@ -10,23 +10,19 @@ mod device;
 mod kernel;
 
 pub(crate) use compile_only::CompileOnly;
-pub(crate) use counting::{Counting, by_libraries};
+pub(crate) use counting::Counting;
 pub(crate) use device::EmulatedDevice;
 
-use crate::Cuda;
-use crate::processor::{Function, HOPPER, Processor, Shape, Source};
-use crate::step_clock::TimestampSlots;
+use crate::processor::{Function, HOPPER, Launched, Processor, Shape, Source};
+use crate::timestamps::TimestampSlots;
 use kernel::Kernel;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 /// The maximum number of threads of a block, as on an H100.
 const MAX_BLOCK_THREADS: u64 = 1024;
 /// The maximum shared memory of a block, as on an H100.
 const MAX_SHARED_BYTES: u32 = 227 << 10;
-
-/// The kernels launched: files of `source/` without extension, and names.
-pub type Launched = BTreeSet<(&'static str, String)>;
 
 /// The emulated GPU, with the kernels loaded so far.
 pub(crate) struct Emulation {
@@ -104,13 +100,5 @@ impl Processor for Emulation {
 
     fn multiprocessors(&self) -> u32 {
         self.multiprocessors
-    }
-}
-
-impl Cuda {
-    /// The kernels that this emulation has launched.
-    #[must_use]
-    pub fn launched(&self) -> Launched {
-        self.processor.launched()
     }
 }

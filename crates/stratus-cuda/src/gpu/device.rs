@@ -12,7 +12,8 @@
 //! by one, which completes more of the initialisation, and the next run captures again.
 
 use crate::ffi::driver::{CapturedGraph, DeviceMemory, Event, Gpu, PinnedBuffer};
-use crate::step_clock::{RecordedSteps, StepClock};
+use crate::step_clock::StepClock;
+use crate::timestamps::{RecordedSteps, words};
 use std::collections::HashMap;
 use std::sync::Arc;
 use stratus_engine::device::{ProgramRun, RunTimes, StepTimer};
@@ -61,7 +62,7 @@ struct Times {
 
 impl Times {
     fn new(gpu: &Arc<Gpu>, steps: usize) -> Result<Self, String> {
-        let bytes = StepClock::words(steps) * size_of::<u64>();
+        let bytes = words(steps) * size_of::<u64>();
         Ok(Self { words: DeviceMemory::zeroed(gpu, bytes)?, copy: PinnedBuffer::new(gpu, bytes)? })
     }
 }

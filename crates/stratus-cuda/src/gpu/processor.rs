@@ -3,7 +3,7 @@
 use super::code::Compiler;
 use crate::ffi::driver::{Gpu, Module};
 use crate::processor::{Function, Processor, Shape, Source};
-use crate::step_clock::TimestampSlots;
+use crate::timestamps::TimestampSlots;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

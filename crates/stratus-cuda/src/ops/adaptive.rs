@@ -1,17 +1,12 @@
 //! Optimisers with a rate per weight: Adam, AdamW, Adagrad and Adadelta.
 
 use super::sgd::Update;
-use super::{GpuOp, KernelBuilder, Operand, long};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, long};
 use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::{Adaptive, AdaptiveUpdate, KernelSpec};
 
 impl GpuOp for AdaptiveUpdate {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         // The rule's number in the kernel, the decay of its states, and the epsilon of the divisor.
         let (rule, decays, epsilon) = match self.rule {
             Adaptive::Adam { betas, epsilon, decoupled } => (u8::from(decoupled), betas, epsilon),

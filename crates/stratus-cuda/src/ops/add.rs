@@ -1,17 +1,12 @@
 //! The sum of two values that is not fused.
 
 use super::convert::{check_types, common_element_count, elementwise};
-use super::{GpuOp, KernelBuilder, Operand, long};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, long};
 use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::AddForward;
 
 impl GpuOp for AddForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         check_types(operands)?;
         let count = common_element_count(operands)?;
         // With one input, both summands are the same.

@@ -1,7 +1,7 @@
 //! Average pooling, over windows and to a given size (adaptive).
 
 use super::max_pool2d::{Sizes, Windows};
-use super::{GpuOp, KernelBuilder, Operand, int};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int};
 use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::ops::{AvgPoolBackward, AvgPoolForward, AvgPooling};
 use stratus_graph::ops::AdaptiveAvgPool2d;
@@ -64,12 +64,7 @@ pub(super) fn sum_whole_maps(
 }
 
 impl GpuOp for AvgPoolForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (x, y) = (&operands[0], &operands[1]);
         let sizes = Sizes::new(x, y)?;
         let (windows, kind) = windows(&self.pooling);
@@ -87,12 +82,7 @@ impl GpuOp for AvgPoolForward {
 }
 
 impl GpuOp for AvgPoolBackward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (dy, dx) = (&operands[0], &operands[1]);
         let sizes = Sizes::new(dx, dy)?;
         let (windows, kind) = windows(&self.pooling);

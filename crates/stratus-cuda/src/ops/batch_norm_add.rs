@@ -1,7 +1,7 @@
 //! Batch normalisation fused with the following residual addition and ReLU.
 
 use super::batch_norm::{INVERSE_DEVIATION_GIVEN, Maps, addresses, reduce_gradients};
-use super::{GpuOp, KernelBuilder, Operand};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::{BatchNormAddApply, BatchNormAddReluGradients, ChannelOffsets, KernelSpec};
 
@@ -15,12 +15,7 @@ fn expect_same_type(operands: &[&Operand]) -> Result<(), String> {
 }
 
 impl GpuOp for BatchNormAddApply {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         expect_same_type(&[&operands[5], &operands[6]])?;
         let maps = Maps::new(self.norm.channels, ChannelOffsets::default(), &operands[0], &operands[6])?;
         let mut arguments = [0, 5, 6].map(Argument::Operand).to_vec();
@@ -32,12 +27,7 @@ impl GpuOp for BatchNormAddApply {
 }
 
 impl GpuOp for BatchNormAddReluGradients {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let dy = counts[0];
         let part = (counts[0] == 5).then_some(4);
         let maps_of_y: Vec<&Operand> = [1, dy].into_iter().chain(part).map(|at| &operands[at]).collect();

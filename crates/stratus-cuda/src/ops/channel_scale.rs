@@ -2,7 +2,7 @@
 
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{GpuOp, KernelBuilder, Operand, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::ops::{ChannelScale, ChannelScaleGradient};
 
@@ -20,12 +20,7 @@ pub(super) fn maps_of_one_type(operands: &[&Operand]) -> Result<[usize; 4], Stri
 }
 
 impl GpuOp for ChannelScale {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let [n, c, h, w] = maps_of_one_type(&[&operands[0], &operands[1], &operands[2]])?;
         let dtype = operands[0].dtype();
         let vector = vector(&[dtype], &[c]);
@@ -39,12 +34,7 @@ impl GpuOp for ChannelScale {
 }
 
 impl GpuOp for ChannelScaleGradient {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let [n, c, h, w] = maps_of_one_type(&[&operands[0], &operands[1], &operands[2]])?;
         let dtype = operands[0].dtype();
         let vector = vector(&[dtype], &[c]);

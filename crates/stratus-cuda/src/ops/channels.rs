@@ -2,7 +2,7 @@
 
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{GpuOp, KernelBuilder, Operand, int, long};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{KernelSpec, ScatterChannels, SelectChannels};
 
@@ -33,12 +33,7 @@ fn copy(
 }
 
 impl GpuOp for SelectChannels {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let ([_, channels, ..], [_, taken, ..]) =
             (channels_last(&operands[0])?, channels_last(&operands[1])?);
         copy(self.name(), operands, [channels, self.first, taken, self.groups], builder)
@@ -46,12 +41,7 @@ impl GpuOp for SelectChannels {
 }
 
 impl GpuOp for ScatterChannels {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let ([_, taken, ..], [_, channels, ..]) =
             (channels_last(&operands[0])?, channels_last(&operands[1])?);
         copy(self.name(), operands, [channels, self.first, taken, self.groups], builder)

@@ -2,7 +2,7 @@
 
 use super::convert::check_types;
 use super::loss_scale::scaled;
-use super::{GpuOp, KernelBuilder, Operand, THREADS, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, THREADS, long, vector};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::DType;
 use stratus_engine::ops::{ClipFactor, ClipGradient, KernelSpec, SumOfSquares};
@@ -13,12 +13,7 @@ const MIN_ELEMENTS_PER_BLOCK: usize = 1 << 14;
 const BLOCKS_PER_SM: usize = 4;
 
 impl GpuOp for SumOfSquares {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let gradient = &operands[0];
         check_types([gradient])?;
         // Padding is zero, so it may be summed too.
@@ -42,12 +37,7 @@ impl GpuOp for SumOfSquares {
 }
 
 impl GpuOp for ClipFactor {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let source = Source::new("clip", DType::F32, vector(&[DType::F32], &[]));
         let (source, scale) = scaled(source, operands, 0, self.loss_scaled)?;
         let norm = Argument::Operand(usize::from(self.loss_scaled));
@@ -59,12 +49,7 @@ impl GpuOp for ClipFactor {
 }
 
 impl GpuOp for ClipGradient {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let gradient = &operands[1];
         check_types([gradient])?;
         let count = gradient.elements();

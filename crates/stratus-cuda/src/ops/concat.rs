@@ -1,7 +1,7 @@
 //! Concatenation of feature maps along the channels: of matrices `[N · H · W, C_i]` along their columns.
 
 use super::convert::check_types;
-use super::{GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::Layout;
 use stratus_engine::ops::{ConcatBackward, ConcatForward};
@@ -80,12 +80,7 @@ pub(super) fn take_columns(
 }
 
 impl GpuOp for ConcatForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         check_types(operands)?;
         let maps = operands.iter().map(channels_last).collect::<Result<Vec<_>, _>>()?;
         let [n, _, h, w] = maps[0];
@@ -95,12 +90,7 @@ impl GpuOp for ConcatForward {
 }
 
 impl GpuOp for ConcatBackward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         check_types(operands)?;
         let ([n, all, h, w], [_, part, ..]) = (channels_last(&operands[0])?, channels_last(&operands[1])?);
         take_columns("concat_backward", operands, n * h * w, self.first, [all, part], builder)

@@ -1,6 +1,6 @@
 //! Conversions of types and layouts, and helpers of all elementwise kernels.
 
-use super::{GpuOp, KernelBuilder, Operand, check_type, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, check_type, long, vector};
 use crate::processor::{Argument, Implementation, Source, type_name};
 use stratus_engine::ops::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 use stratus_engine::{DType, Layout};
@@ -68,23 +68,13 @@ pub(super) fn map(
 }
 
 impl GpuOp for Accumulate {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         map("accumulate", operands, builder, [])
     }
 }
 
 impl GpuOp for AddTiles {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (count, dtype) = (common_element_count(operands)?, operands[0].dtype());
         if operands[1].dtype() != dtype {
             return Err(format!("parts have type {dtype}, but their sum {}", operands[1].dtype()));
@@ -98,23 +88,13 @@ impl GpuOp for AddTiles {
 }
 
 impl GpuOp for Convert {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         map("convert", operands, builder, [])
     }
 }
 
 impl GpuOp for Reorder {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         check_types(operands)?;
         if common_element_count(operands).is_ok() {
             return map("convert", operands, builder, []);
@@ -150,12 +130,7 @@ impl GpuOp for Reorder {
 }
 
 impl GpuOp for Flatten {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         Reorder.build(operands, counts, builder)
     }
 }

@@ -1,6 +1,6 @@
 //! Counts the labels of a batch by class.
 
-use super::{GpuOp, KernelBuilder, Operand, int, long};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::DType;
 use stratus_engine::ops::{CountLabels, KernelSpec};
@@ -9,12 +9,7 @@ use stratus_engine::ops::{CountLabels, KernelSpec};
 const THREADS: u32 = 512;
 
 impl GpuOp for CountLabels {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let [labels, counts] = operands else { return Err("expected labels and their counts".to_owned()) };
         if !labels.layout.is_row_major() {
             return Err("labels must be row-major".to_owned());

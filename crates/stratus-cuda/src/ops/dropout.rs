@@ -2,7 +2,7 @@
 
 use super::concat::channels_last;
 use super::convert::{check_types, common_element_count};
-use super::{GpuOp, KernelBuilder, Operand, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Source, type_name};
 use stratus_engine::ops::{Dropout, ITERATION_SCALAR_FIELDS};
 
@@ -10,12 +10,7 @@ use stratus_engine::ops::{Dropout, ITERATION_SCALAR_FIELDS};
 const BLOCK: usize = 4;
 
 impl GpuOp for Dropout {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (x, y) = (&operands[0], &operands[2]);
         check_types([x, y])?;
         let count = common_element_count([x, y])?;

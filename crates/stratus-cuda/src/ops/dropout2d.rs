@@ -2,7 +2,7 @@
 
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{GpuOp, KernelBuilder, Operand, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{Dropout2d, ITERATION_SCALAR_FIELDS};
 
@@ -10,12 +10,7 @@ use stratus_engine::ops::{Dropout2d, ITERATION_SCALAR_FIELDS};
 const PIXELS_PER_THREAD: usize = 16;
 
 impl GpuOp for Dropout2d {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (x, y) = (&operands[0], &operands[2]);
         check_types([x, y])?;
         let [n, c, h, w] = channels_last(x)?;

@@ -1,17 +1,12 @@
 //! The exponential moving average of weights.
 
 use super::convert::{check_types, common_element_count};
-use super::{GpuOp, KernelBuilder, Operand, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, long, vector};
 use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{EmaUpdate, KernelSpec};
 
 impl GpuOp for EmaUpdate {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let values = [&operands[0], &operands[2]];
         check_types(values)?;
         let (count, dtype) = (common_element_count(values)?, values[0].dtype());

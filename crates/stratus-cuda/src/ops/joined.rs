@@ -3,8 +3,7 @@
 
 use super::concat::{channels_last, join, take_columns};
 use super::convert::check_types;
-use super::{GpuOp, KernelBuilder, Operand};
-use crate::processor::Implementation;
+use super::{BuildResult, GpuOp, KernelBuilder, Operand};
 use stratus_engine::ops::{JoinWeights, SplitGradient};
 
 /// The number of elements of each weight; all are channels last.
@@ -14,24 +13,14 @@ fn elements(operands: &[Operand]) -> Result<Vec<usize>, String> {
 }
 
 impl GpuOp for JoinWeights {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let elements = elements(operands)?;
         join("join_weights", operands, 1, &elements[..elements.len() - 1], builder)
     }
 }
 
 impl GpuOp for SplitGradient {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let elements = elements(operands)?;
         let [_, filter @ ..] = operands[1].image()?;
         let before = self.first * filter.iter().product::<usize>();

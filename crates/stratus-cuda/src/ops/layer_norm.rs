@@ -1,8 +1,8 @@
 //! Layer normalisation over the channels of each pixel.
 
+use super::bias::sum_parts;
 use super::channel_scale::maps_of_one_type;
-use super::linear::sum_parts;
-use super::{GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
 use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::DType;
 use stratus_engine::ops::{KernelSpec, LayerNormBackward, LayerNormForward, LayerNormGradients};
@@ -84,12 +84,7 @@ pub(super) fn sums(
 }
 
 impl GpuOp for LayerNormForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let maps = maps(&[&operands[0], &operands[3]])?;
         let arguments = (0..4).map(Argument::Operand).collect();
         let launch = by_warps("layer_norm", &maps, self.norm.epsilon, arguments, builder)?;
@@ -98,12 +93,7 @@ impl GpuOp for LayerNormForward {
 }
 
 impl GpuOp for LayerNormBackward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let maps = maps(&[&operands[0], &operands[1], &operands[3]])?;
         let arguments = (0..4).map(Argument::Operand).collect();
         let launch = by_warps("layer_norm_backward", &maps, self.norm.epsilon, arguments, builder)?;
@@ -112,12 +102,7 @@ impl GpuOp for LayerNormBackward {
 }
 
 impl GpuOp for LayerNormGradients {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let maps = maps(&[&operands[0], &operands[1]])?;
         let arguments = vec![Argument::Operand(0), Argument::Scratch(0)];
         let moments = by_warps("layer_norm_moments", &maps, self.norm.epsilon, arguments, builder)?;

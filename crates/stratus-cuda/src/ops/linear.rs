@@ -1,10 +1,10 @@
 //! The fully connected layer: matrix products by cuBLAS, or in the emulation by a plain native kernel.
 
-use super::conv2d::{add_bias, blocks};
-use super::{GpuOp, KernelBuilder, Operand, THREADS, check_type, int, long, vector};
+use super::bias::{add_bias, sum_rows};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, check_type, long};
 use crate::ffi::cublas::Product;
 use crate::gpu_libraries::MatmulCall;
-use crate::processor::{Argument, Call, Implementation, Launch, Shape, Source, type_name};
+use crate::processor::{Argument, Call, Implementation, Source, type_name};
 use stratus_engine::DType;
 use stratus_engine::ops::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 
@@ -31,62 +31,8 @@ pub(super) fn multiply(
     Ok(Implementation { name: "stratus:plain".to_owned(), calls: vec![Box::new(launch)], scratch_bytes: 0 })
 }
 
-/// The launches that sum the rows of a matrix `[N, C]`, or a map `[N, C, H, W]` over `N, H, W`: of operand
-/// `from`, to the f32 operand `to` of shape `[C]`. The first `scratch` bytes of the scratch are not used.
-pub(super) fn sum_rows(
-    x: &Operand,
-    [from, to]: [usize; 2],
-    scratch: usize,
-    builder: &KernelBuilder<'_>,
-) -> Result<Implementation, String> {
-    const WIDTH: usize = 32;
-    const HEIGHT: usize = 8;
-    let [n, columns, h, w] = x.image()?;
-    let rows = n * h * w;
-    let vector = vector(&[x.dtype()], &[columns]);
-    let source = Source::new("conv", x.dtype(), vector).with("RELU", 0);
-    let across = columns.div_ceil(WIDTH * vector);
-    // A few blocks per multiprocessor, none with fewer rows than its threads load at once.
-    let target_blocks = (4 * builder.processor.multiprocessors() as usize).div_ceil(across);
-    let parts = rows.div_ceil(4 * HEIGHT).clamp(1, target_blocks);
-    let offset = scratch.next_multiple_of(256);
-    let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} blocks exceed the grid"));
-    let shape = Shape {
-        grid: [extent(across)?, extent(parts)?, 1],
-        block: [WIDTH as u32, HEIGHT as u32, 1],
-        shared: 0,
-    };
-    let arguments = vec![Argument::Operand(from), Argument::Scratch(offset), long(rows), int(columns)?];
-    let partial_sums = builder.launch(&source, "sum_rows", shape, arguments)?;
-    let sums = sum_parts(&source, offset, to, [parts, columns], builder)?;
-    Ok(Implementation {
-        name: "stratus:sums".to_owned(),
-        calls: vec![Box::new(partial_sums), Box::new(sums)],
-        scratch_bytes: offset + parts * columns * size_of::<f64>(),
-    })
-}
-
-/// The launch that adds partial sums `[parts, columns]`, f64 from `offset` in the scratch, to the f32 operand
-/// `to`. `source` is a variant of the file `conv`.
-pub(super) fn sum_parts(
-    source: &Source,
-    offset: usize,
-    to: usize,
-    [parts, columns]: [usize; 2],
-    builder: &KernelBuilder<'_>,
-) -> Result<Launch, String> {
-    let shape = Shape { grid: [blocks(columns), 1, 1], block: [THREADS, 1, 1], shared: 0 };
-    let arguments = vec![Argument::Scratch(offset), Argument::Operand(to), int(parts)?, int(columns)?];
-    builder.launch(source, "sum_parts", shape, arguments)
-}
-
 impl GpuOp for LinearForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let y = counts[0];
         let product = Product {
             rows: operands[y].value.shape[0],
@@ -107,12 +53,7 @@ impl GpuOp for LinearForward {
 }
 
 impl GpuOp for LinearBackwardData {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let product = Product {
             rows: operands[0].value.shape[0],
             columns: self.linear.in_features,
@@ -140,12 +81,7 @@ pub(super) fn gradient(linear: &stratus_graph::ops::Linear, x: &Operand, weight_
 }
 
 impl GpuOp for LinearBackwardWeights {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let product = gradient(&self.linear, &operands[0], operands[2].dtype());
         let mut implementation = multiply(product, [1, 0, 2].map(Argument::Operand), builder)?;
         if self.linear.bias {

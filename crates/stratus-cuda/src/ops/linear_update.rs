@@ -1,19 +1,15 @@
 //! The weight gradient of a large fully connected layer and the update of the weight: a matrix product to the
 //! scratch, and the optimiser's kernel that reads it there.
 
-use super::linear::{gradient, multiply, sum_rows};
-use super::{GpuOp, KernelBuilder, Operand};
-use crate::processor::{Argument, Implementation, NestedCall};
+use super::bias::sum_rows;
+use super::linear::{gradient, multiply};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand};
+use crate::processor::{Argument, NestedCall};
 use stratus_engine::DType;
 use stratus_engine::ops::LinearUpdate;
 
 impl GpuOp for LinearUpdate {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         // x, dy, scalars, parameter, velocity, copy?, dbias?
         let [x, dy, scalars, parameter, velocity, outputs @ ..] = operands else {
             return Err("missing operands".to_owned());

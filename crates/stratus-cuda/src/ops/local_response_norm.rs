@@ -1,6 +1,6 @@
 //! Local response normalisation across channels.
 
-use super::{GpuOp, KernelBuilder, Operand, check_type, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, check_type, int, long, vector};
 use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{LrnBackward, LrnForward};
 use stratus_graph::ops::LocalResponseNorm;
@@ -49,12 +49,7 @@ fn numbers(norm: &LocalResponseNorm, x: &Operand) -> Result<[Argument; 5], Strin
 }
 
 impl GpuOp for LrnForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (source, items) = source(&self.norm, &operands[0], self.norm.size / 2)?;
         let arguments = (0..2).map(Argument::Operand).chain(numbers(&self.norm, &operands[0])?).collect();
         let launch = builder.grid_stride(&source, "lrn_forward", items, arguments)?;
@@ -63,12 +58,7 @@ impl GpuOp for LrnForward {
 }
 
 impl GpuOp for LrnBackward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let norm = &self.norm;
         let (source, items) = source(norm, &operands[0], norm.size - 1)?;
         let slope = 2.0 * norm.beta * norm.alpha / norm.size as f32;

@@ -3,7 +3,7 @@
 
 use super::convert::check_types;
 use super::loss_scale::scaled;
-use super::{GpuOp, KernelBuilder, Operand, int};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
 use stratus_engine::ops::{MIXED_LABEL_LEN, SoftmaxCrossEntropy};
 
@@ -23,12 +23,7 @@ fn blocks(count: u32, threads: u32) -> Shape {
 }
 
 impl GpuOp for SoftmaxCrossEntropy {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let [at_weights, at_scale, at_counts, metrics, gradient_position] = self.positions();
         let (logits, gradient) = (&operands[0], operands.get(gradient_position));
         check_types([logits].into_iter().chain(gradient))?;

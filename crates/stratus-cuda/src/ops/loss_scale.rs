@@ -1,7 +1,7 @@
 //! Loss scaling for gradients in f16: the search for infinities and NaN, and the scale of the next iteration.
 
 use super::convert::check_types;
-use super::{GpuOp, KernelBuilder, Operand, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, long, vector};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::DType;
 use stratus_engine::ops::{AdjustLossScale, FindOverflow, INITIAL_SCALE, KernelSpec, MAX_EXPONENT};
@@ -34,12 +34,7 @@ pub(super) fn scaled(
 }
 
 impl GpuOp for FindOverflow {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (gradient, scale) = (&operands[0], &operands[1]);
         check_types([gradient])?;
         expect_f32(scale)?;
@@ -58,12 +53,7 @@ impl GpuOp for FindOverflow {
 }
 
 impl GpuOp for AdjustLossScale {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         expect_f32(&operands[0])?;
         let numbers = [self.growth_interval.into(), MAX_EXPONENT.into()].map(Argument::Double);
         let arguments = [Argument::Operand(0)].into_iter().chain(numbers).collect();

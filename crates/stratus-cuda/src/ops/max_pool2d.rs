@@ -2,7 +2,7 @@
 
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{GpuOp, KernelBuilder, Operand, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{MaxPoolBackward, MaxPoolForward};
 use stratus_graph::ops::MaxPool2d;
@@ -83,12 +83,7 @@ fn windows(pool: &MaxPool2d) -> Windows {
 }
 
 impl GpuOp for MaxPoolForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (x, y, index) = (&operands[0], &operands[1], operands.get(2));
         let sizes = Sizes::new(x, y)?;
         index.map(channels_last).transpose()?;
@@ -106,12 +101,7 @@ impl GpuOp for MaxPoolForward {
 }
 
 impl GpuOp for MaxPoolBackward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (dy, dx) = (&operands[0], &operands[2]);
         let sizes = Sizes::new(dx, dy)?;
         channels_last(&operands[1])?;

@@ -197,6 +197,9 @@ pub(crate) fn int(count: usize) -> Result<Argument, String> {
     i32::try_from(count).map(Argument::Int).map_err(|_| format!("{count} exceeds the range of `int`"))
 }
 
+/// The implementation of a step, or the reason why it cannot run on a GPU.
+pub(crate) type BuildResult = Result<Implementation, String>;
+
 /// The GPU implementation of an engine kernel.
 pub(crate) trait GpuOp {
     /// Builds the calls that a step of this kernel enqueues. `operands` are inputs, updates and outputs in
@@ -205,12 +208,7 @@ pub(crate) trait GpuOp {
     ///
     /// # Errors
     /// If it cannot run on a GPU.
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String>;
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult;
 }
 
 macro_rules! dispatch {

@@ -2,7 +2,7 @@
 //! for GPU memory.
 
 use super::convert::common_element_count;
-use super::{GpuOp, KernelBuilder, Operand, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, long, vector};
 use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::ops::{AllReduceBucket, StageTransfer, TreeSum};
 
@@ -10,12 +10,7 @@ use stratus_engine::ops::{AllReduceBucket, StageTransfer, TreeSum};
 const MAX_TREE_LEVELS: usize = 6;
 
 impl GpuOp for TreeSum {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (count, dtype, levels) = (common_element_count(operands)?, operands[0].dtype(), self.levels());
         if levels > MAX_TREE_LEVELS {
             return Err(format!(
@@ -41,23 +36,13 @@ const UNSUPPORTED_MULTI_WORKER: &str =
     "training with several workers is not supported on GPUs; hint: use one worker";
 
 impl GpuOp for AllReduceBucket {
-    fn build(
-        &self,
-        _operands: &[Operand],
-        _counts: [usize; 3],
-        _builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, _operands: &[Operand], _counts: [usize; 3], _builder: &KernelBuilder<'_>) -> BuildResult {
         Err(UNSUPPORTED_MULTI_WORKER.to_owned())
     }
 }
 
 impl GpuOp for StageTransfer {
-    fn build(
-        &self,
-        _operands: &[Operand],
-        _counts: [usize; 3],
-        _builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, _operands: &[Operand], _counts: [usize; 3], _builder: &KernelBuilder<'_>) -> BuildResult {
         Err(UNSUPPORTED_MULTI_WORKER.to_owned())
     }
 }

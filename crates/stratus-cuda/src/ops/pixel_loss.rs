@@ -2,7 +2,7 @@
 
 use super::convert::check_types;
 use super::loss_scale::scaled;
-use super::{GpuOp, KernelBuilder, Operand, int, long};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
 use stratus_engine::Layout;
 use stratus_engine::ops::PixelCrossEntropy;
@@ -17,12 +17,7 @@ const BLOCKS_PER_SM: usize = 4;
 const PARTIAL_SUM_BYTES: [usize; 4] = [8, 8, 4, 4];
 
 impl GpuOp for PixelCrossEntropy {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let [at_weights, at_scale, at_counts, at_metrics, at_predictions, at_gradient] = self.positions();
         let (logits, gradient) = (&operands[0], operands.get(at_gradient));
         check_types([logits].into_iter().chain(gradient))?;

@@ -2,18 +2,13 @@
 
 use super::concat::channels_last;
 use super::convert::{check_types, common_element_count};
-use super::{GpuOp, KernelBuilder, Operand, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, long, vector};
 use crate::processor::{Argument, Implementation, Source};
 use stratus_engine::DType;
 use stratus_engine::ops::NormalisePixels;
 
 impl GpuOp for NormalisePixels {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (images, y) = (&operands[0], &operands[1]);
         check_types([y])?;
         let ([_, channels, ..], count) = (channels_last(images)?, common_element_count([images, y])?);

@@ -1,7 +1,7 @@
 //! ReLU that is not fused.
 
 use super::convert::{check_types, common_element_count, elementwise};
-use super::{GpuOp, KernelBuilder, Operand, long};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, long};
 use crate::processor::{Argument, Implementation};
 use stratus_engine::ops::{ReluBackward, ReluForward};
 
@@ -11,12 +11,7 @@ fn ceiling(ceiling: Option<f32>) -> Argument {
 }
 
 impl GpuOp for ReluForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         check_types(operands)?;
         let count = common_element_count(operands)?;
         let types = [&operands[0], &operands[1]].map(Operand::dtype);
@@ -28,12 +23,7 @@ impl GpuOp for ReluForward {
 }
 
 impl GpuOp for ReluBackward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         check_types(operands)?;
         let count = common_element_count(operands)?;
         let types = [&operands[0], &operands[1], &operands[2]].map(Operand::dtype);

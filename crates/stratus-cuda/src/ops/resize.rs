@@ -3,7 +3,7 @@
 use super::avg_pool2d::sum_whole_maps;
 use super::concat::channels_last;
 use super::convert::check_types;
-use super::{GpuOp, KernelBuilder, Operand, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Launch, Source, type_name};
 use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
 
@@ -47,24 +47,14 @@ fn launch(
 }
 
 impl GpuOp for ResizeForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let launch = launch("resize_forward", &self.bilinear, operands, [0, 1], builder)?;
         Ok(Implementation::native("resize", vec![launch], 0))
     }
 }
 
 impl GpuOp for ResizeBackward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (dy, dx) = (&operands[0], &operands[1]);
         // The gradient of a single pixel is the sum of the map, for which one thread per pixel would be too
         // few.

@@ -2,7 +2,7 @@
 
 use super::convert::{check_types, common_element_count};
 use super::loss_scale::scaled;
-use super::{GpuOp, KernelBuilder, Operand, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, long, vector};
 use crate::processor::{Argument, Implementation, Source, type_name};
 use stratus_engine::ops::SgdUpdate;
 
@@ -56,12 +56,7 @@ impl Update {
 }
 
 impl GpuOp for SgdUpdate {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let Update { source, count, vector, addresses, scale } =
             Update::new("update", operands, 1, self.loss_scaled)?;
         let [gradient, scalars, parameter, velocity, _, copy] = addresses;

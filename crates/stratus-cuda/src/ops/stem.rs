@@ -1,7 +1,7 @@
 //! The stem. Programs for GPUs do not fuse it, because GPU memory is fast enough to store the convolution's
 //! output. These simple kernels run plans made for another backend.
 
-use super::{GpuOp, KernelBuilder, Operand, THREADS, check_type, int, long};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, THREADS, check_type, int, long};
 use crate::processor::{Argument, Implementation, Launch, Shape, Source};
 use stratus_engine::ops::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
 
@@ -98,35 +98,20 @@ fn apply(
 }
 
 impl GpuOp for StemApply {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         Ok(Implementation::native("stem_apply", vec![apply(&self.stem, operands, -1.0, builder)?], 0))
     }
 }
 
 impl GpuOp for StemInference {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let launch = apply(&self.stem, operands, self.stem.norm.epsilon, builder)?;
         Ok(Implementation::native("stem_inference", vec![launch], 0))
     }
 }
 
 impl GpuOp for StemStatistics {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (stem, taps) = (&self.stem, self.stem.taps());
         let (source, sizes) = (source(stem, &operands[0])?, Sizes::new(stem, &operands[0])?);
         let (blocks, entries) = (blocks(sizes.pixels, builder)?, (taps + 1) * taps);
@@ -150,12 +135,7 @@ impl GpuOp for StemStatistics {
 }
 
 impl GpuOp for StemGradients {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let (stem, channels) = (&self.stem, self.stem.conv.out_channels);
         let (source, sizes) = (source(stem, &operands[0])?, Sizes::new(stem, &operands[0])?);
         let [batch, _, out_height, out_width] = operands[2].image()?;

@@ -1,5 +1,7 @@
 //! The 512-byte header of an entry, and the records of the pax format.
 
+use std::io;
+
 /// The block size of tar archives.
 pub(crate) const BLOCK: u64 = 512;
 /// The maximum length of a path.
@@ -130,6 +132,9 @@ pub(super) fn display_name(name: &[u8]) -> String {
         .map(|letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter })
         .collect()
 }
+
+/// Reads at an offset of an archive, filling the buffer.
+pub(crate) type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>;
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::ReadAt;
+use super::header::{ReadAt, parse_number};
 
 /// The maximum length of a map's text, in bytes.
 pub(super) const MAX_MAP_BYTES: u64 = 1 << 20;
@@ -89,7 +89,7 @@ pub(super) fn parse_sparse_table(table: &[u8], ranges: &mut Vec<[u64; 2]>) -> Re
         if entry[0] == 0 {
             break;
         }
-        match (super::header::parse_number(&entry[..12]), super::header::parse_number(&entry[12..])) {
+        match (parse_number(&entry[..12]), parse_number(&entry[12..])) {
             (Some(at), Some(bytes)) => ranges.push([at, bytes]),
             _ => return Err("invalid map".to_owned()),
         }

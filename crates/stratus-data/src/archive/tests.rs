@@ -1,5 +1,8 @@
 use proptest::prelude::*;
 
+use std::io;
+
+use super::entries::NOT_AN_ARCHIVE;
 use super::*;
 
 /// A file's path, offset and length.

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use super::header::display_name;
-use super::{Content, Entries, Entry, Kind, ReadAt, SparseMap};
+use super::entries::{Content, Entries, Entry, Kind};
+use super::header::{ReadAt, display_name};
+use super::sparse::SparseMap;
 
 /// The maximum number of consecutive links, like on Linux.
 const MAX_LINKS: usize = 40;

@@ -16,7 +16,10 @@ use std::path::Path;
 
 use super::label_encoding::{EncodingKind, LabelEncoding, class_table_of_ids};
 use super::pairs::{Pair, PairedFiles};
-use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, SplitMethod, files, split};
+use super::{files, split};
+use crate::dataset::{Dataset, IGNORED_PIXEL};
+use crate::datasets::entry::{DatasetEntry, OpenOptions};
+use crate::datasets::split::{Split, SplitMethod};
 use crate::error::DataError;
 
 const NAME: &str = "camvid";

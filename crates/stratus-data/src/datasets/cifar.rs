@@ -12,9 +12,11 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use stratus_base::checksum::sha256_hex;
 
-use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
+use crate::dataset::{Dataset, Sample, Scratch};
+use crate::datasets::entry::{DatasetEntry, OpenOptions, PublishedFile, UnpackedFile};
+use crate::datasets::split::Split;
 use crate::error::DataError;
-use crate::transform::frame::Orientation;
+use crate::geometry::Orientation;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const SHAPE: [usize; 3] = [3, 32, 32];

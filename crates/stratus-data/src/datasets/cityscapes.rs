@@ -6,9 +6,12 @@
 
 use std::path::Path;
 
+use super::files;
 use super::label_encoding::{EncodingKind, LabelEncoding, class_table_of_ids};
 use super::pairs::{Pair, PairedFiles};
-use super::{Dataset, DatasetEntry, IGNORED_PIXEL, OpenOptions, Split, files};
+use crate::dataset::{Dataset, IGNORED_PIXEL};
+use crate::datasets::entry::{DatasetEntry, OpenOptions};
+use crate::datasets::split::Split;
 use crate::error::DataError;
 
 const NAME: &str = "cityscapes";

@@ -2,7 +2,7 @@
 
 use sha2::Sha256;
 
-use super::{Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile};
+use crate::dataset::{Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile};
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
@@ -192,12 +192,13 @@ impl Dataset for ConcatDataset {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datasets::{OpenOptions, Split, open, synthetic};
+    use crate::datasets::entry::{OpenOptions, SyntheticOptions};
+    use crate::datasets::open;
+    use crate::datasets::split::Split;
     use std::path::Path;
 
     fn part(images: usize, split: Split) -> Box<dyn Dataset> {
-        let size =
-            synthetic::SyntheticOptions { images, validation_images: 2, classes: 3, ..Default::default() };
+        let size = SyntheticOptions { images, validation_images: 2, classes: 3, ..Default::default() };
         let options = OpenOptions { shape: [1, 2, 2], synthetic: size, ..OpenOptions::default() };
         open("synthetic", Path::new(""), split, &options).unwrap()
     }

@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
-use super::{FileDetail, IGNORED, RegionRequest, Sample, Scratch, StoredFile};
+use crate::dataset::{FileDetail, IGNORED, RegionRequest, Sample, Scratch, StoredFile};
 use crate::decode::{ImageDecoder, MAX_IMAGE_FILE_BYTES};
 use crate::error::DataError;
-use crate::transform::frame::Orientation;
+use crate::geometry::Orientation;
 use crate::transform::pixels::PixelOrder;
 
 /// The maximum size of a text file that lists classes or samples.
@@ -155,6 +155,12 @@ pub(super) fn is_relative_inside(path: &str) -> bool {
     !path.is_empty()
         && !path.contains('\\')
         && Path::new(path).components().all(|part| matches!(part, Component::Normal(_)))
+}
+
+/// Returns whether a name is a single path component.
+pub(crate) fn is_single_component(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
 }
 
 /// The problem of a broken link; `None` for anything else.

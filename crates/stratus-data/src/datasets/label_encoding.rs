@@ -14,7 +14,7 @@
 //! Otherwise the whole palette decides ([`LabelEncoding::decode_palette`]), or the file is rejected as
 //! ambiguous.
 
-use super::IGNORED_PIXEL;
+use crate::dataset::IGNORED_PIXEL;
 use crate::decode::{LabelImage, LabelPixels};
 
 /// The class of each pixel value, or [`IGNORED_PIXEL`]; `None` if the value is invalid.

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::{Dataset, DatasetEntry, OpenOptions, PublishedFile, Sample, Scratch, Split, UnpackedFile};
+use crate::dataset::{Dataset, Sample, Scratch};
+use crate::datasets::entry::{DatasetEntry, OpenOptions, PublishedFile, UnpackedFile};
+use crate::datasets::split::Split;
 use crate::error::DataError;
+use crate::geometry::Orientation;
 use crate::idx::{self, ExpectedFormat, Idx, IdxElement};
-use crate::transform::frame::Orientation;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "mnist";

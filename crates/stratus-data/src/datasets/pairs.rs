@@ -5,15 +5,16 @@
 
 use std::path::{Path, PathBuf};
 
+use super::files;
 use super::label_encoding::LabelEncoding;
 use super::upright::{self, AssumedUpright, CoordinateSpace};
-use super::{
-    Dataset, FileDetail, IGNORED, OpenOptions, Sample, Scratch, Split, StoredFile, files, reject_damaged,
-};
+use crate::dataset::{Dataset, FileDetail, IGNORED, Sample, Scratch, StoredFile, reject_damaged};
+use crate::datasets::entry::OpenOptions;
+use crate::datasets::split::Split;
 use crate::decode;
 use crate::error::DataError;
+use crate::geometry::Orientation;
 use crate::parallel;
-use crate::transform::frame::Orientation;
 use crate::transform::pixels::Normalisation;
 
 /// An image and its label image: paths below the data set's folder.

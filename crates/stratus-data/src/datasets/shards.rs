@@ -6,16 +6,17 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use super::label_encoding::decode_index_mask;
-use super::{
-    Dataset, DatasetEntry, FileDetail, Groups, OpenOptions, RegionRequest, Sample, Scratch, Split,
-    StoredFile, reject_damaged,
+use crate::dataset::{
+    Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile, reject_damaged,
 };
+use crate::datasets::entry::{DatasetEntry, OpenOptions};
+use crate::datasets::split::Split;
 use crate::decode::{self, Decoded};
 use crate::error::DataError;
+use crate::geometry::Region;
 use crate::shards::{
     self, DamagedSample, INDEX_FILE, MemberRange, Shard, ShardIndex, ShardLocation, ShardSource,
 };
-use crate::transform::frame::Region;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "shards";

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use stratus_random::{Purpose, Stream};
 
-use super::{Dataset, DatasetEntry, OpenOptions, Sample, Scratch, Split};
+use crate::dataset::{Dataset, Sample, Scratch};
+use crate::datasets::entry::{DatasetEntry, OpenOptions, SyntheticOptions};
+use crate::datasets::split::Split;
 use crate::error::DataError;
-use crate::transform::frame::{Orientation, shape_text};
+use crate::geometry::{Orientation, shape_text};
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 const NAME: &str = "synthetic";
@@ -31,25 +33,6 @@ pub static ENTRY: DatasetEntry = DatasetEntry {
     files: &[],
     mirrors: &[],
 };
-
-/// The number of synthetic images and classes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SyntheticOptions {
-    /// Training images, at least 1.
-    pub images: usize,
-    /// Images of each other split, at least 1.
-    pub validation_images: usize,
-    /// Classes, at least 1.
-    pub classes: usize,
-    /// The delay before each image is read.
-    pub delay: Duration,
-}
-
-impl Default for SyntheticOptions {
-    fn default() -> Self {
-        Self { images: 1280, validation_images: 256, classes: 10, delay: Duration::ZERO }
-    }
-}
 
 /// Synthetic images.
 #[derive(Clone, Debug)]

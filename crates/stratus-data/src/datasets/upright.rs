@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::transform::frame::{Orientation, PixelIndex};
+use crate::geometry::{Orientation, PixelIndex};
 
 /// The image that annotations refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The EXIF orientation (EXIF 2.3, section 4.6.4 A; TIFF 6.0, section 2).
 
-use crate::transform::frame::Orientation;
+use crate::geometry::Orientation;
 
 const ORIENTATION: u16 = 0x0112;
 

@@ -4,7 +4,8 @@
 
 use png::{BitDepth, ColorType, Transformations};
 
-use super::{Format, MAX_SIDE_PIXELS, pixel_bytes, png::finish, png::open};
+use super::image::{Format, MAX_SIDE_PIXELS, pixel_bytes};
+use super::png::{finish, open};
 
 /// The kind and size of a label image; its pixels are in the caller's buffer, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::io::Cursor;
 
 use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Reader, Transformations};
 
-use super::{Decoded, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, exif, pixel_bytes};
+use super::exif;
+use super::image::{Decoded, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, pixel_bytes};
 
 /// The bytes that are decoded: the file itself, or its needed chunks.
 pub(super) type Source<'a> = Cursor<Cow<'a, [u8]>>;

@@ -1,7 +1,7 @@
 //! Compares image files of every kind with Pillow, and tests damaged ones.
 
 use super::*;
-use crate::transform::frame::DctScale;
+use crate::geometry::{DctScale, Orientation};
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn decoders() -> Vec<ImageDecoder> {
 fn upright(images: &mut ImageDecoder, file: &[u8]) -> (Vec<u8>, [usize; 3]) {
     let mut pixels = Vec::new();
     let Decoded { shape, orientation, .. } = images.decode(file, &mut pixels).unwrap();
-    let sample = crate::datasets::Sample {
+    let sample = crate::dataset::Sample {
         pixels: &pixels,
         shape,
         dct_scaled: None,
@@ -53,8 +53,7 @@ fn upright(images: &mut ImageDecoder, file: &[u8]) -> (Vec<u8>, [usize; 3]) {
         mask: None,
     };
     let [height, width] = sample.upright_size();
-    let window =
-        crate::transform::frame::Window { top: 0.0, left: 0.0, height: height as f64, width: width as f64 };
+    let window = crate::geometry::Window { top: 0.0, left: 0.0, height: height as f64, width: width as f64 };
     let view = crate::transform::frame::CropView { window, rotation: None };
     let mut crop_resizer = crate::transform::frame::CropResizer::default();
     let upright =

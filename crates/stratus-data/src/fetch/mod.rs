@@ -3,95 +3,32 @@
 //! A download is written to `<name>.part` and renamed once it is complete, verified and synced, so a file
 //! with its final name is always complete. A second process that fetches the same file gets an error.
 
+mod error;
+mod partial;
 mod unpack;
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flate2::bufread::MultiGzDecoder;
 use stratus_base::checksum::sha256_of_reader;
 use stratus_base::sync_folder;
-use thiserror::Error;
 use ureq::Agent;
 use ureq::http::{Response, StatusCode, header};
 
+use self::error::io_error;
+pub use self::error::{Attempt, FetchError};
+use self::partial::{open_partial_file, truncate};
 use self::unpack::unpack;
-use crate::datasets::{self, PublishedFile};
-use crate::error::DataError;
+use crate::datasets::entry::PublishedFile;
+use crate::datasets::files::is_single_component;
+use crate::datasets::registry;
 
 /// The maximum number of attempts per mirror, after broken connections or resumed downloads with a wrong
 /// checksum.
 const MAX_ATTEMPTS_PER_MIRROR: usize = 4;
-
-/// An error of fetching files.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum FetchError {
-    /// The data set is unknown.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// The data set has no public mirror.
-    #[error("cannot fetch `{dataset}`: no public mirror; download its files yourself")]
-    NotPublished {
-        /// The data set's name.
-        dataset: String,
-    },
-    /// A name that is not a single path component.
-    #[error("invalid file name `{name}`: must be one path component without separators")]
-    InvalidName {
-        /// The name.
-        name: String,
-    },
-    /// The directory or a file in it cannot be read or written.
-    #[error("{}: {action}: {cause}", .path.display())]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// The failed action.
-        action: &'static str,
-        /// The cause.
-        cause: io::Error,
-    },
-    /// Another process has locked the partial file.
-    #[error("{}: another process is fetching this file; wait until it is finished", .path.display())]
-    Locked {
-        /// The partial file.
-        path: PathBuf,
-    },
-    /// An archive is damaged or lacks members.
-    #[error("{}: {problem}; remove it and fetch again", .path.display())]
-    Unpack {
-        /// The archive.
-        path: PathBuf,
-        /// The problem.
-        problem: String,
-    },
-    /// Every mirror failed.
-    #[error(
-        "{file}: every mirror failed{}\ncheck the network, or download the file to {} yourself",
-        .attempts.iter().map(|attempt| format!("\n  {}: {}", attempt.url, attempt.cause)).collect::<String>(),
-        .directory.display()
-    )]
-    AllMirrorsFailed {
-        /// The file's name.
-        file: String,
-        /// The destination.
-        directory: PathBuf,
-        /// The failed attempt at each mirror.
-        attempts: Vec<Attempt>,
-    },
-}
-
-/// A failed attempt at a mirror.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// The address.
-    pub url: String,
-    /// The cause of the failure.
-    pub cause: String,
-}
 
 /// The progress of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +104,7 @@ pub fn fetch(
     directory: &Path,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<FetchReport, FetchError> {
-    let entry = datasets::entry(name)?;
+    let entry = registry::entry(name)?;
     if entry.files.is_empty() {
         return Err(FetchError::NotPublished { dataset: name.to_owned() });
     }
@@ -185,19 +122,15 @@ pub fn fetch_files(
     directory: &Path,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<FetchReport, FetchError> {
-    let is_single_component = |name: &str| {
-        let mut components = Path::new(name).components();
-        matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
-            && !name.contains(['/', '\\', '\0'])
-    };
+    let is_file_name = |name: &str| is_single_component(name) && !name.contains(['/', '\\', '\0']);
     for file in files {
         for name in [Some(file.name), file.unpacked.map(|unpacked| unpacked.name)].into_iter().flatten() {
-            if !is_single_component(name) {
+            if !is_file_name(name) {
                 return Err(FetchError::InvalidName { name: name.to_owned() });
             }
         }
         for member in file.members {
-            if !member.name.split('/').all(is_single_component) {
+            if !member.name.split('/').all(is_file_name) {
                 return Err(FetchError::InvalidName { name: member.name.to_owned() });
             }
         }
@@ -217,11 +150,6 @@ pub fn fetch_files(
         report.files.push(Download { agent: &agent, file, mirrors, directory, progress }.run()?);
     }
     Ok(report)
-}
-
-fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> FetchError {
-    let path = path.to_owned();
-    move |cause| FetchError::Io { path, action, cause }
 }
 
 /// The failure of an attempt at a mirror.
@@ -428,37 +356,6 @@ impl Download<'_> {
         // The resumed part may be the cause.
         Err(if resumed > 0 { AttemptError::Retry(cause) } else { AttemptError::NextMirror(cause) })
     }
-}
-
-/// Opens and locks the partial file.
-fn open_partial_file(path: &Path) -> Result<File, FetchError> {
-    // A link could redirect the download out of the directory.
-    if path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file()) {
-        let cause = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-        return Err(io_error(path, "cannot write")(cause));
-    }
-    let part = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .map_err(io_error(path, "cannot open for writing"))?;
-    match part.try_lock() {
-        // The process that had locked it has just completed it: the locked file is no longer the partial
-        // file.
-        Ok(()) if !path.exists() => Err(FetchError::Locked { path: path.to_owned() }),
-        Ok(()) => Ok(part),
-        Err(TryLockError::WouldBlock) => Err(FetchError::Locked { path: path.to_owned() }),
-        // Some network file systems have no locks. If two processes write the file, its checksum fails.
-        Err(TryLockError::Error(_)) => Ok(part),
-    }
-}
-
-fn truncate(part: &mut File) -> io::Result<u64> {
-    part.set_len(0)?;
-    part.rewind()?;
-    Ok(0)
 }
 
 /// The SHA-256 of a source that must have exactly `bytes` bytes; at most one byte more is read.

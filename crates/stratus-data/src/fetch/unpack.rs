@@ -10,8 +10,9 @@ use stratus_base::checksum::hex;
 use stratus_base::sync_folder;
 use tar::Archive;
 
-use super::{FetchError, io_error, open_partial_file, truncate};
-use crate::datasets::UnpackedFile;
+use super::error::{FetchError, io_error};
+use super::partial::{open_partial_file, truncate};
+use crate::datasets::entry::UnpackedFile;
 
 /// The maximum size of an archive's other content, such as headers and texts.
 const MAX_OTHER_BYTES: u64 = 64 << 20;

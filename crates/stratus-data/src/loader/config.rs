@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::datasets::Dataset;
+use crate::dataset::Dataset;
 use crate::decode::JpegLibrary;
 use crate::error::DataError;
+use crate::geometry::shape_text;
 use crate::transform::augment::Augment;
-use crate::transform::frame::shape_text;
 use crate::transform::mix::{self, Mix};
 use crate::transform::pixels::{Element, Layout, Normalisation};
 

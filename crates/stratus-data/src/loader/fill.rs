@@ -3,31 +3,21 @@
 use stratus_base::AlignedBytes;
 
 use super::ring::RowChunk;
-use super::{Shared, lock};
+use super::shared::{Shared, lock};
 use crate::buffer::IGNORED_LABEL;
-use crate::datasets::{IGNORED_PIXEL, Sample, Scratch};
+use crate::dataset::{IGNORED_PIXEL, Sample, Scratch};
 use crate::error::DataError;
+use crate::geometry::{Orientation, Region};
 use crate::transform::augment::Augment;
 use crate::transform::colour::PixelsMut;
-use crate::transform::frame::{CropResizer, CroppedPixels, Orientation, Region};
+use crate::transform::frame::{CropResizer, CroppedPixels};
 use crate::transform::mask::{MaskWriter, StoredMask, max_class};
 use crate::transform::pixels::PixelOrder;
 
 /// Bytes of pixels that a worker gathers before converting them: they fit the L1 cache.
 const STAGING_BYTES: usize = 16 << 10;
-/// The minimum size of a chunk of samples that are only copied: smaller ones are not worth the locking.
-const MIN_CHUNK_BYTES: usize = 256 << 10;
 
 impl Shared {
-    /// The minimum number of rows that a worker takes at a time.
-    pub(super) fn min_chunk_rows(&self) -> usize {
-        if self.as_stored && !self.dataset.has_masks() {
-            MIN_CHUNK_BYTES.div_ceil(self.sample_bytes.max(1))
-        } else {
-            1
-        }
-    }
-
     /// Fills the rows of a chunk with the samples `worker.indices`.
     pub(super) fn fill(&self, chunk: &mut RowChunk, worker: &mut WorkerState) -> Result<(), DataError> {
         let indices = std::mem::take(&mut worker.indices);

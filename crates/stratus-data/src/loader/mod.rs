@@ -17,11 +17,12 @@ mod config;
 mod fill;
 mod order;
 mod ring;
+mod shared;
+mod worker;
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use self::config::Plan;
@@ -29,9 +30,10 @@ pub use self::config::{
     BatchSlice, BatchStride, Decoding, LastBatch, LoaderConfig, LoaderError, Order, Position,
 };
 use self::order::EpochOrder;
-use self::ring::{BufferRing, Sequencer};
+use self::ring::{BufferRing, chunk_count};
+use self::shared::{Sequencer, Shared, lock, wait};
 use crate::buffer::{BatchBuffer, IGNORED_LABEL};
-use crate::datasets::Dataset;
+use crate::dataset::Dataset;
 use crate::decode::JpegLibrary;
 use crate::transform::frame::CropSampler;
 use crate::transform::mix::Mixer;
@@ -45,39 +47,6 @@ pub struct Loader {
     workers: Vec<JoinHandle<()>>,
     /// The sequence number of the next batch to deliver.
     next: u64,
-}
-
-struct Shared {
-    dataset: Arc<dyn Dataset>,
-    config: LoaderConfig,
-    converter: Converter,
-    /// Set if samples are mixed.
-    mixer: Option<Mixer>,
-    crop_sampler: CropSampler,
-    /// True if stored samples have the requested shape: nothing is cropped or resized.
-    as_stored: bool,
-    /// Channels, height, width of an image in a batch.
-    shape: [usize; 3],
-    /// Samples that could not be decoded, with the cause.
-    skipped: Mutex<BTreeMap<u32, String>>,
-    /// The JPEG library in use, after the first JPEG file.
-    jpeg: OnceLock<JpegLibrary>,
-    /// Identifies the buffers of this loader.
-    id: u64,
-    sample_bytes: usize,
-    /// Labels per sample: 1; 3 if samples are mixed; one per pixel with masks.
-    label_len: usize,
-    batches_per_epoch: u64,
-    /// The total number of batches; sequence numbers are below it.
-    batches: u64,
-    ring: Mutex<BufferRing>,
-    /// Signalled when there is work: a free buffer, rows to fill, or the end.
-    work_available: Condvar,
-    /// Signalled when the number of active workers changes, and at the end.
-    workers_wanted: Condvar,
-    /// Signalled when a batch becomes ready, after a failure, and after the last batch.
-    batch_ready: Condvar,
-    sequencer: Mutex<Sequencer>,
 }
 
 impl Loader {
@@ -134,7 +103,7 @@ impl Loader {
             config,
         };
         let (rows, workers) = (shared.config.rows(), shared.config.workers);
-        let parts = ring::chunk_count(rows, workers, shared.min_chunk_rows());
+        let parts = chunk_count(rows, workers, shared.min_chunk_rows());
         shared.ring = Mutex::new(BufferRing::new(free, parts, workers));
         let shared = Arc::new(shared);
         let mut loader = Self { shared, workers: Vec::new(), next: 0 };
@@ -326,45 +295,4 @@ impl Drop for Loader {
             let _ = worker.join();
         }
     }
-}
-
-impl Shared {
-    /// The position of the batch with this sequence number.
-    fn position(&self, sequence: u64) -> Position {
-        let (start, stride) = (self.config.start, self.config.stride);
-        let batch = start.batch + sequence;
-        // Without batches this is never called.
-        let per_epoch = self.batches_per_epoch.max(1);
-        let epoch = start.epoch.saturating_add((batch / per_epoch) as u32);
-        Position { epoch, batch: stride.first + batch % per_epoch * stride.step }
-    }
-
-    /// The number of labels per sample before mixing.
-    fn stored_labels(&self) -> usize {
-        if self.mixer.is_some() { 1 } else { self.label_len }
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared")
-            .field("dataset", &self.dataset.name())
-            .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Ignores poisoning: every change of the state is a single step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The message of a panic.
-fn panic_message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }

@@ -17,8 +17,8 @@ use std::ops::Range;
 
 use stratus_random::{Purpose, Stream};
 
-use super::{LoaderConfig, Order};
-use crate::datasets::{Dataset, Groups};
+use super::config::{LoaderConfig, Order};
+use crate::dataset::{Dataset, Groups};
 
 /// The order of the current epoch.
 pub(super) struct EpochOrder {

@@ -23,7 +23,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::is_shard_name;
+use super::names::is_shard_name;
 use super::resize::PackResizeReport;
 use crate::archive::{BLOCK, SparseMap};
 use crate::error::DataError;

@@ -13,7 +13,7 @@ use std::thread;
 use stratus_store::{Cache, CachedFile, Store, StoreError};
 
 use super::index::Shard;
-use crate::datasets::Split;
+use crate::datasets::split::Split;
 use crate::error::DataError;
 
 /// The number of prefetching threads: two overlap latency and transfer.

@@ -3,8 +3,9 @@
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use serde::{Deserialize, Serialize};
 
-use crate::datasets::Sample;
-use crate::transform::frame::{CropResizer, CropView, CroppedPixels, Window};
+use crate::dataset::Sample;
+use crate::geometry::Window;
+use crate::transform::frame::{CropResizer, CropView, CroppedPixels};
 use crate::transform::pixels::PixelOrder;
 
 /// The resizing of images for shards.

@@ -10,16 +10,19 @@ use std::thread;
 use stratus_base::checksum::sha256_of_reader;
 
 use super::index::{INDEX_FILE, MemberRange, Shard, ShardIndex};
-use super::{EXTENSION, MAX_CLASSES, UNFINISHED_MARKER, is_shard_name, names_a_split, split_in_name};
+use super::names::{EXTENSION, UNFINISHED_MARKER, is_shard_name, names_a_split, split_in_name};
 use crate::archive::{Content, Entries, Entry, Found, Kind, ReadAt, SparseMap, Tree};
+use crate::dataset::Scratch;
+use crate::datasets::files::is_hidden;
 use crate::datasets::packed::reject_archive_name;
-use crate::datasets::{Scratch, is_hidden};
 use crate::decode::MAX_IMAGE_FILE_BYTES;
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
 /// The maximum size of a `.cls` file.
 const MAX_CLS_FILE_BYTES: u64 = 32;
+/// The maximum number of classes that can be inferred from labels without an index.
+const MAX_CLASSES: u32 = 1_000_000;
 /// The maximum number of problems in a message.
 pub(crate) const MAX_LISTED_PROBLEMS: usize = 20;
 

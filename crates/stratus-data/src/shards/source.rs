@@ -11,7 +11,8 @@ use super::index::{INDEX_FILE, MAX_INDEX_BYTES, MemberRange, Shard, ShardIndex};
 use super::remote::RemoteShards;
 use super::scan::digest;
 use crate::archive::{ReadAt, find_path};
-use crate::datasets::{OpenOptions, Split};
+use crate::datasets::entry::OpenOptions;
+use crate::datasets::split::Split;
 use crate::decode::MAX_IMAGE_FILE_BYTES;
 use crate::error::DataError;
 

@@ -7,11 +7,10 @@ use std::process;
 
 use stratus_store::{RetryPolicy, Store};
 
-use super::UNFINISHED_MARKER;
 use super::index::{INDEX_FILE, Shard, ShardIndex};
+use super::names::UNFINISHED_MARKER;
 use super::scan::shard_names;
 use super::source::ShardLocation;
-use super::writer::PackOptions;
 use crate::error::DataError;
 
 /// The destination of packed shards.
@@ -34,18 +33,19 @@ impl Drop for Staging {
 
 impl PackTarget {
     /// Prepares the destination. In a folder, shards to be replaced are deleted, and the marker is created.
-    pub(super) fn prepare(root: &Path, options: &PackOptions) -> Result<Self, DataError> {
+    /// For a store, shards are staged below `staging`.
+    pub(super) fn prepare(root: &Path, overwrite: bool, staging: &Path) -> Result<Self, DataError> {
         match ShardLocation::parse(root, RetryPolicy::default())? {
             ShardLocation::Folder(folder) => {
-                prepare_folder(&folder, options)?;
+                prepare_folder(&folder, overwrite)?;
                 Ok(Self::Folder(folder))
             }
             ShardLocation::Store(store) => {
-                if !options.overwrite && store.size(INDEX_FILE)?.is_some() {
+                if !overwrite && store.size(INDEX_FILE)?.is_some() {
                     let found = format!("already contains an `{INDEX_FILE}` of shards");
                     return Err(DataError::DestinationInUse { path: PathBuf::from(store.address()), found });
                 }
-                let folder = options.staging.join(format!("packing-{}", process::id()));
+                let folder = staging.join(format!("packing-{}", process::id()));
                 fs::create_dir_all(&folder).map_err(unwritable(&folder))?;
                 Ok(Self::Store { store, staging: Staging(folder) })
             }
@@ -90,11 +90,11 @@ fn unwritable(path: &Path) -> impl Fn(io::Error) -> DataError + '_ {
     |cause| DataError::Unwritable { path: path.to_owned(), cause }
 }
 
-fn prepare_folder(folder: &Path, options: &PackOptions) -> Result<(), DataError> {
+fn prepare_folder(folder: &Path, overwrite: bool) -> Result<(), DataError> {
     fs::create_dir_all(folder).map_err(unwritable(folder))?;
     let (index, marker) = (folder.join(INDEX_FILE), folder.join(UNFINISHED_MARKER));
     let old = shard_names(folder)?;
-    if !options.overwrite {
+    if !overwrite {
         let occupied = |found: String| Err(DataError::DestinationInUse { path: folder.to_owned(), found });
         if index.exists() {
             return occupied(format!("already contains an `{INDEX_FILE}` of shards"));

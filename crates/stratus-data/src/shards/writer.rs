@@ -13,16 +13,19 @@ use stratus_base::checksum::hex;
 use stratus_random::{Purpose, Stream};
 use tar::Header;
 
-use super::EXTENSION;
 use super::index::{MemberRange, Shard, ShardIndex};
+use super::names::EXTENSION;
 use super::png::encode;
 use super::resize::{ImageShrinker, PackResize, PackResizeReport};
 use super::target::PackTarget;
 use crate::archive::BLOCK;
-use crate::datasets::{self, Dataset, OpenOptions, Sample, Scratch, Split};
+use crate::dataset::{Dataset, Sample, Scratch};
+use crate::datasets::entry::OpenOptions;
+use crate::datasets::registry;
+use crate::datasets::split::Split;
 use crate::decode;
 use crate::error::DataError;
-use crate::transform::frame::Orientation;
+use crate::geometry::Orientation;
 use crate::transform::pixels::PixelOrder;
 
 /// The end of an archive: two blocks of zeros.
@@ -99,11 +102,11 @@ pub struct PackProgress<'a> {
 ///
 /// # Errors
 ///
-/// Like [`datasets::open`].
+/// Like [`registry::open`].
 pub fn open_splits(name: &str, root: &Path, options: &OpenOptions) -> Result<Vec<PackSplit>, DataError> {
     let mut parts: Vec<PackSplit> = Vec::new();
     for split in [Split::Train, Split::Validation, Split::Test] {
-        let set = datasets::open(name, root, split, options)?;
+        let set = registry::open(name, root, split, options)?;
         let mut known = false;
         for part in &parts {
             known |= is_same_split(part.set.as_ref(), set.as_ref())?;
@@ -170,7 +173,7 @@ pub fn pack(
     };
     let shape = shape.filter(fits);
     let mut index = ShardIndex::new(set.name(), classes, shape, set.normalisation(), set.has_masks());
-    let target = PackTarget::prepare(root, options)?;
+    let target = PackTarget::prepare(root, options.overwrite, &options.staging)?;
     let mut packed = Vec::new();
     for part in parts {
         let (shards, skipped, resized) = pack_split(part, &target, options, progress)?;

@@ -5,10 +5,11 @@
 //! appears. Pixels outside the stored image are ignored. Cutout blanks pixels of the image, not of its mask.
 
 use crate::buffer::IGNORED_LABEL;
-use crate::datasets::IGNORED_PIXEL;
+use crate::dataset::IGNORED_PIXEL;
+use crate::geometry::{Orientation, PixelIndex, Window};
 use crate::transform::affine::Affine;
 use crate::transform::augment::{Padding, Placement};
-use crate::transform::frame::{CropView, Orientation, PixelIndex, Window};
+use crate::transform::frame::CropView;
 
 /// A mask as it is stored.
 #[derive(Clone, Copy, Debug)]

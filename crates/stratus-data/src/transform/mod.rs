@@ -16,6 +16,7 @@ pub mod frame;
 pub(crate) mod mask;
 pub mod mix;
 pub mod pixels;
+mod resize;
 #[cfg(test)]
 mod torchvision_tests;
 pub(crate) mod view;

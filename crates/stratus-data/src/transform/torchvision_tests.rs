@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 
 use crate::buffer::IGNORED_LABEL;
-use crate::datasets::{IGNORED, IGNORED_PIXEL, Sample};
+use crate::dataset::{IGNORED, IGNORED_PIXEL, Sample};
+use crate::geometry::{Orientation, Window};
 use crate::transform::affine::Rotation;
 use crate::transform::augment::Placement;
 use crate::transform::colour::{ColourOp, PixelsMut};
-use crate::transform::frame::{CropResizer, CropView, CroppedPixels, Orientation, Window};
+use crate::transform::frame::{CropResizer, CropView, CroppedPixels};
 use crate::transform::mask::{MaskWriter, StoredMask};
 use crate::transform::pixels::PixelOrder;
 

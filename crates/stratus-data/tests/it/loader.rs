@@ -10,7 +10,7 @@ use std::time::Duration;
 use half::{bf16, f16};
 use stratus_base::ALIGNMENT;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::datasets::synthetic::SyntheticOptions;
+use stratus_data::datasets::SyntheticOptions;
 use stratus_data::{
     Augment, BatchBuffer, BatchMemory, ColourJitter, DataError, Dataset, Element, LastBatch, Layout, Loader,
     LoaderConfig, LoaderError, Mix, Normalisation, OpenOptions, Order, Orientation, Padding, PixelOrder,

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use stratus_data::datasets::synthetic::SyntheticOptions;
+use stratus_data::datasets::SyntheticOptions;
 use stratus_data::{
     Augment, BatchBuffer, BatchSlice, BatchStride, Dataset, LastBatch, Loader, LoaderConfig, LoaderError,
     Mix, OpenOptions, Order, Split, open,

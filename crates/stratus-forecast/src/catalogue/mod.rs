@@ -7,10 +7,9 @@ mod rows;
 
 pub use rows::{Cpu, Gpu, Instance};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, NameHint, Result};
 use crate::file;
 use rows::Rows;
-use std::fmt;
 use std::path::Path;
 use stratus_base::nearest;
 
@@ -18,24 +17,6 @@ use stratus_base::nearest;
 const MAX_FILE_BYTES: usize = 1 << 20;
 /// The name of the machine that this program runs on.
 pub const THIS_MACHINE: &str = "here";
-
-/// A similar name for an unknown one, or all known names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NameHint {
-    similar: Option<String>,
-    known: Vec<String>,
-}
-
-impl fmt::Display for NameHint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.similar {
-            Some(similar) => write!(f, "did you mean `{similar}`?"),
-            None => {
-                write!(f, "use one of these, or add a row with --machines FILE: {}", self.known.join(", "))
-            }
-        }
-    }
-}
 
 /// The known machines.
 #[derive(Clone, Debug, Default, PartialEq)]

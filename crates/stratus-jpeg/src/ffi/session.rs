@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::raw::{Abi, Decompress, ErrorManager, Functions, Library, MAX_STRUCT_BYTES, ProgressManager};
+use super::raw::{Abi, Decompress, ErrorManager, Functions, MAX_STRUCT_BYTES, ProgressManager};
 
 /// The maximum number of scans of a file. Encoders write about ten, and each costs a pass over the whole
 /// image.
@@ -69,11 +69,8 @@ pub(crate) struct DecoderMemory {
 }
 
 impl DecoderMemory {
-    pub(crate) fn new(library: &Library) -> Self {
-        Self::with(library.abi())
-    }
-
-    fn with(abi: Abi) -> Self {
+    /// Memory for an object of a library with this interface.
+    pub(super) fn new(abi: Abi) -> Self {
         Self {
             object: MaybeUninit::uninit(),
             errors: MaybeUninit::uninit(),
@@ -104,15 +101,15 @@ struct DecodingFailed;
 impl<'a> Decompressor<'a> {
     /// Starts reading a file; [`read_header`](Self::read_header) must follow. The library may allocate at
     /// most `memory` bytes for whole-image arrays.
-    pub(crate) fn begin(
-        library: &'a Library,
+    pub(super) fn begin(
+        functions: &'a Functions,
         storage: &'a mut DecoderMemory,
         file: &'a [u8],
         memory: usize,
     ) -> Result<Self, String> {
-        let Abi { version, bytes, .. } = library.abi();
+        let Abi { version, bytes, .. } = storage.state.abi;
         let storage: *mut DecoderMemory = storage;
-        let mut decompressor = Self::init(library.functions(), storage);
+        let mut decompressor = Self::init(functions, storage);
         // SAFETY: the object has the size that the library requires, and its error manager is set.
         decompressor.call(|functions, object| unsafe {
             (functions.jpeg_CreateDecompress)(object, version, bytes);
@@ -289,7 +286,7 @@ impl Drop for Decompressor<'_> {
 pub(super) fn detect_abi(functions: &Functions) -> Option<(c_int, usize)> {
     let unknown = Abi { version: 0, bytes: 0, harmless: [None; _] };
     let reported = |version| {
-        let mut storage = DecoderMemory::with(unknown);
+        let mut storage = DecoderMemory::new(unknown);
         let storage: *mut DecoderMemory = &raw mut storage;
         let mut decompressor = Decompressor::init(functions, storage);
         // SAFETY: the error manager is set, and the library checks version and size before it accesses more.

@@ -32,6 +32,17 @@ pub struct Window {
     pub after: [i64; 2],
 }
 
+/// Creates the descriptor of a primitive, whose handle is the first argument of the function.
+macro_rules! create {
+    ($context:ident, $function:ident($($argument:expr),* $(,)?)) => {{
+        let mut handle = null_mut();
+        // SAFETY: all handles are alive, the arrays of a window have a number per spatial dimension, a hint
+        // is a forward descriptor of the same operation, and oneDNN copies everything.
+        unsafe { call!($context.functions(), $function(&raw mut handle, $($argument),*)) }?;
+        Ok(PrimitiveDesc::new($context.clone(), handle))
+    }};
+}
+
 impl Context {
     /// Convolution forward.
     ///
@@ -45,30 +56,23 @@ impl Context {
         window: &Window,
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
-        let mut handle = null_mut();
-        // SAFETY: all handles are alive, the arrays hold one number per spatial dimension, and oneDNN copies
-        // everything.
-        unsafe {
-            call!(
-                self.functions(),
-                dnnl_convolution_forward_primitive_desc_create(
-                    &raw mut handle,
-                    self.engine(),
-                    propagation as c_int,
-                    ALGORITHM_CONVOLUTION_DIRECT,
-                    src.handle,
-                    weights.handle,
-                    bias.map_or(null_mut(), |bias| bias.handle),
-                    dst.handle,
-                    window.strides.as_ptr(),
-                    window.dilations.as_ptr(),
-                    window.before.as_ptr(),
-                    window.after.as_ptr(),
-                    attributes.handle,
-                )
+        create!(
+            self,
+            dnnl_convolution_forward_primitive_desc_create(
+                self.engine(),
+                propagation as c_int,
+                ALGORITHM_CONVOLUTION_DIRECT,
+                src.handle,
+                weights.handle,
+                bias.map_or(null_mut(), |bias| bias.handle),
+                dst.handle,
+                window.strides.as_ptr(),
+                window.dilations.as_ptr(),
+                window.before.as_ptr(),
+                window.after.as_ptr(),
+                attributes.handle,
             )
-        }?;
-        Ok(PrimitiveDesc::new(self.clone(), handle))
+        )
     }
 
     /// Convolution, gradient of the source.
@@ -82,28 +86,22 @@ impl Context {
         hint: &PrimitiveDesc,
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
-        let mut handle = null_mut();
-        // SAFETY: as for the forward pass; the hint is a forward descriptor of the same convolution.
-        unsafe {
-            call!(
-                self.functions(),
-                dnnl_convolution_backward_data_primitive_desc_create(
-                    &raw mut handle,
-                    self.engine(),
-                    ALGORITHM_CONVOLUTION_DIRECT,
-                    diff_src.handle,
-                    weights.handle,
-                    diff_dst.handle,
-                    window.strides.as_ptr(),
-                    window.dilations.as_ptr(),
-                    window.before.as_ptr(),
-                    window.after.as_ptr(),
-                    hint.handle,
-                    attributes.handle,
-                )
+        create!(
+            self,
+            dnnl_convolution_backward_data_primitive_desc_create(
+                self.engine(),
+                ALGORITHM_CONVOLUTION_DIRECT,
+                diff_src.handle,
+                weights.handle,
+                diff_dst.handle,
+                window.strides.as_ptr(),
+                window.dilations.as_ptr(),
+                window.before.as_ptr(),
+                window.after.as_ptr(),
+                hint.handle,
+                attributes.handle,
             )
-        }?;
-        Ok(PrimitiveDesc::new(self.clone(), handle))
+        )
     }
 
     /// Convolution, gradient of weights and bias.
@@ -118,29 +116,23 @@ impl Context {
         hint: &PrimitiveDesc,
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
-        let mut handle = null_mut();
-        // SAFETY: as for the gradient of the source.
-        unsafe {
-            call!(
-                self.functions(),
-                dnnl_convolution_backward_weights_primitive_desc_create(
-                    &raw mut handle,
-                    self.engine(),
-                    ALGORITHM_CONVOLUTION_DIRECT,
-                    src.handle,
-                    diff_weights.handle,
-                    diff_bias.map_or(null_mut(), |bias| bias.handle),
-                    diff_dst.handle,
-                    window.strides.as_ptr(),
-                    window.dilations.as_ptr(),
-                    window.before.as_ptr(),
-                    window.after.as_ptr(),
-                    hint.handle,
-                    attributes.handle,
-                )
+        create!(
+            self,
+            dnnl_convolution_backward_weights_primitive_desc_create(
+                self.engine(),
+                ALGORITHM_CONVOLUTION_DIRECT,
+                src.handle,
+                diff_weights.handle,
+                diff_bias.map_or(null_mut(), |bias| bias.handle),
+                diff_dst.handle,
+                window.strides.as_ptr(),
+                window.dilations.as_ptr(),
+                window.before.as_ptr(),
+                window.after.as_ptr(),
+                hint.handle,
+                attributes.handle,
             )
-        }?;
-        Ok(PrimitiveDesc::new(self.clone(), handle))
+        )
     }
 
     /// Inner product forward.
@@ -154,24 +146,18 @@ impl Context {
         bias: Option<&Desc>,
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
-        let mut handle = null_mut();
-        // SAFETY: all handles are alive, and oneDNN copies everything.
-        unsafe {
-            call!(
-                self.functions(),
-                dnnl_inner_product_forward_primitive_desc_create(
-                    &raw mut handle,
-                    self.engine(),
-                    propagation as c_int,
-                    src.handle,
-                    weights.handle,
-                    bias.map_or(null_mut(), |bias| bias.handle),
-                    dst.handle,
-                    attributes.handle,
-                )
+        create!(
+            self,
+            dnnl_inner_product_forward_primitive_desc_create(
+                self.engine(),
+                propagation as c_int,
+                src.handle,
+                weights.handle,
+                bias.map_or(null_mut(), |bias| bias.handle),
+                dst.handle,
+                attributes.handle,
             )
-        }?;
-        Ok(PrimitiveDesc::new(self.clone(), handle))
+        )
     }
 
     /// Inner product, gradient of the source.
@@ -184,23 +170,17 @@ impl Context {
         hint: &PrimitiveDesc,
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
-        let mut handle = null_mut();
-        // SAFETY: as for the forward pass; the hint is a forward descriptor of the same product.
-        unsafe {
-            call!(
-                self.functions(),
-                dnnl_inner_product_backward_data_primitive_desc_create(
-                    &raw mut handle,
-                    self.engine(),
-                    diff_src.handle,
-                    weights.handle,
-                    diff_dst.handle,
-                    hint.handle,
-                    attributes.handle,
-                )
+        create!(
+            self,
+            dnnl_inner_product_backward_data_primitive_desc_create(
+                self.engine(),
+                diff_src.handle,
+                weights.handle,
+                diff_dst.handle,
+                hint.handle,
+                attributes.handle,
             )
-        }?;
-        Ok(PrimitiveDesc::new(self.clone(), handle))
+        )
     }
 
     /// Inner product, gradient of weights and bias.
@@ -214,24 +194,18 @@ impl Context {
         hint: &PrimitiveDesc,
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
-        let mut handle = null_mut();
-        // SAFETY: as for the gradient of the source.
-        unsafe {
-            call!(
-                self.functions(),
-                dnnl_inner_product_backward_weights_primitive_desc_create(
-                    &raw mut handle,
-                    self.engine(),
-                    src.handle,
-                    diff_weights.handle,
-                    diff_bias.map_or(null_mut(), |bias| bias.handle),
-                    diff_dst.handle,
-                    hint.handle,
-                    attributes.handle,
-                )
+        create!(
+            self,
+            dnnl_inner_product_backward_weights_primitive_desc_create(
+                self.engine(),
+                src.handle,
+                diff_weights.handle,
+                diff_bias.map_or(null_mut(), |bias| bias.handle),
+                diff_dst.handle,
+                hint.handle,
+                attributes.handle,
             )
-        }?;
-        Ok(PrimitiveDesc::new(self.clone(), handle))
+        )
     }
 
     /// Matrix product `dst = src x weights`.
@@ -243,23 +217,17 @@ impl Context {
         [src, weights, dst]: [&Desc; 3],
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
-        let mut handle = null_mut();
-        // SAFETY: all handles are alive, and oneDNN copies everything.
-        unsafe {
-            call!(
-                self.functions(),
-                dnnl_matmul_primitive_desc_create(
-                    &raw mut handle,
-                    self.engine(),
-                    src.handle,
-                    weights.handle,
-                    null_mut(),
-                    dst.handle,
-                    attributes.handle,
-                )
+        create!(
+            self,
+            dnnl_matmul_primitive_desc_create(
+                self.engine(),
+                src.handle,
+                weights.handle,
+                null_mut(),
+                dst.handle,
+                attributes.handle,
             )
-        }?;
-        Ok(PrimitiveDesc::new(self.clone(), handle))
+        )
     }
 
     /// A change of layout, or of layout and type.
@@ -267,21 +235,10 @@ impl Context {
     /// # Errors
     /// If oneDNN has no implementation.
     pub fn reorder(&self, from: &Desc, to: &Desc, attributes: &Attributes) -> Result<PrimitiveDesc, String> {
-        let (mut handle, engine) = (null_mut(), self.engine());
-        // SAFETY: all handles are alive, and oneDNN copies everything.
-        unsafe {
-            call!(
-                self.functions(),
-                dnnl_reorder_primitive_desc_create(
-                    &raw mut handle,
-                    from.handle,
-                    engine,
-                    to.handle,
-                    engine,
-                    attributes.handle,
-                )
-            )
-        }?;
-        Ok(PrimitiveDesc::new(self.clone(), handle))
+        let engine = self.engine();
+        create!(
+            self,
+            dnnl_reorder_primitive_desc_create(from.handle, engine, to.handle, engine, attributes.handle)
+        )
     }
 }

@@ -4,8 +4,8 @@ use super::max_pool2d::max_pool;
 use super::native::native_step;
 use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
+use crate::native::norm::batch::pooled::disjoint::DisjointPool;
 use crate::native::norm::batch::{BatchNorm, Pooling};
-use crate::native::norm::pooled::disjoint::DisjointPool;
 use crate::native::rows::{ChannelSlice, MapGeometry};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,

@@ -1,19 +1,69 @@
-//! A plan under construction: the steps so far with their kernels, and the tiled sections.
+//! A plan under construction: the steps so far with their kernels, and the tiled sections; and the interface
+//! through which an operation adds its steps to it.
 
 use super::measure::Bench;
-use super::{BuildOptions, TimedPlan, is_hopeless, prepare_error};
-use crate::backend::OneDnn;
-use crate::ops::KernelBuilder;
+use super::needs::LayoutNeeds;
+use super::timed_plan::{BuildOptions, TimedPlan, is_hopeless, prepare_error};
+use crate::native::elementwise::CpuContext;
+use crate::onednn::OneDnn;
+use crate::ops::{KernelBuilder, NativeStep, StepOperands};
 use std::time::Duration;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::program::Mode;
 use stratus_engine::{
-    Choices, EngineError, Layout, PrepareRequest, PreparedProgram, PreparedStep, Program, Section, Step,
+    Choices, EngineError, Kernel, Layout, PrepareRequest, PreparedProgram, PreparedStep, Program, Section,
+    Step,
 };
+
+/// Properties of a step that runs on oneDNN, for planning.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OneDnnUse {
+    /// True if it is a pass of a convolution.
+    pub is_convolution: bool,
+    /// True if its channels fill the tiles of AMX, which is then several times faster than everything else.
+    pub fills_amx_tiles: bool,
+}
+
+/// The CPU implementation of an engine kernel.
+///
+/// Most kernels implement only [`build`](Self::build): one native kernel for feature maps in any layout.
+/// Kernels with several candidates, and those that decide the layouts of weights, implement
+/// [`prepare`](Self::prepare).
+pub(crate) trait CpuOp {
+    /// Builds the native kernel for operands whose shapes
+    /// [`KernelSpec::check`](stratus_engine::ops::KernelSpec::check) has checked.
+    ///
+    /// # Errors
+    /// If these types or layouts are not supported.
+    fn build(&self, _operands: &StepOperands, _cpu: &CpuContext) -> Result<NativeStep, String> {
+        Err("no native kernel; it runs on oneDNN".to_owned())
+    }
+
+    /// Adds `step`, whose kernel this is, to the plan, with the layout changes it needs.
+    ///
+    /// # Errors
+    /// If it cannot be run.
+    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
+        let measure = plan.compares_map_layouts();
+        plan.add_native(step.clone(), measure)
+    }
+
+    /// Marks the operands that do not simply take the plan's layout of feature maps.
+    fn layouts(&self, _step: &Step, _needs: &mut LayoutNeeds) {}
+
+    /// Its use of oneDNN, if it runs there.
+    fn onednn_use(&self) -> Option<OneDnnUse> {
+        None
+    }
+}
+
+/// Finds the operation of an engine kernel.
+pub(crate) type OpLookup = fn(&Kernel) -> &dyn CpuOp;
 
 /// Builds the plan of one program for one layout of feature maps.
 pub(crate) struct PlanBuilder<'a> {
     pub(super) backend: &'a OneDnn,
+    pub(super) ops: OpLookup,
     pub(super) kernel_builder: KernelBuilder<'a>,
     pub(super) request: &'a PrepareRequest,
     pub(super) options: BuildOptions,
@@ -44,10 +94,10 @@ struct OpenSection {
 impl<'a> PlanBuilder<'a> {
     pub(super) fn new(
         backend: &'a OneDnn,
+        ops: OpLookup,
         source: &'a Program,
         request: &'a PrepareRequest,
         bench: &'a mut Bench,
-        map_layout: &str,
         options: BuildOptions,
     ) -> Result<Self, EngineError> {
         let attributes = |relu| backend.context.attributes(relu).map_err(prepare_error);
@@ -61,8 +111,9 @@ impl<'a> PlanBuilder<'a> {
         let mut program = source.clone();
         program.steps.clear();
         program.sections.clear();
-        let mut builder = Self {
+        Ok(Self {
             backend,
+            ops,
             kernel_builder,
             request,
             options,
@@ -75,14 +126,17 @@ impl<'a> PlanBuilder<'a> {
             time: Duration::ZERO,
             tiles: 1,
             section: None,
-        };
-        builder.lay_out_maps(map_layout)?;
-        Ok(builder)
+        })
     }
 
-    /// Prepares all steps, or stops early when the plan can no longer beat `incumbent`, the step times of
-    /// another.
-    pub(super) fn build(mut self, incumbent: Option<&[Duration]>) -> Result<TimedPlan, EngineError> {
+    /// Lays out feature maps and prepares all steps. Stops early when the plan can no longer beat
+    /// `incumbent`, the step times of another.
+    pub(super) fn build(
+        mut self,
+        map_layout: &str,
+        incumbent: Option<&[Duration]>,
+    ) -> Result<TimedPlan, EngineError> {
+        self.lay_out_maps(map_layout)?;
         let source = self.source;
         let mut times = Vec::with_capacity(source.steps.len());
         let mut abandoned = false;

@@ -1,12 +1,12 @@
 //! Chooses the candidate of a step: the one in the plan, the fastest, or oneDNN's first.
 
+use super::builder::PlanBuilder;
 use super::layouts::reshape_layout;
 use super::measure::{BenchCandidate, has_lost, timing_key};
-use super::{PlanBuilder, is_faster};
+use super::timed_plan::is_faster;
 use crate::ffi::DataType;
 use crate::ops::{
-    self, Candidate, Implementation, REORDERED, is_fallback, is_generalised, on_cpu, register_bytes,
-    runs_on_amx,
+    self, Candidate, Implementation, REORDERED, is_fallback, is_generalised, register_bytes, runs_on_amx,
 };
 use std::time::Duration;
 use stratus_engine::backend::step_key;
@@ -86,7 +86,7 @@ impl PlanBuilder<'_> {
     /// Returns whether every kernel without AMX would be several times slower.
     fn needs_amx(&self, step: &Step) -> Result<bool, String> {
         Ok(self.backend.context.has_amx()
-            && on_cpu(&step.kernel).onednn_use().is_some_and(|onednn| onednn.fills_amx_tiles)
+            && (self.ops)(&step.kernel).onednn_use().is_some_and(|onednn| onednn.fills_amx_tiles)
             && self.data_type(step.inputs[0])? == DataType::Bf16)
     }
 
@@ -119,7 +119,7 @@ impl PlanBuilder<'_> {
         candidates: &[Candidate],
     ) -> Result<Vec<Duration>, String> {
         let team = &self.backend.cpu.team;
-        let onednn_use = on_cpu(&step.kernel).onednn_use();
+        let onednn_use = (self.ops)(&step.kernel).onednn_use();
         let on_amx = |candidate: &Candidate| !candidate.is_native() && runs_on_amx(&candidate.name);
         let has_amx =
             onednn_use.is_some_and(|onednn| onednn.fills_amx_tiles) && candidates.iter().any(on_amx);

@@ -1,72 +1,23 @@
 //! Layouts of values: those fixed before kernels are chosen, and descriptors of decided ones.
 
-use super::PlanBuilder;
+use super::builder::PlanBuilder;
+use super::needs::LayoutNeeds;
 use crate::ffi::{DataType, Desc};
-use crate::ops::{self, on_cpu};
-use stratus_engine::{EngineError, Layout, Role, Step, Value, ValueId};
+use crate::ops::data_type;
+use stratus_engine::{EngineError, Layout, Role, Value, ValueId};
 
 /// The layout that a stem reads images in.
 const CHANNELS_LAST: &str = "nhwc";
-
-/// The values that do not simply take the plan's layout of feature maps.
-pub(crate) struct LayoutNeeds {
-    /// Weights, their gradients and optimiser states: laid out by the first step that needs them.
-    weights: Vec<bool>,
-    /// Maps that must be channels last.
-    channels_last: Vec<bool>,
-    /// Images in bytes, and the values computed from them.
-    normalised: Vec<[ValueId; 2]>,
-}
-
-impl LayoutNeeds {
-    fn new(values: usize) -> Self {
-        Self { weights: vec![false; values], channels_last: vec![false; values], normalised: Vec::new() }
-    }
-
-    /// Collects the needs of all steps of a program.
-    fn collect(steps: &[Step], values: usize) -> Self {
-        let mut needs = Self::new(values);
-        for step in steps {
-            on_cpu(&step.kernel).layouts(step, &mut needs);
-        }
-        // Bytes have the layout of the images computed from them, whose readers follow.
-        for [bytes, images] in &needs.normalised {
-            needs.channels_last[bytes.0] = needs.channels_last[images.0];
-        }
-        needs
-    }
-
-    /// Marks values as weights.
-    pub fn weights(&mut self, ids: impl IntoIterator<Item = ValueId>) {
-        ids.into_iter().for_each(|id| self.weights[id.0] = true);
-    }
-
-    /// Marks the values of an optimiser's step as weights: the gradient, the parameter, its states and
-    /// copies.
-    pub fn updated_weights(&mut self, step: &Step) {
-        self.weights(step.inputs[..1].iter().chain(&step.updates).chain(&step.outputs).copied());
-    }
-
-    /// Requires a map to be channels last.
-    pub fn channels_last(&mut self, id: ValueId) {
-        self.channels_last[id.0] = true;
-    }
-
-    /// Records that `images` are computed from `bytes`, pixel by pixel.
-    pub fn normalised_images(&mut self, bytes: ValueId, images: ValueId) {
-        self.normalised.push([bytes, images]);
-    }
-
-    fn are_pixels(&self, id: ValueId) -> bool {
-        self.normalised.iter().flatten().any(|&pixels| pixels == id)
-    }
-}
 
 impl PlanBuilder<'_> {
     /// Lays out feature maps, vectors and fixed values; the layout of weights depends on their kernels.
     pub(super) fn lay_out_maps(&mut self, map_layout: &str) -> Result<(), EngineError> {
         let source = self.source;
-        let needs = LayoutNeeds::collect(&source.steps, source.values.len());
+        let mut needs = LayoutNeeds::new(source.values.len());
+        for step in &source.steps {
+            (self.ops)(&step.kernel).layouts(step, &mut needs);
+        }
+        needs.finish();
         for (id, value) in source.values.iter().enumerate() {
             let layout = self.initial_layout(ValueId(id), value, &needs, map_layout)?;
             self.layouts[id] = layout;
@@ -129,7 +80,7 @@ impl PlanBuilder<'_> {
     }
 
     pub(crate) fn data_type(&self, id: ValueId) -> Result<DataType, String> {
-        ops::data_type(self.program.value(id).dtype)
+        data_type(self.program.value(id).dtype)
     }
 
     pub(crate) fn shape(&self, id: ValueId) -> &[usize] {

@@ -10,18 +10,22 @@ mod builder;
 mod choose;
 mod layouts;
 pub(crate) mod measure;
+mod needs;
 mod steps;
+mod timed_plan;
 
-pub(crate) use builder::PlanBuilder;
-pub(crate) use layouts::{LayoutNeeds, reshape_layout};
+pub(crate) use builder::{CpuOp, OneDnnUse, PlanBuilder};
+pub(crate) use layouts::reshape_layout;
+pub(crate) use needs::LayoutNeeds;
 
-use crate::backend::OneDnn;
-use crate::ops::on_cpu;
+use crate::onednn::OneDnn;
+use builder::OpLookup;
 use measure::Bench;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{EngineError, Precision, PrepareRequest, PreparedProgram, Program};
+use timed_plan::{BuildOptions, TimedPlan, prepare_error};
 
 /// If a plan in a later layout seems faster, and took at most this time to measure, the first is measured
 /// again.
@@ -31,16 +35,17 @@ const MAX_REMEASURE_TIME: Duration = Duration::from_millis(500);
 const MAP_LAYOUTS: [&str; 2] = ["nhwc", "nChw16c"];
 
 /// Prepares a program with the choices of the request, else with the fastest measured, or in oneDNN's own
-/// order.
+/// order. `ops` finds the operation of each kernel.
 pub(crate) fn prepare(
     backend: &OneDnn,
+    ops: OpLookup,
     program: &Program,
     request: &PrepareRequest,
 ) -> Result<PreparedProgram, EngineError> {
-    check_precision(backend, program)?;
+    check_precision(backend, ops, program)?;
     let mut bench = Bench::new().map_err(prepare_error)?;
     let mut build = |layout, options, incumbent: Option<&[Duration]>| {
-        PlanBuilder::new(backend, program, request, &mut bench, layout, options)?.build(incumbent)
+        PlanBuilder::new(backend, ops, program, request, &mut bench, options)?.build(layout, incumbent)
     };
     if !request.choices.layouts.is_empty() || !request.measure {
         let options = BuildOptions { fallbacks: true, measure_maps: false };
@@ -84,7 +89,7 @@ pub(crate) fn prepare(
 }
 
 /// Rejects unsupported precisions, because oneDNN's own message would only be "not implemented".
-fn check_precision(backend: &OneDnn, program: &Program) -> Result<(), EngineError> {
+fn check_precision(backend: &OneDnn, ops: OpLookup, program: &Program) -> Result<(), EngineError> {
     // Neither native kernels nor oneDNN support these types.
     let unknown = matches!(program.precision, Precision::F16 | Precision::F64);
     if let Some(step) = program.steps.first().filter(|_| unknown) {
@@ -95,7 +100,7 @@ fn check_precision(backend: &OneDnn, program: &Program) -> Result<(), EngineErro
             reason: format!("the CPU backend supports f32 and bf16, not {}", program.precision),
         });
     }
-    let first = program.steps.iter().find(|step| on_cpu(&step.kernel).onednn_use().is_some());
+    let first = program.steps.iter().find(|step| ops(&step.kernel).onednn_use().is_some());
     first.filter(|_| !backend.supports(program.precision)).map_or(Ok(()), |step| {
         Err(EngineError::Unsupported {
             backend: "onednn".to_owned(),
@@ -108,55 +113,4 @@ fn check_precision(backend: &OneDnn, program: &Program) -> Result<(), EngineErro
             ),
         })
     })
-}
-
-/// Returns whether a time beats an incumbent's by more than the variation between runs. Otherwise the
-/// incumbent stays, so that plans are stable.
-fn is_faster(time: Duration, incumbent: Duration) -> bool {
-    time.as_secs_f64() < 0.97 * incumbent.as_secs_f64()
-}
-
-/// The error for a failed preparation, with oneDNN's reason.
-fn prepare_error(reason: String) -> EngineError {
-    EngineError::Unsupported {
-        backend: "onednn".to_owned(),
-        kernel: "attributes".to_owned(),
-        layer: "any".to_owned(),
-        reason,
-    }
-}
-
-/// A plan and the times of its steps.
-struct TimedPlan {
-    prepared: PreparedProgram,
-    /// The accumulated time after each step of the source; shorter if the plan was abandoned.
-    times: Vec<Duration>,
-    /// True if the plan was abandoned because it could no longer beat the incumbent.
-    abandoned: bool,
-}
-
-impl TimedPlan {
-    fn is_faster(&self, incumbent: &Self) -> bool {
-        !self.abandoned && is_faster(total(&self.times), total(&incumbent.times))
-    }
-}
-
-fn total(times: &[Duration]) -> Duration {
-    times.last().copied().unwrap_or_default()
-}
-
-/// Returns whether a plan that took `time` up to `position` loses even if the rest takes a quarter less than
-/// the incumbent's.
-fn is_hopeless(time: Duration, position: usize, incumbent: &[Duration]) -> bool {
-    let rest = total(incumbent) - incumbent[position];
-    time + rest * 3 / 4 > total(incumbent)
-}
-
-/// The options for building a plan.
-#[derive(Clone, Copy)]
-struct BuildOptions {
-    /// True if a step may run on a reference kernel, or without AMX, if oneDNN has nothing better.
-    fallbacks: bool,
-    /// True if native kernels on maps are measured too, to compare layouts of maps.
-    measure_maps: bool,
 }

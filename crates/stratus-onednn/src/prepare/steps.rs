@@ -1,11 +1,11 @@
 //! Helpers for steps of several operations: weights and gradients in the layouts of their kernels, and the
 //! reorders and copies between them.
 
-use super::PlanBuilder;
+use super::builder::PlanBuilder;
 use super::layouts::reshape_layout;
 use super::measure::{BenchCandidate, timing_key};
 use crate::ffi::DataType;
-use crate::ops::{self, Candidate, NATIVE_PREFIX, NativeStep, REORDERED, StepOperands, on_cpu};
+use crate::ops::{self, Candidate, NATIVE_PREFIX, NativeStep, REORDERED, StepOperands};
 use std::time::Duration;
 use stratus_engine::backend::step_key;
 use stratus_engine::ops::{Convert, Kernel, Reorder};
@@ -21,7 +21,7 @@ impl PlanBuilder<'_> {
         let is_first = !self.choices.implementations.contains_key(&key);
         let required = self.request.choices.implementations.get(&key).filter(|_| is_first);
         self.kernel_builder.required = required.cloned();
-        on_cpu(&step.kernel).prepare(step, self)
+        (self.ops)(&step.kernel).prepare(step, self)
     }
 
     /// Adds a step on its native kernel; with `measure`, its time counts.
@@ -35,7 +35,7 @@ impl PlanBuilder<'_> {
         }
         let operands = StepOperands { values, layouts, counts };
         let cpu = &self.backend.cpu;
-        let NativeStep { scratch_bytes, kernel } = on_cpu(&step.kernel).build(&operands, cpu)?;
+        let NativeStep { scratch_bytes, kernel } = (self.ops)(&step.kernel).build(&operands, cpu)?;
         if measure {
             let both = || operands.values.iter().zip(&operands.layouts);
             let sizes = both().map(|(value, layout)| layout.bytes(value.dtype));
@@ -44,7 +44,7 @@ impl PlanBuilder<'_> {
                 both().map(|(value, layout)| (&value.shape, value.dtype, layout)).collect();
             let key = timing_key(&format!("{:?} {described:?}", step.kernel));
             // Built again, because measuring consumes the kernel.
-            let kernel = on_cpu(&step.kernel).build(&operands, cpu)?.kernel;
+            let kernel = (self.ops)(&step.kernel).build(&operands, cpu)?.kernel;
             let candidate = BenchCandidate { kernel, sizes };
             self.time += self.bench.time(&self.backend.timings, key, candidate)? * self.tiles as u32;
         }

@@ -1,6 +1,6 @@
 //! Operators that split, slice or shuffle channels.
 
-use super::constants::shape_per_image;
+use super::constants::{allows_zero, shape_per_image};
 use super::layers::in_order;
 use super::{DimOrder, ImportResult, Importer, LayerOutput, Value};
 use crate::proto::Node;
@@ -103,7 +103,7 @@ impl<'a> Importer<'a> {
         let target = match node.operator {
             "Reshape" => {
                 let dims = self.dims(node, 1)?;
-                let zeros = super::relayout::allows_zero(node) && dims.contains(&super::Dim::Known(0));
+                let zeros = allows_zero(node) && dims.contains(&super::Dim::Known(0));
                 if zeros { None } else { shape_per_image(&dims, &current, self.batch) }
             }
             _ => None,

@@ -1,6 +1,5 @@
 //! Values that do not depend on the images: constants, and shapes whose first dimension is the batch.
 
-use super::relayout::allows_zero;
 use super::{Dim, ImportError, ImportResult, Importer, MAX_DIM, Value, display_name, filled_limit_error};
 use crate::proto::Node;
 use crate::tensor::{self, Constant, Elements, kind};
@@ -365,6 +364,11 @@ fn squeezed(shape: &[usize], axes: Option<&[i64]>) -> Option<Vec<usize>> {
         }
     }
     Some(kept.into_iter().flatten().collect())
+}
+
+/// Returns whether a 0 in the shape of a `Reshape` is a dimension of 0 instead of the current dimension.
+pub(super) fn allows_zero(node: &Node<'_>) -> bool {
+    node.attribute("allowzero").is_some_and(|allow| allow.int != 0)
 }
 
 /// The shape of one image in a shape of a batch, with 0 and -1 resolved. `None` if it is not the shape of a

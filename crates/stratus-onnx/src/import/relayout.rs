@@ -1,6 +1,6 @@
 //! Operators that change shape, dimension order or padding without computing values.
 
-use super::constants::shape_per_image;
+use super::constants::{allows_zero, shape_per_image};
 use super::layers::in_order;
 use super::{Dim, DimOrder, ImportResult, Importer, LayerOutput, MAX_DIM, Pad, Value};
 use crate::proto::Node;
@@ -136,9 +136,4 @@ impl<'a> Importer<'a> {
         let pad = Pad { before: [height[0], width[0]], after: [height[1], width[1]], zeros };
         Ok(self.alias(node, LayerOutput { pad: Some(pad), ..input }))
     }
-}
-
-/// Returns whether a 0 in the shape of a `Reshape` is a dimension of 0 instead of the current dimension.
-pub(super) fn allows_zero(node: &Node<'_>) -> bool {
-    node.attribute("allowzero").is_some_and(|allow| allow.int != 0)
 }

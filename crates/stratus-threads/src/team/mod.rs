@@ -85,13 +85,8 @@ fn default_threads() -> usize {
     static DEFAULT: OnceLock<usize> = OnceLock::new();
     *DEFAULT.get_or_init(|| {
         let list = std::env::var("OMP_NUM_THREADS").ok();
-        list.as_deref().and_then(parse_num_threads).unwrap_or_else(usable_cpus)
+        list.as_deref().and_then(parse_num_threads).unwrap_or_else(load::usable_cpus)
     })
-}
-
-/// The number of CPUs that this process may use at once.
-pub fn usable_cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, Into::into)
 }
 
 /// Parses `OMP_NUM_THREADS`. The first entry of a list is for the outermost regions.

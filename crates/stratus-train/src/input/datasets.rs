@@ -6,7 +6,7 @@ use crate::network::LayerFile;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use stratus_data::datasets::{folder, synthetic};
+use stratus_data::datasets::{SyntheticOptions, folder};
 use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod};
 use stratus_experiment::{Experiment, OnBadSample};
 use stratus_run::data::class_difference;
@@ -24,7 +24,7 @@ pub struct Datasets {
 #[must_use]
 pub fn open_options(experiment: &Experiment) -> OpenOptions {
     let defaults = OpenOptions::default();
-    let synthetic = synthetic::SyntheticOptions {
+    let synthetic = SyntheticOptions {
         images: experiment.synthetic.images,
         validation_images: experiment.synthetic.validation_images,
         classes: experiment.synthetic.classes,

@@ -13,8 +13,8 @@ use std::ops::Range;
 use rawzip::{CompressionMethod, MAX_CENTRAL_DIRECTORY_RECORD_SIZE, ZipLocator};
 
 use crate::NamedTensor;
+use crate::contents::{Contents, Format};
 use crate::error::{Parsed, Problem};
-use crate::file::{Contents, Format};
 use crate::source::Source;
 use stratus_base::printable;
 

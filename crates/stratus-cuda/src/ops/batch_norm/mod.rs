@@ -7,7 +7,7 @@ mod maps;
 
 pub(super) use maps::{Maps, PartialSums};
 
-use super::{GpuOp, KernelBuilder, Operand};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation, Launch, Source};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
@@ -61,12 +61,7 @@ fn apply(
 }
 
 impl GpuOp for BatchNormStatistics {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let BatchNorm2d { channels, epsilon, momentum } = self.norm;
         let parts = ChannelOffsets { x: self.offset, y: self.offset };
         let maps = Maps::new(channels, parts, &operands[0], &operands[0])?;
@@ -85,12 +80,7 @@ impl GpuOp for BatchNormStatistics {
 }
 
 impl GpuOp for BatchNormApply {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let fused = (self.relu, self.pool, self.offsets);
         let launch = apply(fused, self.norm.channels, INVERSE_DEVIATION_GIVEN, operands, builder)?;
         Ok(Implementation::native(self.name(), vec![launch], 0))
@@ -98,12 +88,7 @@ impl GpuOp for BatchNormApply {
 }
 
 impl GpuOp for BatchNormInference {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let fused = (self.relu, self.pool, self.offsets);
         let epsilon = Argument::Float(self.norm.epsilon);
         let launch = apply(fused, self.norm.channels, epsilon, operands, builder)?;
@@ -112,12 +97,7 @@ impl GpuOp for BatchNormInference {
 }
 
 impl GpuOp for BatchNormGradients {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let maps = Maps::new(self.norm.channels, self.offsets, &operands[0], &operands[1])?;
         let source = maps.source("batch_norm_sums", self.relu);
         let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
@@ -142,12 +122,7 @@ impl GpuOp for BatchNormGradients {
 }
 
 impl GpuOp for BatchNormBackwardData {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let maps = Maps::new(self.norm.channels, self.offsets, &operands[0], &operands[1])?;
         let (rows, dx) = (maps.pixels_of_x(), counts[0]);
         let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
@@ -167,12 +142,7 @@ impl GpuOp for BatchNormBackwardData {
 }
 
 impl GpuOp for BatchNormInferenceBackward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let maps = Maps::new(self.norm.channels, self.offsets, &operands[0], &operands[1])?;
         let (rows, dx) = (maps.pixels_of_x(), gradient_at(&maps, counts[0], operands)?);
         let channels = addresses(2, 4).chain([Argument::Float(self.norm.epsilon)]);

@@ -18,9 +18,9 @@ mod weight_gradient;
 
 use self::depthwise::Depthwise;
 use self::first_layer::FirstLayer;
+use super::bias::{add_bias, sum_rows};
 use super::convert::check_types;
-use super::linear::sum_rows;
-use super::{GpuOp, KernelBuilder, Operand, THREADS, int, long, vector};
+use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::ffi::cublas::Product;
 use crate::ffi::cudnn::{Pass, Problem};
 use crate::gpu_libraries::{ConvolutionCall, MatmulCall};
@@ -236,22 +236,6 @@ impl Convolution<'_> {
     }
 }
 
-/// Adds a bias `[C]` to the map or matrix `y` in place, with ReLU if `relu`. `y` is the operand with its
-/// argument.
-pub(super) fn add_bias(
-    bias: Argument,
-    y: (Argument, &Operand),
-    relu: bool,
-    builder: &KernelBuilder<'_>,
-) -> Result<Launch, String> {
-    let (argument, y) = y;
-    let columns = y.value.shape.get(1).copied().unwrap_or(1);
-    let count = y.elements();
-    let vector = vector(&[y.dtype()], &[columns]);
-    let source = Source::new("conv", y.dtype(), vector).with("RELU", u8::from(relu));
-    builder.grid_stride(&source, "add_bias", count / vector, vec![bias, argument, long(count), int(columns)?])
-}
-
 /// Applies the ReLU after a convolution without bias, in place.
 fn apply_relu(y: (Argument, &Operand), builder: &KernelBuilder<'_>) -> Result<Launch, String> {
     let (argument, y) = y;
@@ -263,12 +247,7 @@ fn apply_relu(y: (Argument, &Operand), builder: &KernelBuilder<'_>) -> Result<La
 }
 
 impl GpuOp for Conv2dForward {
-    fn build(
-        &self,
-        operands: &[Operand],
-        counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let y = counts[0];
         let convolution = Convolution {
             conv: &self.conv,
@@ -283,12 +262,7 @@ impl GpuOp for Conv2dForward {
 }
 
 impl GpuOp for Conv2dBackwardData {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let convolution = Convolution {
             conv: &self.conv,
             pass: Pass::BackwardData,
@@ -302,12 +276,7 @@ impl GpuOp for Conv2dBackwardData {
 }
 
 impl GpuOp for Conv2dBackwardWeights {
-    fn build(
-        &self,
-        operands: &[Operand],
-        _counts: [usize; 3],
-        builder: &KernelBuilder<'_>,
-    ) -> Result<Implementation, String> {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let convolution = Convolution {
             conv: &self.conv,
             pass: Pass::BackwardWeights,
@@ -324,9 +293,4 @@ impl GpuOp for Conv2dBackwardWeights {
         }
         Ok(implementation)
     }
-}
-
-/// The number of blocks of a kernel with a thread for each of `count` items.
-pub(super) fn blocks(count: usize) -> u32 {
-    u32::try_from(count.div_ceil(THREADS as usize)).unwrap_or(u32::MAX)
 }

@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 
 use super::scalar::Scalar;
 use super::shapes;
-use crate::datasets::{IGNORED, IGNORED_PIXEL, files};
+use crate::dataset::{IGNORED, IGNORED_PIXEL};
+use crate::datasets::files;
 use crate::decode::{MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS};
 use crate::error::DataError;
 

@@ -27,14 +27,16 @@ use std::path::{Path, PathBuf};
 use sha2::Sha256;
 
 use self::annotations::{Annotations, TargetKind, Targets};
+use super::files;
 use super::upright::{self, AssumedUpright, CoordinateSpace};
-use super::{
-    Dataset, DatasetEntry, FileDetail, IGNORED, OpenOptions, RegionRequest, Sample, Scratch, Split,
-    StoredFile, files, reject_damaged,
+use crate::dataset::{
+    Dataset, FileDetail, IGNORED, RegionRequest, Sample, Scratch, StoredFile, reject_damaged,
 };
+use crate::datasets::entry::{DatasetEntry, OpenOptions};
+use crate::datasets::split::Split;
 use crate::error::DataError;
+use crate::geometry::Orientation;
 use crate::parallel;
-use crate::transform::frame::Orientation;
 use crate::transform::pixels::Normalisation;
 
 const FOLDER: &str = "annotations";

@@ -12,16 +12,18 @@ mod split;
 mod split_folders;
 mod store;
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use stratus_base::{did_you_mean, nearest};
 
 use self::index::SampleIndex;
 use self::store::FolderStorage;
-use super::{
-    Dataset, DatasetEntry, FileDetail, MAX_LISTED_SAMPLES, OpenOptions, RegionRequest, Sample, Scratch,
-    Split, SplitMethod, StoredFile, files, reject_damaged,
+use super::files;
+use crate::dataset::{
+    Dataset, FileDetail, MAX_LISTED_SAMPLES, RegionRequest, Sample, Scratch, StoredFile, reject_damaged,
 };
+use crate::datasets::entry::{DatasetEntry, OpenOptions};
+use crate::datasets::split::{Split, SplitMethod};
 use crate::decode::Decoded;
 use crate::error::DataError;
 use crate::images::is_image;
@@ -206,12 +208,6 @@ fn listed_classes(path: &Path, known: &[String]) -> Result<Vec<String>, DataErro
         return invalid("no class names; expected one per line".to_owned());
     }
     Ok(classes)
-}
-
-/// Returns whether a name is a single path component.
-fn is_single_component(name: &str) -> bool {
-    let mut components = Path::new(name).components();
-    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
 }
 
 impl Dataset for Folder {

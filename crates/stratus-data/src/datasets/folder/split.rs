@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::index::SampleIndex;
-use super::is_single_component;
-use crate::datasets::{MAX_LISTED_CLASSES, Split, files, split};
+use super::split_folders::MAX_LISTED_CLASSES;
+use crate::datasets::split::Split;
+use crate::datasets::{files, split};
 use crate::error::DataError;
 
 /// A seeded split of each class, by the names of class and file.
@@ -76,7 +77,7 @@ pub(super) fn listed_split(
         let (Some(name), Some(class)) = (parts.next(), parts.next()) else {
             return Err(invalid(format!("expected `<class>/<file>`, found `{line}`")));
         };
-        if !is_single_component(class) || !is_single_component(name) {
+        if !files::is_single_component(class) || !files::is_single_component(name) {
             return Err(invalid(format!("path `{line}` is outside the data set folder")));
         }
         let Some(&class) = classes.get(class) else {

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::index::{IndexFull, SampleIndex};
 use super::packed::Packed;
-use super::split_folders;
+use super::split_folders::{MAX_LISTED_CLASSES, find_split_folder, folder_names, is_split_folder};
 use crate::archive::Found;
+use crate::dataset::{FileDetail, Scratch, StoredFile};
 use crate::datasets::files::{self, FileCallback, is_hidden};
-use crate::datasets::{FileDetail, Scratch, Split, StoredFile};
+use crate::datasets::split::Split;
 use crate::error::DataError;
 use crate::images::is_image;
 
@@ -152,21 +153,63 @@ impl FolderStorage {
         let folders = |folder: &str| self.folders_in(folder, |_| false).unwrap_or_default();
         folders("").iter().any(|folder| {
             let in_split = || folders(folder).iter().any(|class| self.has_images(&join(folder, class)));
-            self.has_images(folder) || split_folders::is_split_folder(folder) && in_split()
+            self.has_images(folder) || is_split_folder(folder) && in_split()
         })
     }
 
     /// The folder of a split.
     pub(super) fn split_folder(&self, split: Split) -> Result<String, DataError> {
-        let folders = self.folders_in("", split_folders::is_split_folder)?;
-        let folder = split_folders::find_split_folder(&folders, split).map(str::to_owned);
-        folder.ok_or_else(|| split_folders::missing_split_error(self, &self.root, &folders, split))
+        let folders = self.folders_in("", is_split_folder)?;
+        let folder = find_split_folder(&folders, split).map(str::to_owned);
+        folder.ok_or_else(|| self.missing_split_error(&folders, split))
+    }
+
+    /// The error for a missing split folder, with a hint.
+    fn missing_split_error(&self, folders: &[String], split: Split) -> DataError {
+        let train = find_split_folder(folders, Split::Train);
+        let mut classes: Vec<&String> = folders.iter().filter(|folder| !is_split_folder(folder)).collect();
+        classes.sort_unstable();
+        let quoted = |names: &[&str]| format!("`{}`", names.join("`, `"));
+        let expected = match folder_names(split) {
+            [one, ..] if split == Split::Train => format!("`{one}`"),
+            several => quoted(several),
+        };
+        let missing_splits = |found: String| DataError::MissingSplits { root: self.root.clone(), found };
+        let invalid = |problem: String| DataError::Invalid { path: self.root.clone(), problem };
+        match train {
+            Some(train) => missing_splits(format!("found `{train}`, but no folder {expected}")),
+            None if classes.len() == folders.len() && classes.iter().any(|class| self.has_images(class)) => {
+                let listed = classes.iter().take(MAX_LISTED_CLASSES).map(|class| class.as_str());
+                let listed: Vec<&str> = listed.collect();
+                let more = if classes.len() > listed.len() { ", …" } else { "" };
+                let (count, plural) = (classes.len(), if classes.len() == 1 { "" } else { "s" });
+                missing_splits(format!(
+                    "found {count} class folder{plural} ({}{more}), but no folder {expected}",
+                    listed.join(", ")
+                ))
+            }
+            None if folders.is_empty() && self.has_images("") => invalid(
+                "found images but no class folders; move them to train/<class>/ and val/<class>/, or to \
+                 <class>/ with data.split_seed"
+                    .to_owned(),
+            ),
+            None => {
+                let found = match folders.iter().map(String::as_str).collect::<Vec<_>>() {
+                    none if none.is_empty() => String::new(),
+                    some => format!(", found {}", quoted(&some[..some.len().min(MAX_LISTED_CLASSES)])),
+                };
+                invalid(format!(
+                    "no folder {expected}{found}; expected train/<class>/<image> and val/<class>/<image>, or \
+                     <class>/<image> with data.split_seed"
+                ))
+            }
+        }
     }
 
     /// The folder to be split: `train`, or the data set itself without one.
     pub(super) fn unsplit_folder(&self) -> Result<String, DataError> {
-        let folders = self.folders_in("", split_folders::is_split_folder)?;
-        Ok(split_folders::find_split_folder(&folders, Split::Train).unwrap_or_default().to_owned())
+        let folders = self.folders_in("", is_split_folder)?;
+        Ok(find_split_folder(&folders, Split::Train).unwrap_or_default().to_owned())
     }
 
     /// The classes of a split, sorted by name.

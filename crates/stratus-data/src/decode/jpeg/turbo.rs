@@ -5,8 +5,8 @@ use stratus_jpeg::{DctScale, Header, Library, Limits, Window};
 
 pub(super) use stratus_jpeg::Decoder;
 
-use crate::decode::{Decoded, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS};
-use crate::transform::frame::{DctScaled, Orientation, Region};
+use crate::decode::image::{Decoded, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS};
+use crate::geometry::{DctScaled, Orientation, Region};
 
 pub(super) fn decoder(library: &Library) -> Decoder {
     Decoder::new(library.clone(), Limits { max_side: MAX_SIDE_PIXELS, max_pixels: MAX_IMAGE_PIXELS })

@@ -8,9 +8,9 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::{SOS, segments};
-use crate::decode::{Decoded, MAX_SIDE_PIXELS, pixel_bytes};
-use crate::transform::frame::{Orientation, Region};
+use super::segments::{SOS, segments};
+use crate::decode::image::{Decoded, MAX_SIDE_PIXELS, pixel_bytes};
+use crate::geometry::{Orientation, Region};
 
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 

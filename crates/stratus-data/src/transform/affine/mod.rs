@@ -6,10 +6,11 @@
 //! repeated. All other pixels are blank. Masks take the pixel that contains the position. Images and masks
 //! use the same map, so that they stay aligned.
 
-use crate::datasets::Sample;
+use crate::dataset::Sample;
 use crate::error::DataError;
-use crate::transform::frame::{CropResizer, PixelIndex, Window, resize_planes};
+use crate::geometry::{PixelIndex, Window};
 use crate::transform::pixels::PixelOrder;
+use crate::transform::resize::Resizer;
 
 /// The scale (image pixels per sample pixel) above which the image is shrunk first, because bilinear
 /// interpolation would skip too many pixels.
@@ -93,11 +94,22 @@ fn is_inside([row, column]: [f64; 2], [rows, columns]: [usize; 2]) -> bool {
     (0.0..rows as f64).contains(&row) && (0.0..columns as f64).contains(&column)
 }
 
-impl CropResizer {
-    /// Renders a rotated window to `resized`, upright, in the channels and order of the sample.
-    /// `valid_columns` receives the range of columns inside the image for each row.
-    pub(crate) fn warp(
+/// Rotates and zooms images, reusing its memory.
+#[derive(Debug, Default)]
+pub(crate) struct Rotator {
+    /// The part of the image that is shrunk before rotation, as stored.
+    shrunk: Vec<u8>,
+    /// The upright window, in the channels and order of the sample.
+    pub(crate) pixels: Vec<u8>,
+    /// For each row of the window, the range of columns inside the image.
+    pub(crate) valid_columns: Vec<[usize; 2]>,
+}
+
+impl Rotator {
+    /// Renders a rotated window at size `output_size` to `pixels` and `valid_columns`.
+    pub(crate) fn rotate(
         &mut self,
+        resizer: &mut Resizer,
         sample: &Sample<'_>,
         window: Window,
         rotation: Rotation,
@@ -127,7 +139,7 @@ impl CropResizer {
                 };
                 let stored = crop.stored(sample.orientation, size);
                 let shrunk = sample.orientation.apply_to_size(shrunk);
-                resize_planes(&mut self.resizer, sample, stored, &mut self.shrunk, shrunk)?;
+                resizer.resize(sample, stored, &mut self.shrunk, shrunk)?;
                 (pixels, size) = (&self.shrunk, shrunk);
             }
         }
@@ -139,8 +151,8 @@ impl CropResizer {
             PixelOrder::Planes => (1, size[0] * size[1], rows * columns),
             PixelOrder::Interleaved => (channels, 1, 1),
         };
-        self.resized.clear();
-        self.resized.resize(channels * rows * columns, 0);
+        self.pixels.clear();
+        self.pixels.resize(channels * rows * columns, 0);
         self.valid_columns.clear();
         for row in 0..rows {
             // Along a row the map is a straight line, so the pixels inside the image are contiguous.
@@ -164,7 +176,7 @@ impl CropResizer {
                     let upper = a * (Neighbours::WHOLE - x.share) + b * x.share;
                     let lower = c * (Neighbours::WHOLE - x.share) + d * x.share;
                     let sum = upper * (Neighbours::WHOLE - y.share) + lower * y.share;
-                    self.resized[out + channel * plane] =
+                    self.pixels[out + channel * plane] =
                         ((sum + Neighbours::HALF) >> (2 * WEIGHT_BITS)) as u8;
                 }
             }

@@ -1,7 +1,8 @@
 //! Tests of exact rotations, of preshrinking, and of arbitrary images and views.
 
 use super::*;
-use crate::transform::frame::{CropView, CroppedPixels, Orientation};
+use crate::geometry::Orientation;
+use crate::transform::frame::{CropResizer, CropView, CroppedPixels};
 use crate::transform::pixels::PixelOrder;
 use proptest::prelude::*;
 

@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
+use super::format::{Element, Layout, Normalisation, PixelOrder, ScaleShift};
 use super::stored::{BatchElement, STEP_ELEMENTS, ScaleShiftPattern};
-use super::{Element, Layout, Normalisation, PixelOrder, ScaleShift};
 use crate::transform::augment::{Padding, PixelRect, Placement, Shift};
 use crate::transform::frame::CroppedPixels;
 

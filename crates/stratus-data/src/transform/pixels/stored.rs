@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::ScaleShift;
+use super::format::ScaleShift;
 
 /// An element of a batch.
 pub(crate) trait BatchElement: Copy {

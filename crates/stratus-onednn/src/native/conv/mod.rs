@@ -10,8 +10,6 @@
 //! | [`winograd`] | all | dense 3×3 and 5×5 |
 
 pub mod direct;
-pub mod direct_forward;
-pub mod direct_gradient;
 #[cfg(target_arch = "x86_64")]
 pub mod panel_gradient;
 #[cfg(target_arch = "x86_64")]

@@ -10,9 +10,9 @@
 //! writes `dx`. The ReLU mask is recomputed from `x`, so `y` is not read. The second pass runs in reverse:
 //! its first rows are those that the caches still hold from the first pass.
 
+use super::batch::pooled::{disjoint, overlapping};
 use super::batch::{BatchNorm, Pooling, Scratch, Sums, by_types, flush_length};
 use super::loops::{gradient, gradient_sums, mask_and_sum};
-use super::pooled::{disjoint, overlapping};
 use crate::native::lanes::LaneElement;
 use crate::native::rows::repeat;
 use crate::native::simd::{Bf16, Element};

@@ -6,4 +6,3 @@ pub mod layer;
 pub mod local_response;
 pub(crate) mod loops;
 mod pixels;
-pub mod pooled;

@@ -1,4 +1,4 @@
-//! Pooling as a separate step; pooling fused with batch norm is in [`crate::native::norm::pooled`].
+//! Pooling as a separate step; pooling fused with batch norm is in [`crate::native::norm::batch::pooled`].
 
 pub mod average;
 pub(crate) mod index;

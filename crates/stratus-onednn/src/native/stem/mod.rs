@@ -19,9 +19,9 @@ mod correlation;
 use crate::native::norm::batch::finish_statistics;
 use correlation::Correlation;
 
+use crate::native::conv::direct::forward::RowKernel;
+use crate::native::conv::direct::gradient::{GradientRows, add_rows};
 use crate::native::conv::direct::{CHANNELS, DirectConv, Ring};
-use crate::native::conv::direct_forward::RowKernel;
-use crate::native::conv::direct_gradient::{GradientRows, add_rows};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::MapGeometry;
 use crate::native::simd::IsaLevel;

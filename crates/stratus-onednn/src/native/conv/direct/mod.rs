@@ -16,11 +16,14 @@
 //!
 //! Threads divide the output rows of the batch; gradients are added in the order of the threads.
 
-use super::direct_forward::forward_rows;
-use super::direct_gradient::gradient_rows;
+pub(crate) mod forward;
+pub(crate) mod gradient;
+
 use crate::native::lanes::{LANES, LaneElement, Lanes};
 use crate::native::simd::{Element, Isa, IsaLevel};
 use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
+use forward::forward_rows;
+use gradient::gradient_rows;
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
@@ -57,11 +60,11 @@ pub struct DirectConv {
     /// The position of each kernel column in [`Self::columns`].
     positions: Vec<usize>,
     /// The lengths of the runs of taps: [`Self::tap_runs`].
-    pub(super) runs: Vec<usize>,
+    runs: Vec<usize>,
     /// [`Self::tap_offsets`].
     offsets: Vec<usize>,
     /// The largest offset: whichever slot the first row of the window is in, some row is in the last slot.
-    pub(super) last_offset: usize,
+    last_offset: usize,
     /// [`Self::row_segments`].
     segments: Vec<RingSegment>,
     level: IsaLevel,

@@ -4,7 +4,8 @@
 //! interleaved as VNNI requires. Packing reads each map once per chunk (`x`: once per column of taps) and
 //! writes the same number of bytes.
 
-use super::{BLOCK, Chunk, PanelArithmetic, PanelGradient, ROWS, Range};
+use super::arithmetic::{PanelArithmetic, Panels};
+use super::{BLOCK, Chunk, PanelGradient, ROWS, Range};
 use crate::native::conv::tiles::{MatrixUnit, TERMS, TILE, channel_mask, load_channels};
 use crate::native::lanes::transpose;
 use crate::native::simd::{Bf16, Element};
@@ -51,16 +52,6 @@ pub fn add_pairs(pairs: __m512i, sums: &mut [f32; ROWS]) {
         let sum = _mm512_add_ps(_mm512_loadu_ps(sums.as_ptr()), _mm512_add_ps(even, odd));
         _mm512_storeu_ps(sums.as_mut_ptr(), sum);
     }
-}
-
-/// A map to be packed into panels of 16 channels.
-pub struct Panels<'a, E> {
-    /// The map, `[N, H, W, C]`.
-    pub map: &'a [E],
-    /// The number of channels.
-    pub channels: usize,
-    /// The elements between two panels.
-    pub panel: usize,
 }
 
 impl Panels<'_, Bf16> {

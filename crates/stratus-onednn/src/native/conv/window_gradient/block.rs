@@ -1,6 +1,6 @@
 //! A block of outputs: rearranges and multiplies its windows and gradients.
 
-use super::lanes::{TWO, TwoRegisters, WindowArithmetic};
+use super::arithmetic::{TWO, TwoRegisters, WindowArithmetic};
 use super::{Band, LANES, MAX_STRIP_FILTERS, Range, ThreadScratch, WindowGradient};
 use crate::native::simd::{CACHE_LINE, Element, prefetch_element};
 use std::arch::x86_64::{

@@ -13,7 +13,7 @@
 //!
 //! Each register of a window is multiplied by one broadcast number of `dy` per filter; the sums of a strip,
 //! up to six registers by four filters or three by eight, stay in registers for all outputs of a block. With
-//! bf16 a lane holds two neighbouring outputs ([`lanes`]), for VDPBF16PS.
+//! bf16 a lane holds two neighbouring outputs ([`arithmetic`]), for VDPBF16PS.
 //!
 //! Bound by the multiply-adds: per `dy` value and strip one broadcast for up to six of them. Lanes beyond the
 //! last weight are wasted, 8 % for 7×7×3. A block's windows and gradients stay in L1 and L2 and are read once
@@ -25,10 +25,11 @@
 //! Compared with oneDNN: the gradient of ResNet-18's first layer takes 10.7 ms instead of 12.8 in bf16, 19.9
 //! instead of 25.8 in `f32` (docs/benchmarks/kernels.md).
 
+mod arithmetic;
 mod block;
 mod lanes;
 
-pub use lanes::WindowArithmetic;
+pub use arithmetic::WindowArithmetic;
 
 use super::panels::ConvProblem;
 use crate::native::elementwise::CpuContext;

@@ -37,11 +37,9 @@ mod conv;
 mod gradient;
 mod int16;
 mod product;
-mod sums;
 #[cfg(test)]
 mod tests;
 mod transform;
-mod weights;
 
 pub use conv::{Pass, WinogradConv};
 pub use gradient::WinogradGradient;

@@ -1,5 +1,5 @@
 //! Batch norm with ReLU: statistics and normalisation. Gradients are in [`super::batch_backward`], fused
-//! max-pooling in [`super::pooled`].
+//! max-pooling in [`pooled`].
 //!
 //! ```text
 //! statistics   mean, variance = E[x], E[(x - mean)²]            reads x once, two sums per channel
@@ -13,13 +13,15 @@
 //! variances", 1979). Threads divide pixel rows; their sums are added in the order of the threads. oneDNN's
 //! kernel fuses neither the sum nor pooling, and does not support slices of a map.
 
+pub mod pooled;
+
 use super::loops::{affine, affine_add, moments};
-use super::pooled::disjoint::{self, DisjointPool};
-use super::pooled::overlapping;
 use crate::native::pool::max::MaxPool;
 use crate::native::rows::{ChannelSlice, MapGeometry, repeat};
 use crate::native::simd::{Bf16, Element, IsaLevel};
 use crate::native::threads::{MAX_THREADS, ThreadTeam, split_lengths};
+use pooled::disjoint::{self, DisjointPool};
+use pooled::overlapping;
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
 

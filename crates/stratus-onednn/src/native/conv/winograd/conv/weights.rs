@@ -1,10 +1,10 @@
 //! The weights of [`WinogradConv`], transformed and packed in panels of 32 columns.
 
-use super::conv::{Pass, WinogradConv};
-use super::int16::{K_CHUNK, chunks, quantise_filters, stage};
-use super::product::PANEL;
-use super::transform::filter_transform;
-use super::{ALPHA, POINTS, store_points};
+use super::{Pass, WinogradConv};
+use crate::native::conv::winograd::int16::{K_CHUNK, chunks, quantise_filters, stage};
+use crate::native::conv::winograd::product::PANEL;
+use crate::native::conv::winograd::transform::filter_transform;
+use crate::native::conv::winograd::{ALPHA, POINTS, store_points};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 
 with_lanes! {

@@ -19,8 +19,9 @@
 //!   multiplies 18 of the 36 points. Some work of the transforms is done twice, but groups share only the
 //!   maps (docs/benchmarks/kernels.md).
 
+mod sums;
+
 use super::product::PANEL;
-use super::sums::{accumulate_block, single_block_filters, store_filters};
 use super::transform::filter_transform;
 use super::{
     ALPHA, POINTS, TileGrid, kernel_edge, lanes_at, load_input_transform, load_tile_column, output_edge,
@@ -31,6 +32,7 @@ use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, chunk_range, split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
+use sums::{accumulate_block, single_block_filters, store_filters};
 
 /// The maximum number of tiles of a part: a panel of gradients and a register of patches then stay in L1.
 const MAX_DEPTH: usize = 128;

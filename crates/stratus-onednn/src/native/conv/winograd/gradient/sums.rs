@@ -1,9 +1,9 @@
 //! The products of [`WinogradGradient`], and the transform of their sums to taps.
 
-use super::gradient::{Block, WinogradGradient};
-use super::product::{LeftMatrix, PANEL, RightPanel, product};
-use super::transform::output_transform;
-use super::{ALPHA, POINTS, padded, panel_count};
+use super::{Block, WinogradGradient};
+use crate::native::conv::winograd::product::{LeftMatrix, PANEL, RightPanel, product};
+use crate::native::conv::winograd::transform::output_transform;
+use crate::native::conv::winograd::{ALPHA, POINTS, padded, panel_count};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::chunk_range;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! The gradients of a direct convolution's weights and bias, row by row.
 
-use super::direct::{CHANNELS, DirectConv, Ring};
+use super::{CHANNELS, DirectConv, Ring};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! The forward pass of a direct convolution, row by row.
 
-use super::direct::{CHANNELS, DirectConv, Ring};
+use super::{CHANNELS, DirectConv, Ring};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use std::ops::Range;
 

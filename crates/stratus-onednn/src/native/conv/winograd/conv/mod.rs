@@ -12,10 +12,11 @@
 //! Threads write disjoint rows of pixels. The inner loop is that of [`product`], or of
 //! [`int16`](super::int16).
 
+mod weights;
+
 use super::int16::{Int16Products, K_CHUNK, RightColumns, chunks, quantise_row, stage};
 use super::product::{LeftMatrix, PANEL, ROWS, RightPanel, product};
 use super::transform::output_transform;
-use super::weights::transform_weights;
 use super::{
     ALPHA, MATRIX_GAP, PADDING_OFFSET, POINTS, PixelOffsets, TileGrid, all_points_floats, kernel_edge,
     lanes_at, load_input_transform, output_edge, padded, panel_count, store_points, tiles_per_block,
@@ -25,6 +26,7 @@ use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::threads::{MAX_THREADS, split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
+use weights::transform_weights;
 
 /// The approximate minimum of tiles per block: the transformed weights are read once per block.
 const MIN_BLOCK_TILES: usize = 48;
