@@ -76,6 +76,7 @@ check:
 reference:
 	$(CARGO) run -q --locked -p stratus -- config keys --markdown > docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
+	UPDATE_PAGES=1 $(CARGO) test -q --locked -p stratus-graph -p stratus-onnx documentation
 
 clean-deps:
 	rm -rf .deps
