@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// Checks that a page contains a Markdown table, which it finds by the first line. With `UPDATE_PAGES` set, as
-/// by `make reference`, it writes the table to the page instead.
+/// Checks that a page contains a Markdown table, which it finds by the first line. With `UPDATE_PAGES` set,
+/// as by `make reference`, it writes the table to the page instead.
 ///
 /// # Panics
 /// If the page has no table with this first line, or if it differs.

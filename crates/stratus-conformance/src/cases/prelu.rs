@@ -1,5 +1,5 @@
-//! ReLU with trained slopes, one for all channels and one for each: odd channels, one pixel, matrices. After a
-//! linear layer `x` has the master precision.
+//! ReLU with trained slopes, one for all channels and one for each: odd channels, one pixel, matrices. After
+//! a linear layer `x` has the master precision.
 
 use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::ops::{PreluBackward, PreluForward, PreluGradient};

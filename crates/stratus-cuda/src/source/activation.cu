@@ -1,6 +1,6 @@
-// Activations: y = f(x), dx = dy f'(x). Each has two functions here, `name` and `name_derivative`, of x and the
-// two constants of its attributes, which most do not use. The kernels are listed in source/mod.rs, from the
-// table of activations. NaN is propagated, so that a diverged run is noticed.
+// Activations: y = f(x), dx = dy f'(x). Each has two functions here, `name` and `name_derivative`, of x and
+// the two constants of its attributes, which most do not use. The kernels are generated in source/mod.rs from
+// the table of activations. NaN is propagated, so that a diverged run is noticed.
 
 __device__ __forceinline__ float elu(float x, float alpha, float) { return x > 0.0f ? x : alpha * expm1f(x); }
 __device__ __forceinline__ float elu_derivative(float x, float alpha, float) {

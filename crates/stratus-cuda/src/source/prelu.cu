@@ -1,5 +1,5 @@
-// ReLU with trained slopes below 0, for channels-last maps, and the gradient of the slopes. There is one slope
-// for all channels, with a `period` of 1, or one for each, with a period of the channels.
+// ReLU with trained slopes below 0, for channels-last maps, and the gradient of the slopes. There is one
+// slope for all channels, with a `period` of 1, or one for each, with a period of the channels.
 
 #define SLOPE(at, i) slopes[period == 1 ? 0 : (int)((at) % period) + (i)]
 
