@@ -14,7 +14,8 @@ use common::{BATCH, CASES, images, logits, network, refs, weights};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
-use stratus_graph::{Graph, Shape, layer_file};
+use stratus_graph::ops::{Activation, Conv2d, Flatten, Prelu};
+use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
 use stratus_weights::{NetworkMetadata, TensorRef, write_safetensors};
 
 /// A network of the operations that no network of the zoo has.
@@ -123,12 +124,27 @@ op = 'linear'
 out_features = 4
 ";
 
+/// A network with every activation and its attributes at other values than the defaults.
+fn activations() -> Graph {
+    let (mut builder, images) = GraphBuilder::new("activations", Shape::image(3, 5, 4));
+    let mut x = images;
+    for (number, activation) in Activation::examples().into_iter().enumerate() {
+        x = builder.add(&format!("conv{number}"), Conv2d::new(3, 3, 1, 1, 0), &[x]).unwrap();
+        x = builder.add(&format!("{}{number}", activation.name()), activation, &[x]).unwrap();
+    }
+    x = builder.add("slope", Prelu { slopes: 1 }, &[x]).unwrap();
+    x = builder.add("conv", Conv2d::new(3, 3, 1, 1, 0), &[x]).unwrap();
+    x = builder.add("slopes", Prelu { slopes: 3 }, &[x]).unwrap();
+    x = builder.add("flatten", Flatten, &[x]).unwrap();
+    builder.finish(x).unwrap()
+}
+
 fn main() {
     let folder = std::env::args().nth(1).expect("the folder to write to");
     let folder = Path::new(&folder);
     fs::create_dir_all(folder).unwrap();
     let zoo = CASES.iter().map(|&(name, width, size)| network(name, width, size));
-    for graph in zoo.chain([layer_file::parse(OTHERS).unwrap()]) {
+    for graph in zoo.chain([layer_file::parse(OTHERS).unwrap(), activations()]) {
         let [_, height, width] = graph.input_shape().as_image().unwrap();
         let file = |extension: &str| folder.join(format!("{}-{height}x{width}.{extension}", graph.name));
         let save = |extension: &str, tensors: &[TensorRef<'_>], metadata: &BTreeMap<String, String>| {

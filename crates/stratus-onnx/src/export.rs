@@ -8,23 +8,27 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use stratus_base::protobuf::Message;
 use stratus_graph::ops::{
-    AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu6, Resize, ResizeTo,
+    Activation, AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu6, Resize,
+    ResizeTo,
 };
 use stratus_graph::{Graph, Node, Op, Operation, Shape, TensorId};
 use stratus_weights::{TensorRef, ValuesRef};
 
-/// The operator set of files, unless a layer needs [`GELU_OPSET`].
+/// The operator set of files, unless a layer needs a later one.
 pub const OPSET: i64 = 17;
-/// The first operator set with `Gelu`.
-pub const GELU_OPSET: i64 = 20;
 
-/// The format versions (`ir_version`) of [`OPSET`] and [`GELU_OPSET`].
-const FORMATS: [i64; 2] = [8, 9];
+/// The format versions (`ir_version`) of files, each with the last operator set that it allows.
+const FORMATS: [(i64, i64); 3] = [(8, 18), (9, 20), (10, 22)];
 
 /// The operator set of a network's file and its format version.
 fn versions(graph: &Graph) -> [i64; 2] {
-    let gelu = graph.nodes.iter().any(|node| matches!(node.op, Op::Gelu(_)));
-    if gelu { [GELU_OPSET, FORMATS[1]] } else { [OPSET, FORMATS[0]] }
+    let since = |node: &Node| match &node.op {
+        Op::Activation(activation) => activation.spec().onnx.map(|onnx| onnx.since),
+        _ => None,
+    };
+    let opset = graph.nodes.iter().filter_map(since).fold(OPSET, i64::max);
+    let format = FORMATS.iter().find(|(_, last)| opset <= *last).unwrap_or(&FORMATS[2]);
+    [opset, format.0]
 }
 
 /// The name of the images, `[batch, channels, height, width]`.
@@ -45,7 +49,7 @@ pub fn is_exported_by_stratus(path: &Path) -> io::Result<bool> {
     let prefix = |format: i64| Message::default().int(1, format).bytes(2, PRODUCER).0;
     let mut head = Vec::new();
     File::open(path)?.take(64).read_to_end(&mut head)?;
-    Ok(FORMATS.iter().any(|format| head.starts_with(&prefix(*format))))
+    Ok(FORMATS.iter().any(|(format, _)| head.starts_with(&prefix(*format))))
 }
 
 /// `TensorProto.DataType.FLOAT`.
@@ -63,8 +67,6 @@ pub(crate) const DOC_STOCHASTIC_DEPTH: &str = "stochastic_depth";
 pub(crate) const DOC_POINTWISE_LINEAR: &str = "pointwise_linear";
 /// The `doc_string` of a layer scale, exported as `Mul`.
 pub(crate) const DOC_LAYER_SCALE: &str = "layer_scale";
-/// The attributes `alpha` and `beta` of `HardSigmoid`.
-pub(crate) const HARD_SIGMOID: [f32; 2] = [1.0 / 6.0, 0.5];
 
 /// Writes `graph` in inference form with `weights` by their keys, streaming their values.
 ///
@@ -96,15 +98,19 @@ pub fn write(
     for constant in export.constants {
         network = network.bytes(5, &constant.0);
     }
-    // Pointwise linear layers are written as convolutions.
-    let pointwise: HashSet<&str> = graph
+    // Pointwise linear layers are written as convolutions; slopes of channels broadcast over their pixels.
+    let pixelwise: HashSet<&str> = graph
         .nodes
         .iter()
-        .filter(|node| matches!(node.op, Op::PointwiseLinear(_)))
+        .filter(|node| match &node.op {
+            Op::PointwiseLinear(_) => true,
+            Op::Prelu(prelu) => prelu.slopes > 1 && graph.shape(node.output).0.len() == 3,
+            _ => false,
+        })
         .filter_map(|node| Some(graph.parameters[node.parameters.first()?.0].name.as_str()))
         .collect();
     let shape = |parameter: &stratus_graph::Parameter| {
-        let kernel_dims = if pointwise.contains(parameter.name.as_str()) { 2 } else { 0 };
+        let kernel_dims = if pixelwise.contains(parameter.name.as_str()) { 2 } else { 0 };
         parameter.shape.iter().copied().chain(std::iter::repeat_n(1, kernel_dims)).collect::<Vec<usize>>()
     };
     let heads: Vec<Message> = graph
@@ -310,15 +316,12 @@ impl<'a> Export<'a> {
                 ("BatchNormalization", "", plain().float("epsilon", op.epsilon).float("momentum", momentum))
             }
             Op::Relu(_) => ("Relu", "", plain()),
-            Op::Gelu(_) => ("Gelu", "", plain()),
-            Op::Sigmoid(_) => ("Sigmoid", "", plain()),
-            Op::HardSigmoid(_) => {
-                let [alpha, beta] = HARD_SIGMOID;
-                ("HardSigmoid", "", plain().float("alpha", alpha).float("beta", beta))
-            }
-            Op::HardSwish(_) => ("HardSwish", "", plain()),
+            Op::Activation(Activation::Silu(_)) => return self.silu(node, inputs, &output),
+            Op::Activation(op) => match op.spec().onnx {
+                Some(onnx) => (onnx.name, "", activation(op)),
+                None => return self.mark_unsupported(node),
+            },
             Op::ChannelScale(_) => ("Mul", "", plain()),
-            Op::Silu(_) => return self.silu(node, inputs, &output),
             Op::ChannelShuffle(op) => return self.channel_shuffle(op.groups, node, &inputs, &output),
             Op::ChannelSlice(op) => {
                 let bounds = [("start", op.first), ("end", op.first + op.channels), ("axis", 1)];
@@ -332,6 +335,7 @@ impl<'a> Export<'a> {
                 inputs.push(self.constant(&format!("{}.max", node.name), &[], &[Relu6::CEILING]));
                 ("Clip", "", plain())
             }
+            Op::Prelu(_) => ("PRelu", "", plain()),
             Op::MaxPool2d(op) => ("MaxPool", "", self.max_pool(op, node)),
             Op::AvgPool2d(op) => ("AveragePool", "", avg_pool(op)),
             Op::AdaptiveAvgPool2d(AdaptiveAvgPool2d::GLOBAL) => ("GlobalAveragePool", "", plain()),
@@ -528,6 +532,11 @@ pub(crate) fn as_avg_pool(op: &AdaptiveAvgPool2d, input: &Shape) -> Option<AvgPo
     let divides = down > 0 && across > 0 && height % down == 0 && width % across == 0;
     let kernel = divides.then(|| [height / down, width / across])?;
     Some(AvgPool2d { kernel, stride: kernel, padding: [0, 0], count_include_pad: true })
+}
+
+fn activation(op: &Activation) -> Attributes {
+    let attributes = op.attribute_names().iter().zip(op.values());
+    attributes.fold(Attributes::default(), |to, (name, value)| to.float(name, value))
 }
 
 fn conv(op: &Conv2d) -> Attributes {

@@ -1,8 +1,9 @@
 //! Test utilities of several crates: a counting allocator, damaged files, synthetic JPEG files, an object
-//! store, samples of test matrices.
+//! store, generated tables of pages, samples of test matrices.
 
 pub mod allocator;
 pub mod damage;
 pub mod jpeg;
+pub mod page;
 pub mod sample;
 pub mod swift;

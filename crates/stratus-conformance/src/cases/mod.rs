@@ -28,6 +28,7 @@ mod loss_scale;
 mod max_pool2d;
 mod pixel_loss;
 mod pixels;
+mod prelu;
 mod relu;
 mod resize;
 mod scale;
@@ -71,6 +72,7 @@ const TABLES: &[CaseTable] = &[
     max_pool2d::TABLE,
     pixel_loss::TABLE,
     pixels::TABLE,
+    prelu::TABLE,
     relu::TABLE,
     resize::TABLE,
     scale::TABLE,

@@ -1,22 +1,28 @@
-//! Smooth activations. The kernels of `elementwise.cu` are named like those of the program.
+//! Activations. The kernels of `activation.cu` are named like those of the program.
 
-use super::convert::map;
+use super::convert::map_in;
 use super::{GpuOp, KernelBuilder, Operand};
-use crate::processor::Implementation;
-use stratus_engine::ops::{Activation, ActivationBackward, ActivationForward};
+use crate::processor::{Argument, Implementation};
+use stratus_engine::ops::{ActivationBackward, ActivationForward, KernelSpec};
+use stratus_graph::ops::Activation;
 
-impl<A: Activation> GpuOp for ActivationForward<A> {
+/// The parameters after those of every elementwise kernel.
+fn constants(activation: Activation) -> [Argument; 2] {
+    activation.constants().map(Argument::Float)
+}
+
+impl GpuOp for ActivationForward {
     fn build(
         &self,
         operands: &[Operand],
         _counts: [usize; 3],
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
-        map(A::FORWARD, operands, builder, [])
+        map_in("activation", self.name(), operands, builder, constants(self.0))
     }
 }
 
-impl<A: Activation> GpuOp for ActivationBackward<A> {
+impl GpuOp for ActivationBackward {
     fn build(
         &self,
         operands: &[Operand],
@@ -24,6 +30,6 @@ impl<A: Activation> GpuOp for ActivationBackward<A> {
         builder: &KernelBuilder<'_>,
     ) -> Result<Implementation, String> {
         // The kernel's addresses are in the order of the operands: `x`, `dy`, `dx`.
-        map(A::BACKWARD, operands, builder, [])
+        map_in("activation", self.name(), operands, builder, constants(self.0))
     }
 }

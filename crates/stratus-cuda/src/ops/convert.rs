@@ -35,11 +35,17 @@ pub(super) fn common_element_count<'a>(
     }
 }
 
-/// The source of an elementwise kernel for the types of its two inputs and its output, and the elements that
-/// a thread loads at once, which divide `count`.
+/// The source of a kernel of `elementwise.cu`: see [`elementwise_in`].
 pub(super) fn elementwise(first: DType, second: DType, output: DType, count: usize) -> (Source, usize) {
-    let vector = vector(&[first, second, output], &[count]);
-    let mut source = Source::new("elementwise", first, vector);
+    elementwise_in("elementwise", [first, second, output], count)
+}
+
+/// The source of an elementwise kernel of a file, for the types of its two inputs and its output, and the
+/// elements that a thread loads at once, which divide `count`.
+pub(super) fn elementwise_in(file: &'static str, types: [DType; 3], count: usize) -> (Source, usize) {
+    let vector = vector(&types, &[count]);
+    let [first, second, output] = types;
+    let mut source = Source::new(file, first, vector);
     // Only differences are defined: equal sources are compiled once.
     for (name, dtype) in [("T_OTHER", second), ("T_OUT", output)] {
         if dtype != first {
@@ -49,9 +55,20 @@ pub(super) fn elementwise(first: DType, second: DType, output: DType, count: usi
     (source, vector)
 }
 
-/// An elementwise kernel in one launch, with the parameters: addresses of all operands, number of elements,
-/// `more`.
+/// A kernel of `elementwise.cu` in one launch: see [`map_in`].
 pub(super) fn map(
+    name: &str,
+    operands: &[Operand],
+    builder: &KernelBuilder<'_>,
+    more: impl IntoIterator<Item = Argument>,
+) -> Result<Implementation, String> {
+    map_in("elementwise", name, operands, builder, more)
+}
+
+/// An elementwise kernel of a file in one launch, with the parameters: addresses of all operands, number of
+/// elements, `more`.
+pub(super) fn map_in(
+    file: &'static str,
     name: &str,
     operands: &[Operand],
     builder: &KernelBuilder<'_>,
@@ -61,7 +78,7 @@ pub(super) fn map(
     let count = common_element_count(operands)?;
     let (first, output) = (operands[0].dtype(), operands[operands.len() - 1].dtype());
     let second = if operands.len() > 2 { operands[1].dtype() } else { first };
-    let (source, vector) = elementwise(first, second, output, count);
+    let (source, vector) = elementwise_in(file, [first, second, output], count);
     let addresses = (0..operands.len()).map(Argument::Operand);
     let arguments = addresses.chain([long(count)]).chain(more).collect();
     Ok(Implementation::native(name, vec![builder.grid_stride(&source, name, count / vector, arguments)?], 0))

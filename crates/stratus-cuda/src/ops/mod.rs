@@ -32,6 +32,7 @@ mod max_pool2d;
 mod parts;
 mod pixel_loss;
 mod pixels;
+mod prelu;
 mod relu;
 mod resize;
 mod scale;
@@ -212,7 +213,7 @@ pub(crate) trait GpuOp {
 }
 
 macro_rules! dispatch {
-    ($($name:ident $(= $written:literal)?),* $(,)?) => {
+    ($($(#[$serde:meta])* $name:ident),* $(,)?) => {
         /// The GPU implementation of a kernel.
         pub(crate) fn on_gpu(kernel: &Kernel) -> &dyn GpuOp {
             match kernel {

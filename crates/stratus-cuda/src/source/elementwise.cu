@@ -1,18 +1,4 @@
-// Elementwise kernels: conversions, sums, ReLU, smooth activations, changes of layout. Grid-stride loops,
-// VECTOR elements at a time.
-
-// The types of the second input and of the output, if they differ from that of the first input.
-#ifndef T_OTHER
-#define T_OTHER T
-#endif
-#ifndef T_OUT
-#define T_OUT T
-#endif
-
-// A grid-stride loop over `count` elements, VECTOR at a time.
-#define FOR_EACH(position, count) \
-    for (i64 position = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * VECTOR; position < (count); \
-         position += (i64)gridDim.x * blockDim.x * VECTOR)
+// Elementwise kernels: conversions, sums, ReLU, changes of layout.
 
 // NaN is propagated, so that a diverged run is noticed.
 extern "C" __global__ void relu_forward(const T *x, T_OUT *y, i64 count, float ceiling, TIMESTAMP_PARAMS) {
@@ -148,85 +134,6 @@ extern "C" __global__ void scale(const T *x, T_OUT *y, i64 count, float factor, 
     }
 }
 
-// The cumulative distribution function of the standard normal distribution, by erfc to be exact in the tails
-// too.
-__device__ __forceinline__ float distribution(float x) { return 0.5f * erfcf(-0.70710678f * x); }
-
-__device__ __forceinline__ float gelu(float x) { return x * distribution(x); }
-__device__ __forceinline__ float gelu_derivative(float x) {
-    float density = 0.39894228f * expf(-0.5f * x * x);
-    return distribution(x) + x * density;
-}
-
-// Computed from exp(-|x|), which cannot overflow; NaN is propagated.
-__device__ __forceinline__ float sigmoid(float x) {
-    float e = expf(-fabsf(x)), s = 1.0f / (1.0f + e);
-    return x < 0.0f ? e * s : s;
-}
-__device__ __forceinline__ float sigmoid_derivative(float x) {
-    float e = expf(-fabsf(x)), s = 1.0f / (1.0f + e);
-    return e * s * s;
-}
-
-__device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
-__device__ __forceinline__ float silu_derivative(float x) { return sigmoid(x) + x * sigmoid_derivative(x); }
-
-// Three linear pieces, which meet at -3 and 3; NaN is propagated.
-__device__ __forceinline__ float hard_sigmoid(float x) {
-    float y = x + 3.0f;
-    y = y < 0.0f ? 0.0f : y;
-    return (y > 6.0f ? 6.0f : y) / 6.0f;
-}
-__device__ __forceinline__ float hard_sigmoid_derivative(float x) {
-    return x <= -3.0f || x >= 3.0f ? 0.0f : x != x ? x : 1.0f / 6.0f;
-}
-
-__device__ __forceinline__ float hard_swish(float x) { return x <= -3.0f ? 0.0f : x * hard_sigmoid(x); }
-__device__ __forceinline__ float hard_swish_derivative(float x) {
-    return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : x / 3.0f + 0.5f;
-}
-
-// y = f(x)
-template <float F(float)> __device__ __forceinline__ void activation(const T *x, T_OUT *y, i64 count) {
-    FOR_EACH(at, count) {
-        float v[VECTOR];
-        load(x + at, v);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) v[i] = F(v[i]);
-        store(y + at, v);
-    }
-}
-
-// dx = dy * f'(x)
-template <float DERIVATIVE(float)>
-__device__ __forceinline__ void activation_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count) {
-    FOR_EACH(at, count) {
-        float v[VECTOR], w[VECTOR];
-        load(x + at, v);
-        load(dy + at, w);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) v[i] = w[i] * DERIVATIVE(v[i]);
-        store(dx + at, v);
-    }
-}
-
-#define ACTIVATION(name)                                                                                     \
-    extern "C" __global__ void name##_forward(const T *x, T_OUT *y, i64 count, TIMESTAMP_PARAMS) {           \
-        RECORD_TIMESTAMPS;                                                                                   \
-        activation<name>(x, y, count);                                                                       \
-    }                                                                                                        \
-    extern "C" __global__ void name##_backward(const T *x, const T_OTHER *dy, T_OUT *dx, i64 count,          \
-                                               TIMESTAMP_PARAMS) {                                           \
-        RECORD_TIMESTAMPS;                                                                                   \
-        activation_backward<name##_derivative>(x, dy, dx, count);                                            \
-    }
-
-ACTIVATION(gelu)
-ACTIVATION(hard_sigmoid)
-ACTIVATION(hard_swish)
-ACTIVATION(sigmoid)
-ACTIVATION(silu)
-
 // A change of layout, and of type, element by element: extents and strides of four dimensions in the order of
 // `y`, outermost first.
 extern "C" __global__ void reorder(const T *x, T_OUT *y, i64 count, i64 extent1, i64 extent2, i64 extent3,
@@ -252,14 +159,4 @@ EXPORT(add_parts)
 EXPORT(add_tiles)
 EXPORT(convert)
 EXPORT(scale)
-EXPORT(gelu_forward)
-EXPORT(gelu_backward)
-EXPORT(hard_sigmoid_forward)
-EXPORT(hard_sigmoid_backward)
-EXPORT(hard_swish_forward)
-EXPORT(hard_swish_backward)
-EXPORT(sigmoid_forward)
-EXPORT(sigmoid_backward)
-EXPORT(silu_forward)
-EXPORT(silu_backward)
 EXPORT(reorder)

@@ -1,11 +1,30 @@
 //! The native kernels, in CUDA C, compiled when a plan needs them: by NVRTC for the GPU, in tests by a C++
 //! compiler.
 
+/// Generates the end of `activation.cu`: the kernels of every activation and their exports.
+macro_rules! activation_kernels {
+    ($($name:ident $kind:literal,)*) => {
+        concat!($(
+            "ACTIVATION(", $kind, ")\n",
+            "EXPORT(", $kind, "_forward)\n",
+            "EXPORT(", $kind, "_backward)\n",
+        )*)
+    };
+}
+
 /// The text of a file, by its name without its extension, with the files that it includes.
 #[must_use]
 pub(crate) fn text(file: &str) -> Option<&'static str> {
     let files = [
         ("common", include_str!("common.cu")),
+        (
+            "activation",
+            concat!(
+                include_str!("elementwise_common.cu"),
+                include_str!("activation.cu"),
+                stratus_graph::with_activations!(activation_kernels)
+            ),
+        ),
         ("adaptive", concat!(include_str!("loss_scale_common.cu"), include_str!("adaptive.cu"))),
         ("batch_norm", concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm.cu"))),
         (
@@ -62,7 +81,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
             concat!(include_str!("depthwise_common.cu"), include_str!("depthwise_weights.cu")),
         ),
         ("dropout", include_str!("dropout.cu")),
-        ("elementwise", include_str!("elementwise.cu")),
+        ("elementwise", concat!(include_str!("elementwise_common.cu"), include_str!("elementwise.cu"))),
         ("ema", include_str!("ema.cu")),
         ("layer_norm", include_str!("layer_norm.cu")),
         ("linear", include_str!("linear.cu")),
@@ -74,6 +93,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ("pixel_loss", concat!(include_str!("loss_scale_common.cu"), include_str!("pixel_loss.cu"))),
         ("pixels", include_str!("pixels.cu")),
         ("pool", include_str!("pool.cu")),
+        ("prelu", concat!(include_str!("elementwise_common.cu"), include_str!("prelu.cu"))),
         ("resize", include_str!("resize.cu")),
         ("stem", include_str!("stem.cu")),
         ("update", concat!(include_str!("loss_scale_common.cu"), include_str!("update.cu"))),

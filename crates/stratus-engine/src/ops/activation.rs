@@ -1,93 +1,96 @@
-//! Smooth and piecewise-linear activations: `y = f(x)` and `dx = dy f'(x)`, element by element. The
-//! derivative is evaluated at `x`, because GELU, SiLU and hard swish have two inputs for some outputs. ReLU,
-//! whose derivative needs only its output, has separate kernels.
+//! Activations: `y = f(x)` and `dx = dy f'(x)`, element by element. The derivative is evaluated at `x`,
+//! because GELU, SiLU and hard swish have two inputs for some outputs. ReLU, whose derivative needs only its
+//! output, has separate kernels.
+//!
+//! There is one kernel forward and one backward, with the activation as a field. Each activation has its own
+//! kernel names, such as `gelu_forward`, which plans store.
 
-use super::{Kernel, KernelSpec, Tiling, expect_counts, expect_same_shape};
+use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
 use stratus_graph::Node;
-use stratus_graph::ops::{Gelu, HardSigmoid, HardSwish, Sigmoid, Silu};
-
-/// A smooth activation: an operation of the graph without attributes. Each backend implements its function
-/// and derivative.
-pub trait Activation: Copy {
-    /// The forward kernel's name.
-    const FORWARD: &'static str;
-    /// The backward kernel's name.
-    const BACKWARD: &'static str;
-}
-
-impl Activation for Gelu {
-    const FORWARD: &'static str = "gelu_forward";
-    const BACKWARD: &'static str = "gelu_backward";
-}
-
-impl Activation for HardSigmoid {
-    const FORWARD: &'static str = "hard_sigmoid_forward";
-    const BACKWARD: &'static str = "hard_sigmoid_backward";
-}
-
-impl Activation for HardSwish {
-    const FORWARD: &'static str = "hard_swish_forward";
-    const BACKWARD: &'static str = "hard_swish_backward";
-}
-
-impl Activation for Sigmoid {
-    const FORWARD: &'static str = "sigmoid_forward";
-    const BACKWARD: &'static str = "sigmoid_backward";
-}
-
-impl Activation for Silu {
-    const FORWARD: &'static str = "silu_forward";
-    const BACKWARD: &'static str = "silu_backward";
-}
+use stratus_graph::ops::{self, Activation};
 
 /// `x -> y = f(x)`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ActivationForward<A>(pub A);
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActivationForward(pub Activation);
 
 /// `(x, dy) -> dx = dy * f'(x)`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ActivationBackward<A>(pub A);
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActivationBackward(pub Activation);
 
-/// See [`Gelu`].
-pub type GeluForward = ActivationForward<Gelu>;
-/// See [`Gelu`].
-pub type GeluBackward = ActivationBackward<Gelu>;
-/// See [`HardSigmoid`].
-pub type HardSigmoidForward = ActivationForward<HardSigmoid>;
-/// See [`HardSigmoid`].
-pub type HardSigmoidBackward = ActivationBackward<HardSigmoid>;
-/// See [`HardSwish`].
-pub type HardSwishForward = ActivationForward<HardSwish>;
-/// See [`HardSwish`].
-pub type HardSwishBackward = ActivationBackward<HardSwish>;
-/// See [`Sigmoid`].
-pub type SigmoidForward = ActivationForward<Sigmoid>;
-/// See [`Sigmoid`].
-pub type SigmoidBackward = ActivationBackward<Sigmoid>;
-/// See [`Silu`].
-pub type SiluForward = ActivationForward<Silu>;
-/// See [`Silu`].
-pub type SiluBackward = ActivationBackward<Silu>;
+/// Defines the name of a kernel, and its stored form `{"gelu_forward": attributes}`.
+macro_rules! named {
+    ($kernel:ident, $suffix:literal, $($name:ident $kind:literal,)*) => {
+        impl $kernel {
+            fn kernel_name(self) -> &'static str {
+                match self.0 { $(Activation::$name(_) => concat!($kind, $suffix),)* }
+            }
+        }
 
-pub(super) fn lower<A>(activation: A, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError>
-where
-    Kernel: From<ActivationForward<A>>,
-{
+        impl Serialize for $kernel {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let name = self.kernel_name();
+                match &self.0 {
+                    $(Activation::$name(activation) => {
+                        serializer.serialize_newtype_variant("Kernel", 0, name, activation)
+                    })*
+                }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $kernel {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Stored;
+
+                impl<'de> Visitor<'de> for Stored {
+                    type Value = $kernel;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str("a kernel with its attributes")
+                    }
+
+                    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<$kernel, M::Error> {
+                        let name: String =
+                            map.next_key()?.ok_or_else(|| Error::custom("a kernel without a name"))?;
+                        $(if name == concat!($kind, $suffix) {
+                            let activation = map.next_value::<ops::$name>()?;
+                            return Ok($kernel(activation.into()));
+                        })*
+                        Err(Error::custom(format_args!("unknown kernel `{name}`")))
+                    }
+                }
+
+                deserializer.deserialize_map(Stored)
+            }
+        }
+    };
+}
+
+macro_rules! named_forward {
+    ($($activations:tt)*) => { named!(ActivationForward, "_forward", $($activations)*); };
+}
+
+macro_rules! named_backward {
+    ($($activations:tt)*) => { named!(ActivationBackward, "_backward", $($activations)*); };
+}
+
+stratus_graph::with_activations!(named_forward);
+stratus_graph::with_activations!(named_backward);
+
+pub(super) fn lower(activation: Activation, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
     let (x, y) = (lowering.input(node, 0), lowering.output(node));
     lowering.push(node, ActivationForward(activation), vec![x], vec![], vec![y]);
     Ok(())
 }
 
-impl<A: Activation> KernelSpec for ActivationForward<A>
-where
-    Kernel: From<ActivationBackward<A>>,
-{
+impl KernelSpec for ActivationForward {
     fn name(&self) -> &'static str {
-        A::FORWARD
+        self.kernel_name()
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
@@ -117,9 +120,9 @@ where
     }
 }
 
-impl<A: Activation> KernelSpec for ActivationBackward<A> {
+impl KernelSpec for ActivationBackward {
     fn name(&self) -> &'static str {
-        A::BACKWARD
+        self.kernel_name()
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
@@ -141,15 +144,20 @@ impl<A: Activation> KernelSpec for ActivationBackward<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kernel;
+    use stratus_graph::ops::{Gelu, HardSigmoid, HardSwish, LeakyRelu, Sigmoid, Silu};
 
     /// Plans of earlier versions, in which each activation had its own kernel types, stay readable.
     #[test]
-    fn activation_kernels_are_stored_as_their_name() {
-        let kernels: [(Kernel, &str); 4] = [
-            (ActivationForward(Gelu).into(), "gelu_forward"),
-            (ActivationBackward(Gelu).into(), "gelu_backward"),
-            (ActivationForward(Silu).into(), "silu_forward"),
-            (ActivationBackward(Sigmoid).into(), "sigmoid_backward"),
+    fn kernels_without_attributes_are_stored_as_their_name() {
+        let kernels: [(Kernel, &str); 7] = [
+            (ActivationForward(Gelu.into()).into(), "gelu_forward"),
+            (ActivationBackward(Gelu.into()).into(), "gelu_backward"),
+            (ActivationForward(HardSigmoid::default().into()).into(), "hard_sigmoid_forward"),
+            (ActivationBackward(HardSigmoid::default().into()).into(), "hard_sigmoid_backward"),
+            (ActivationForward(HardSwish.into()).into(), "hard_swish_forward"),
+            (ActivationForward(Silu.into()).into(), "silu_forward"),
+            (ActivationBackward(Sigmoid.into()).into(), "sigmoid_backward"),
         ];
         for (kernel, name) in kernels {
             let text = format!("{{\"{name}\":null}}");
@@ -157,5 +165,19 @@ mod tests {
             assert_eq!(serde_json::from_str::<Kernel>(&text).unwrap(), kernel);
             assert_eq!(kernel.name(), name);
         }
+    }
+
+    #[test]
+    fn kernels_with_attributes_survive_a_round_trip() {
+        for activation in Activation::examples() {
+            let kernels: [Kernel; 2] =
+                [ActivationForward(activation).into(), ActivationBackward(activation).into()];
+            for kernel in kernels {
+                let text = serde_json::to_string(&kernel).unwrap();
+                assert_eq!(serde_json::from_str::<Kernel>(&text).unwrap(), kernel, "{text}");
+            }
+        }
+        let leaky = Kernel::from(ActivationForward(LeakyRelu { alpha: 0.25 }.into()));
+        assert_eq!(serde_json::to_string(&leaky).unwrap(), "{\"leaky_relu_forward\":{\"alpha\":0.25}}");
     }
 }

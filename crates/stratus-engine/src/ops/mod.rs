@@ -30,6 +30,7 @@ mod loss_scale;
 mod max_pool2d;
 mod pixel_loss;
 mod pixels;
+mod prelu;
 mod relu;
 mod resize;
 mod scale;
@@ -38,11 +39,7 @@ mod stage_transfer;
 mod stem;
 mod tree_sum;
 
-pub use activation::{
-    Activation, ActivationBackward, ActivationForward, GeluBackward, GeluForward, HardSigmoidBackward,
-    HardSigmoidForward, HardSwishBackward, HardSwishForward, SigmoidBackward, SigmoidForward, SiluBackward,
-    SiluForward,
-};
+pub use activation::{ActivationBackward, ActivationForward};
 pub use adaptive::{Adaptive, AdaptiveUpdate};
 pub use add::AddForward;
 pub use avg_pool2d::{AvgPoolBackward, AvgPoolForward, AvgPooling, PoolRange};
@@ -76,6 +73,7 @@ pub use loss_scale::{
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS_FIELDS, PixelCrossEntropy};
 pub use pixels::{MAX_IMAGE_CHANNELS, NormalisePixels};
+pub use prelu::{PreluBackward, PreluForward, PreluGradient};
 pub use relu::{ReluBackward, ReluForward};
 pub use resize::{Bilinear, ResizeBackward, ResizeForward, Taps};
 pub use scale::Scale;
@@ -137,14 +135,14 @@ pub trait KernelSpec {
 }
 
 macro_rules! kernels {
-    ($($name:ident $(= $written:literal)?),* $(,)?) => {
+    ($($(#[$serde:meta])* $name:ident),* $(,)?) => {
         /// The computation of a step, with its attributes.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Kernel {
             $(
                 #[doc = concat!("See [`", stringify!($name), "`].")]
-                $(#[serde(rename = $written)])?
+                $(#[$serde])*
                 $name($name),
             )*
         }
@@ -178,8 +176,8 @@ macro_rules! kernels {
     };
 }
 
-/// Calls a macro with the names of all kernels, separated by commas. A name is followed by `= "…"` if plans
-/// store it under another name. Backends generate their dispatch from it.
+/// Calls a macro with the names of all kernels, separated by commas. Attributes before a name say how plans
+/// store it. Backends generate their dispatch from it.
 #[macro_export]
 macro_rules! with_kernels {
     ($callback:ident) => {
@@ -190,7 +188,7 @@ macro_rules! with_kernels {
             AddForward,
             AddTiles,
             AdjustLossScale,
-            AllReduceBucket = "exchange_sums",
+            #[serde(rename = "exchange_sums")] AllReduceBucket,
             AvgPoolBackward,
             AvgPoolForward,
             BatchNormAddApply,
@@ -218,12 +216,6 @@ macro_rules! with_kernels {
             EmaUpdate,
             FindOverflow,
             Flatten,
-            GeluBackward,
-            GeluForward,
-            HardSigmoidBackward,
-            HardSigmoidForward,
-            HardSwishBackward,
-            HardSwishForward,
             JoinWeights,
             LayerNormBackward,
             LayerNormForward,
@@ -240,28 +232,30 @@ macro_rules! with_kernels {
             MaxPoolForward,
             NormalisePixels,
             PixelCrossEntropy,
+            PreluBackward,
+            PreluForward,
+            PreluGradient,
             ReluBackward,
             ReluForward,
             ResizeBackward,
             ResizeForward,
             Scale,
-            ScatterChannels = "place_channels",
+            #[serde(rename = "place_channels")] ScatterChannels,
             SelectChannels,
             Reorder,
             SgdUpdate,
-            SigmoidBackward,
-            SigmoidForward,
-            SiluBackward,
-            SiluForward,
             SoftmaxCrossEntropy,
             SplitGradient,
-            StageTransfer = "transfer",
+            #[serde(rename = "transfer")] StageTransfer,
             StemApply,
             StemGradients,
             StemInference,
             StemStatistics,
             SumOfSquares,
-            TreeSum = "add_parts",
+            #[serde(rename = "add_parts")] TreeSum,
+            // Their names depend on the activation. Untagged kernels are last, as serde requires.
+            #[serde(untagged)] ActivationBackward,
+            #[serde(untagged)] ActivationForward,
         }
     };
 }
@@ -271,6 +265,7 @@ with_kernels!(kernels);
 /// Adds the forward steps of a node.
 pub(crate) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
     match &node.op {
+        Op::Activation(op) => activation::lower(*op, node, lowering),
         Op::AdaptiveAvgPool2d(op) => avg_pool2d::lower(AvgPooling::Bins(*op), node, lowering),
         Op::AvgPool2d(op) => avg_pool2d::lower(AvgPooling::Windows(*op), node, lowering),
         Op::Add(_) => add::lower(node, lowering),
@@ -286,21 +281,17 @@ pub(crate) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineEr
         // Memory does not change: readers of a flattened value take the feature map in its layout. The logits
         // of a loss are a matrix: `lower` adds a step.
         Op::Flatten(_) => lowering.alias(node),
-        Op::Gelu(op) => activation::lower(*op, node, lowering),
-        Op::HardSigmoid(op) => activation::lower(*op, node, lowering),
-        Op::HardSwish(op) => activation::lower(*op, node, lowering),
         Op::LayerNorm2d(op) => layer_norm::lower(op, node, lowering),
         Op::LayerScale(_) => layer_scale::lower(node, lowering),
         Op::Linear(op) => linear::lower(op, node, lowering),
         Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, lowering),
         Op::MaxPool2d(op) => max_pool2d::lower(op, node, lowering),
         Op::PointwiseLinear(op) => conv2d::lower(&op.conv(), node, lowering),
+        Op::Prelu(_) => prelu::lower(node, lowering),
         Op::Relu(_) => relu::lower(None, node, lowering),
         Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, lowering),
         Op::Resize(op) => resize::lower(op, node, lowering),
         Op::Scale(op) => scale::lower(op, node, lowering),
-        Op::Sigmoid(op) => activation::lower(*op, node, lowering),
-        Op::Silu(op) => activation::lower(*op, node, lowering),
         Op::StochasticDepth(op) => dropout2d::lower_stochastic_depth(op, node, lowering),
     }
 }

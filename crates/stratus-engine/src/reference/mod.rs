@@ -21,8 +21,6 @@ mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;
-mod gelu;
-mod hard_sigmoid;
 mod joined;
 mod layer_norm;
 mod layer_scale;
@@ -34,11 +32,11 @@ mod loss_scale;
 mod max_pool2d;
 mod pixel_loss;
 mod pixels;
+mod prelu;
 mod relu;
 mod resize;
 mod scale;
 mod sgd;
-mod sigmoid;
 mod stage_transfer;
 mod stem;
 mod tensor;
@@ -70,89 +68,18 @@ trait ReferenceKernel: Send {
     fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], tile: Tile) -> Result<(), String>;
 }
 
-/// The implementation of a kernel.
-fn reference(kernel: &Kernel) -> Box<dyn ReferenceKernel> {
-    match kernel {
-        Kernel::Accumulate(kernel) => Box::new(*kernel),
-        Kernel::AdaptiveUpdate(kernel) => Box::new(*kernel),
-        Kernel::AddBias(kernel) => Box::new(*kernel),
-        Kernel::AddForward(kernel) => Box::new(*kernel),
-        Kernel::TreeSum(kernel) => Box::new(*kernel),
-        Kernel::AddTiles(kernel) => Box::new(*kernel),
-        Kernel::AdjustLossScale(kernel) => Box::new(*kernel),
-        Kernel::AvgPoolBackward(kernel) => Box::new(*kernel),
-        Kernel::AvgPoolForward(kernel) => Box::new(*kernel),
-        Kernel::BatchNormAddApply(kernel) => Box::new(*kernel),
-        Kernel::BatchNormAddReluGradients(kernel) => Box::new(*kernel),
-        Kernel::BatchNormApply(kernel) => Box::new(*kernel),
-        Kernel::BatchNormBackwardData(kernel) => Box::new(*kernel),
-        Kernel::BatchNormGradients(kernel) => Box::new(*kernel),
-        Kernel::BatchNormInference(kernel) => Box::new(*kernel),
-        Kernel::BatchNormInferenceBackward(kernel) => Box::new(*kernel),
-        Kernel::BatchNormStatistics(kernel) => Box::new(*kernel),
-        Kernel::BiasGradient(kernel) => Box::new(*kernel),
-        Kernel::ChannelScale(kernel) => Box::new(*kernel),
-        Kernel::ChannelScaleGradient(kernel) => Box::new(*kernel),
-        Kernel::ClipFactor(kernel) => Box::new(*kernel),
-        Kernel::ClipGradient(kernel) => Box::new(*kernel),
-        Kernel::ConcatBackward(kernel) => Box::new(*kernel),
-        Kernel::ConcatForward(kernel) => Box::new(*kernel),
-        Kernel::Conv2dBackwardData(kernel) => Box::new(*kernel),
-        Kernel::Conv2dBackwardWeights(kernel) => Box::new(*kernel),
-        Kernel::Conv2dForward(kernel) => Box::new(*kernel),
-        Kernel::Convert(kernel) => Box::new(*kernel),
-        Kernel::CountLabels(kernel) => Box::new(*kernel),
-        Kernel::Dropout(kernel) => Box::new(*kernel),
-        Kernel::Dropout2d(kernel) => Box::new(*kernel),
-        Kernel::EmaUpdate(kernel) => Box::new(*kernel),
-        Kernel::AllReduceBucket(kernel) => Box::new(*kernel),
-        Kernel::FindOverflow(kernel) => Box::new(*kernel),
-        Kernel::Flatten(kernel) => Box::new(*kernel),
-        Kernel::GeluBackward(kernel) => Box::new(*kernel),
-        Kernel::GeluForward(kernel) => Box::new(*kernel),
-        Kernel::HardSigmoidBackward(kernel) => Box::new(*kernel),
-        Kernel::HardSigmoidForward(kernel) => Box::new(*kernel),
-        Kernel::HardSwishBackward(kernel) => Box::new(*kernel),
-        Kernel::HardSwishForward(kernel) => Box::new(*kernel),
-        Kernel::JoinWeights(kernel) => Box::new(*kernel),
-        Kernel::LayerNormBackward(kernel) => Box::new(*kernel),
-        Kernel::LayerNormForward(kernel) => Box::new(*kernel),
-        Kernel::LayerNormGradients(kernel) => Box::new(*kernel),
-        Kernel::LayerScale(kernel) => Box::new(*kernel),
-        Kernel::LayerScaleGradient(kernel) => Box::new(*kernel),
-        Kernel::LinearBackwardData(kernel) => Box::new(*kernel),
-        Kernel::LinearBackwardWeights(kernel) => Box::new(*kernel),
-        Kernel::LinearForward(kernel) => Box::new(*kernel),
-        Kernel::LinearUpdate(kernel) => Box::new(*kernel),
-        Kernel::LrnBackward(kernel) => Box::new(*kernel),
-        Kernel::LrnForward(kernel) => Box::new(*kernel),
-        Kernel::MaxPoolBackward(kernel) => Box::new(*kernel),
-        Kernel::MaxPoolForward(kernel) => Box::new(*kernel),
-        Kernel::NormalisePixels(kernel) => Box::new(*kernel),
-        Kernel::PixelCrossEntropy(kernel) => Box::new(*kernel),
-        Kernel::ScatterChannels(kernel) => Box::new(*kernel),
-        Kernel::ReluBackward(kernel) => Box::new(*kernel),
-        Kernel::ReluForward(kernel) => Box::new(*kernel),
-        Kernel::ResizeBackward(kernel) => Box::new(*kernel),
-        Kernel::ResizeForward(kernel) => Box::new(*kernel),
-        Kernel::Scale(kernel) => Box::new(*kernel),
-        Kernel::SelectChannels(kernel) => Box::new(*kernel),
-        Kernel::Reorder(kernel) => Box::new(*kernel),
-        Kernel::SgdUpdate(kernel) => Box::new(*kernel),
-        Kernel::SigmoidBackward(kernel) => Box::new(*kernel),
-        Kernel::SigmoidForward(kernel) => Box::new(*kernel),
-        Kernel::SiluBackward(kernel) => Box::new(*kernel),
-        Kernel::SiluForward(kernel) => Box::new(*kernel),
-        Kernel::SoftmaxCrossEntropy(kernel) => Box::new(*kernel),
-        Kernel::SplitGradient(kernel) => Box::new(*kernel),
-        Kernel::StemApply(kernel) => Box::new(*kernel),
-        Kernel::StemGradients(kernel) => Box::new(*kernel),
-        Kernel::StemInference(kernel) => Box::new(*kernel),
-        Kernel::StemStatistics(kernel) => Box::new(*kernel),
-        Kernel::SumOfSquares(kernel) => Box::new(*kernel),
-        Kernel::StageTransfer(kernel) => Box::new(*kernel),
-    }
+macro_rules! dispatch {
+    ($($(#[$serde:meta])* $name:ident),* $(,)?) => {
+        /// The implementation of a kernel.
+        fn reference(kernel: &Kernel) -> Box<dyn ReferenceKernel> {
+            match kernel {
+                $(Kernel::$name(kernel) => Box::new(*kernel),)*
+            }
+        }
+    };
 }
+
+crate::with_kernels!(dispatch);
 
 impl Backend for ReferenceBackend {
     fn name(&self) -> &'static str {

@@ -119,19 +119,16 @@ fn check_case(case: &Case, into: &mut CheckCounts) -> bool {
     let differentiable = match &case.kernel {
         // The first input is `x` for a transposed convolution, but not for a convolution's gradient.
         Kernel::Conv2dForward(_) | Kernel::Conv2dBackwardData(_) => case.inputs[0].name == "x",
-        Kernel::BatchNormAddApply(_)
+        Kernel::ActivationForward(_)
+        | Kernel::BatchNormAddApply(_)
         | Kernel::JoinWeights(_)
         | Kernel::AvgPoolForward(_)
         | Kernel::ChannelScale(_)
         | Kernel::SelectChannels(_)
-        | Kernel::GeluForward(_)
-        | Kernel::HardSigmoidForward(_)
-        | Kernel::HardSwishForward(_)
+        | Kernel::PreluForward(_)
         | Kernel::ReluForward(_)
         | Kernel::ResizeForward(_)
         | Kernel::Scale(_)
-        | Kernel::SigmoidForward(_)
-        | Kernel::SiluForward(_)
         | Kernel::LayerScale(_)
         | Kernel::LrnForward(_)
         | Kernel::AddForward(_)
@@ -151,7 +148,8 @@ fn check_case(case: &Case, into: &mut CheckCounts) -> bool {
         // The gradient of a channel slice is written in slices, which tests of whole networks check.
         Kernel::BatchNormApply(norm) => norm.offsets.x.is_none(),
         // Gradients.
-        Kernel::AvgPoolBackward(_)
+        Kernel::ActivationBackward(_)
+        | Kernel::AvgPoolBackward(_)
         | Kernel::BatchNormAddReluGradients(_)
         | Kernel::BatchNormBackwardData(_)
         | Kernel::BatchNormGradients(_)
@@ -161,9 +159,6 @@ fn check_case(case: &Case, into: &mut CheckCounts) -> bool {
         | Kernel::ClipGradient(_)
         | Kernel::ConcatBackward(_)
         | Kernel::Conv2dBackwardWeights(_)
-        | Kernel::GeluBackward(_)
-        | Kernel::HardSigmoidBackward(_)
-        | Kernel::HardSwishBackward(_)
         | Kernel::LayerNormBackward(_)
         | Kernel::LayerNormGradients(_)
         | Kernel::LayerScaleGradient(_)
@@ -171,10 +166,10 @@ fn check_case(case: &Case, into: &mut CheckCounts) -> bool {
         | Kernel::LinearBackwardWeights(_)
         | Kernel::LrnBackward(_)
         | Kernel::MaxPoolBackward(_)
+        | Kernel::PreluBackward(_)
+        | Kernel::PreluGradient(_)
         | Kernel::ReluBackward(_)
         | Kernel::ResizeBackward(_)
-        | Kernel::SigmoidBackward(_)
-        | Kernel::SiluBackward(_)
         | Kernel::SplitGradient(_)
         | Kernel::StemGradients(_) => false,
         // Updates, and sums over parts, tiles and workers.

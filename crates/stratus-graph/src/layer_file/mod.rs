@@ -12,7 +12,7 @@ pub(crate) use write::AttributeWriter;
 pub use write::write;
 
 use crate::ops::DECLARATIONS;
-use crate::{Graph, GraphBuilder, GraphError, Initialisation, Op, Shape, TensorId};
+use crate::{Graph, GraphBuilder, GraphError, Initialisation, Op, Operation, Shape, TensorId};
 use std::collections::HashMap;
 use std::fmt;
 use stratus_base::{did_you_mean, nearest};
@@ -174,6 +174,21 @@ fn truncated(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
+/// The names of all operations, sorted.
+pub fn operation_names() -> impl Iterator<Item = &'static str> + Clone {
+    DECLARATIONS.iter().map(|declaration| declaration.name)
+}
+
+/// The table of operations in `docs/layer-file.md`.
+#[must_use]
+pub fn operations_table() -> String {
+    let rows = DECLARATIONS.iter().map(|op| format!("| `{}` {}\n", op.name, (op.row)()));
+    format!(
+        "| operation | attributes (default) | input and output |\n|---|---|---|\n{}",
+        rows.collect::<String>()
+    )
+}
+
 /// Parses a layer file.
 ///
 /// # Errors
@@ -257,7 +272,7 @@ fn add<'a>(
     let located = |error| location.error(error);
     let op = attributes.string("op").map_err(located)?;
     let op = op.ok_or(AttributeError::Missing("op")).map_err(located)?;
-    let names = DECLARATIONS.iter().map(|declaration| declaration.name);
+    let names = operation_names();
     let Some(declaration) = DECLARATIONS.iter().find(|declaration| declaration.name == op) else {
         return Err(LayerFileError::UnknownOperation {
             location,
@@ -291,13 +306,7 @@ fn initial(
     attributes: &Attributes<'_>,
     op: &Op,
 ) -> Result<Vec<(&'static str, Initialisation)>, AttributeError> {
-    let fan_out = match op {
-        Op::Conv2d(conv) => conv.fan_out(),
-        Op::ConvTranspose2d(conv) => conv.transposed().fan_out(),
-        Op::Linear(linear) => linear.out_features,
-        Op::PointwiseLinear(linear) => linear.out_channels,
-        _ => 1,
-    };
+    let fan_out = op.fan_out().unwrap_or(1);
     let mut initial = Vec::new();
     let convolution = if let Op::Conv2d(conv) = op { Some(conv) } else { None };
     for (parameter, key, convolution) in [("weight", "weight_init", convolution), ("bias", "bias_init", None)]

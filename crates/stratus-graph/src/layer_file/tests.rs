@@ -4,6 +4,7 @@ use super::*;
 use crate::ParameterKind;
 use crate::ops::{Conv2d, Linear};
 use proptest::prelude::*;
+use std::path::Path;
 
 const EXAMPLE: &str = include_str!("../../../../docs/examples/small.toml");
 const PAGE: &str = include_str!("../../../../docs/layer-file.md");
@@ -83,7 +84,7 @@ fn extent(graph: &Graph, layer: &str) -> usize {
 
 #[test]
 fn documentation_names_every_operation_and_attribute() {
-    for declaration in DECLARATIONS {
+    for declaration in DECLARATIONS.iter() {
         let row = PAGE.lines().find(|line| line.starts_with(&format!("| `{}` |", declaration.name)));
         let row = row.unwrap_or_else(|| panic!("no row for {}", declaration.name));
         for key in declaration.keys {
@@ -94,6 +95,12 @@ fn documentation_names_every_operation_and_attribute() {
         assert!(PAGE.contains(&format!("| `{key}` |")), "{key}");
     }
     assert!(PAGE.contains(&format!("{MAX_FILE_BYTES} bytes")) && PAGE.contains("10,000 layers"));
+}
+
+#[test]
+fn documentation_lists_the_operations() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/layer-file.md");
+    stratus_testing::page::expect_table(&page, &operations_table());
 }
 
 #[test]
@@ -186,14 +193,12 @@ fn resize_accepts_a_size_a_scale_or_another_map() {
 
 #[test]
 fn errors_suggest_the_nearest_name() {
+    let names: Vec<&str> = operation_names().collect();
+    assert!(names.is_sorted() && names.contains(&"conv2d") && names.contains(&"gelu"), "{names:?}");
+    let names = names.join(", ");
     assert_eq!(
         message("|name = 'a'; op = 'conv2'"),
-        "layer `a`: unknown operation `conv2`, did you mean `conv2d`?; available: adaptive_avg_pool2d, \
-         add, avg_pool2d, \
-         batch_norm2d, channel_scale, channel_shuffle, channel_slice, concat, conv2d, conv_transpose2d, \
-         dropout, dropout2d, flatten, gelu, \
-         hard_sigmoid, hard_swish, layer_norm2d, layer_scale, linear, local_response_norm, max_pool2d, \
-         pointwise_linear, relu, relu6, resize, scale, sigmoid, silu, stochastic_depth"
+        format!("layer `a`: unknown operation `conv2`, did you mean `conv2d`?; available: {names}")
     );
     assert_eq!(
         message("|name = 'a'; op = 'max_pool2d'; kernal = 3"),

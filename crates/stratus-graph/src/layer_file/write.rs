@@ -1,7 +1,7 @@
 //! Writes networks as layer files.
 
 use super::{INPUT, LayerFileError, MAX_FILE_BYTES, MAX_LAYERS, parse};
-use crate::{Graph, Initialisation, Node, Op, Operation};
+use crate::{Graph, Initialisation, Node, Operation};
 use std::fmt::Write;
 
 /// Writes the attributes of a layer as lines of its file.
@@ -121,13 +121,7 @@ pub fn write(graph: &Graph) -> Result<String, LayerFileError> {
 
 /// The initialisations that differ from the operation's defaults.
 fn initial(graph: &Graph, node: &Node, to: &mut AttributeWriter) {
-    let kaiming = match &node.op {
-        Op::Conv2d(conv) => Some(Initialisation::kaiming_normal(conv.fan_out())),
-        Op::ConvTranspose2d(conv) => Some(Initialisation::kaiming_normal(conv.transposed().fan_out())),
-        Op::Linear(linear) => Some(Initialisation::kaiming_normal(linear.out_features)),
-        Op::PointwiseLinear(linear) => Some(Initialisation::kaiming_normal(linear.out_channels)),
-        _ => None,
-    };
+    let kaiming = node.op.fan_out().map(Initialisation::kaiming_normal);
     for (spec, id) in node.op.parameters().iter().zip(&node.parameters) {
         let found = graph.parameters[id.0].initialisation;
         if found == spec.initialisation {

@@ -51,6 +51,10 @@ impl Operation for AdaptiveAvgPool2d {
         Ok(Shape::image(channels, bins_down, bins_across))
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     /// An addition for every pixel of every bin, and a division for every bin.
     fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64 {
         let Some(Ok([_, height, width])) = inputs.first().map(|input| input.as_image()) else { return 0 };
@@ -69,6 +73,8 @@ impl Operation for AdaptiveAvgPool2d {
 impl LayerFileOp for AdaptiveAvgPool2d {
     const NAME: &'static str = "adaptive_avg_pool2d";
     const KEYS: &'static [&'static str] = &["output"];
+    const ATTRIBUTES: &'static str = "`output` pair";
+    const SHAPES: &'static str = "image to image of that height and width; 1 is the mean of each channel";
 
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self { output: attributes.required_pair("output")? })

@@ -23,6 +23,10 @@ impl Operation for Add {
         }
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         output.elements() as u64
     }
@@ -30,6 +34,7 @@ impl Operation for Add {
 
 impl LayerFileOp for Add {
     const NAME: &'static str = "add";
+    const SHAPES: &'static str = "two of equal shape to their sum";
 
     fn from_attributes(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self)

@@ -55,6 +55,10 @@ impl Operation for AvgPool2d {
         map_spatial("avg_pool2d", inputs, |size| self.output_size(size))
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         pooling_flops(self.kernel, output)
     }
@@ -71,6 +75,9 @@ impl Operation for AvgPool2d {
 impl LayerFileOp for AvgPool2d {
     const NAME: &'static str = "avg_pool2d";
     const KEYS: &'static [&'static str] = &["kernel", "stride", "padding", "count_include_pad"];
+    const ATTRIBUTES: &'static str = "`kernel` pair, `stride` pair (as `kernel`), `padding` pair (0), \
+        `count_include_pad` (true)";
+    const SHAPES: &'static str = "image to image; with `count_include_pad` padding counts as zeros";
 
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let kernel = attributes.required_pair("kernel")?;

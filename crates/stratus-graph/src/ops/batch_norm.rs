@@ -99,6 +99,8 @@ impl Operation for BatchNorm2d {
 impl LayerFileOp for BatchNorm2d {
     const NAME: &'static str = "batch_norm2d";
     const KEYS: &'static [&'static str] = &["epsilon", "momentum"];
+    const ATTRIBUTES: &'static str = "`epsilon` (0.00001), `momentum` (0.1)";
+    const SHAPES: &'static str = "image or vector, shape unchanged; initial weight 1, bias 0";
 
     fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let default = Self::new(input_channels(inputs));

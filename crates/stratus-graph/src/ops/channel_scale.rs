@@ -31,6 +31,10 @@ impl Operation for ChannelScale {
         Ok((*x).clone())
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         output.elements() as u64
     }
@@ -38,6 +42,8 @@ impl Operation for ChannelScale {
 
 impl LayerFileOp for ChannelScale {
     const NAME: &'static str = "channel_scale";
+    const SHAPES: &'static str = "an image and one of `C`×1×1 to the first, each channel times its factor: \
+        squeeze-and-excitation";
 
     fn from_attributes(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self)

@@ -32,6 +32,10 @@ impl Operation for ChannelShuffle {
         Ok(input.clone())
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     /// Nothing is computed.
     fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
         0
@@ -45,6 +49,9 @@ impl Operation for ChannelShuffle {
 impl LayerFileOp for ChannelShuffle {
     const NAME: &'static str = "channel_shuffle";
     const KEYS: &'static [&'static str] = &["groups"];
+    const ATTRIBUTES: &'static str = "`groups`: a divisor of the channels";
+    const SHAPES: &'static str = "image, shape unchanged; first the first channel of each group, \
+        then the second of each, and so on";
 
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self { groups: attributes.required_count("groups")? })

@@ -32,6 +32,10 @@ impl Operation for ChannelSlice {
         Ok(Shape::image(self.channels, height, width))
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     /// Nothing is computed.
     fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
         0
@@ -45,6 +49,8 @@ impl Operation for ChannelSlice {
 impl LayerFileOp for ChannelSlice {
     const NAME: &'static str = "channel_slice";
     const KEYS: &'static [&'static str] = &["first", "channels"];
+    const ATTRIBUTES: &'static str = "`first` (0), `channels`";
+    const SHAPES: &'static str = "image to image of `channels` channels, starting with the channel `first`";
 
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let first = attributes.offset("first")?.unwrap_or(0);

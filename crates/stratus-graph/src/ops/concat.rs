@@ -31,6 +31,10 @@ impl Operation for Concat {
         Ok(Shape::image(sum, height, width))
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
         0
     }
@@ -38,6 +42,7 @@ impl Operation for Concat {
 
 impl LayerFileOp for Concat {
     const NAME: &'static str = "concat";
+    const SHAPES: &'static str = "two images or more of equal height and width, joined along the channels";
 
     fn from_attributes(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self)

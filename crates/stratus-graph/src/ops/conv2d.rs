@@ -156,6 +156,10 @@ impl Operation for Conv2d {
         parameters
     }
 
+    fn fan_out(&self) -> Option<usize> {
+        Some(Self::fan_out(self))
+    }
+
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         let taps = Shape(self.weight_shape()[1..].to_vec()).elements() as u64;
         (output.elements() as u64).saturating_mul(taps.saturating_mul(2).saturating_add(u64::from(self.bias)))
@@ -183,6 +187,10 @@ impl LayerFileOp for Conv2d {
     const NAME: &'static str = "conv2d";
     const KEYS: &'static [&'static str] =
         &["out_channels", "kernel", "stride", "padding", "padding_after", "dilation", "groups", "bias"];
+    const ATTRIBUTES: &'static str = "`out_channels`, `kernel` pair, `stride` pair (1), `padding` pair \
+        (0), `padding_after` pair: bottom and right (as `padding`), `dilation` pair (1), `groups` (1), \
+        `bias` (true)";
+    const SHAPES: &'static str = "image to image; initial weight and bias uniform within ±1 / sqrt(fan-in)";
 
     fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let padding_before = attributes.padding("padding")?.unwrap_or_default();

@@ -176,6 +176,10 @@ impl Operation for ConvTranspose2d {
         parameters
     }
 
+    fn fan_out(&self) -> Option<usize> {
+        Some(self.transposed().fan_out())
+    }
+
     fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64 {
         let taps = Shape(self.weight_shape()[1..].to_vec()).elements() as u64;
         let read = inputs.first().map_or(0, |input| input.elements() as u64);
@@ -205,6 +209,13 @@ impl LayerFileOp for ConvTranspose2d {
         "groups",
         "bias",
     ];
+    const ATTRIBUTES: &'static str = "`out_channels`, `kernel` pair, `stride` pair (1), `padding` pair \
+        (0) and `padding_after` pair (as `padding`): pixels cut off the output, `output_padding` pair \
+        (0): additional output pixels at the bottom and right, less than the stride, `dilation` pair \
+        (1), `groups` (1), `bias` (true)";
+    const SHAPES: &'static str = "image to image of `(size - 1) stride + dilation (kernel - 1) + 1 + \
+        output_padding - padding - padding_after`; the weight is `[in, out / groups, height, width]`; \
+        initial weight and bias uniform within ±1 / sqrt(out / groups × kernel height × kernel width)";
 
     fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let padding_before = attributes.padding("padding")?.unwrap_or_default();

@@ -18,6 +18,10 @@ impl Operation for Flatten {
         Ok(Shape::vector(single_input("flatten", inputs)?.elements()))
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
         0
     }
@@ -25,6 +29,7 @@ impl Operation for Flatten {
 
 impl LayerFileOp for Flatten {
     const NAME: &'static str = "flatten";
+    const SHAPES: &'static str = "image to vector";
 
     fn from_attributes(_attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self)

@@ -70,6 +70,9 @@ impl Operation for LayerNorm2d {
 impl LayerFileOp for LayerNorm2d {
     const NAME: &'static str = "layer_norm2d";
     const KEYS: &'static [&'static str] = &["epsilon"];
+    const ATTRIBUTES: &'static str = "`epsilon` (1e-5)";
+    const SHAPES: &'static str = "image, shape unchanged; each pixel's channels are normalised, then \
+        times a weight and plus a bias for each channel";
 
     fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let default = Self::new(input_channels(inputs));

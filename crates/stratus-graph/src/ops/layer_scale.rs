@@ -64,6 +64,9 @@ impl Operation for LayerScale {
 impl LayerFileOp for LayerScale {
     const NAME: &'static str = "layer_scale";
     const KEYS: &'static [&'static str] = &["initial"];
+    const ATTRIBUTES: &'static str = "`initial` (1e-6)";
+    const SHAPES: &'static str = "image, shape unchanged; each channel times a trained factor, a \
+        parameter `[C, 1, 1]` called `layer_scale`";
 
     fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let default = Self::new(input_channels(inputs));

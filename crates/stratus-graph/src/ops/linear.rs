@@ -71,6 +71,10 @@ impl Operation for Linear {
         parameters
     }
 
+    fn fan_out(&self) -> Option<usize> {
+        Some(self.out_features)
+    }
+
     fn forward_flops(&self, _inputs: &[&Shape], _output: &Shape) -> u64 {
         let each = (self.in_features as u64).saturating_mul(2).saturating_add(u64::from(self.bias));
         (self.out_features as u64).saturating_mul(each)
@@ -80,6 +84,8 @@ impl Operation for Linear {
 impl LayerFileOp for Linear {
     const NAME: &'static str = "linear";
     const KEYS: &'static [&'static str] = &["out_features", "bias"];
+    const ATTRIBUTES: &'static str = "`out_features`, `bias` (true)";
+    const SHAPES: &'static str = "vector to vector; initial weight and bias uniform within ±1 / sqrt(inputs)";
 
     fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self {

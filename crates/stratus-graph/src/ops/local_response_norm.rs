@@ -59,6 +59,8 @@ impl Operation for LocalResponseNorm {
 impl LayerFileOp for LocalResponseNorm {
     const NAME: &'static str = "local_response_norm";
     const KEYS: &'static [&'static str] = &["size", "alpha", "beta", "k"];
+    const ATTRIBUTES: &'static str = "`size`, `alpha` (0.0001), `beta` (0.75), `k` (1)";
+    const SHAPES: &'static str = "image, shape unchanged; `alpha` is divided by `size`";
 
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self {

@@ -57,6 +57,10 @@ impl Operation for MaxPool2d {
         map_spatial("max_pool2d", inputs, |size| self.output_size(size))
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         pooling_flops(self.kernel, output)
     }
@@ -73,6 +77,9 @@ impl Operation for MaxPool2d {
 impl LayerFileOp for MaxPool2d {
     const NAME: &'static str = "max_pool2d";
     const KEYS: &'static [&'static str] = &["kernel", "stride", "padding", "ceil_mode"];
+    const ATTRIBUTES: &'static str =
+        "`kernel` pair, `stride` pair (as `kernel`), `padding` pair (0), `ceil_mode` (false)";
+    const SHAPES: &'static str = "image to image; with `ceil_mode` the output's size is rounded up";
 
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let kernel = attributes.required_pair("kernel")?;

@@ -1,5 +1,5 @@
 //! Operations: attributes, shape rule, parameters and cost. To add one, add a file here and a line in
-//! `operations!`.
+//! `operations!`; an activation is a row of [`activation`].
 
 mod activation;
 mod adaptive_avg_pool2d;
@@ -13,25 +13,22 @@ mod concat;
 mod conv2d;
 mod conv_transpose2d;
 mod dropout;
-mod dropout2d;
 mod flatten;
-mod gelu;
-mod hard_sigmoid;
-mod hard_swish;
 mod layer_norm2d;
 mod layer_scale;
 mod linear;
 mod local_response_norm;
 mod max_pool2d;
 mod pointwise_linear;
+mod prelu;
 mod relu;
-mod relu6;
 mod resize;
 mod scale;
-mod sigmoid;
-mod silu;
-mod stochastic_depth;
 
+pub use activation::{
+    Activation, ActivationAttributes, ActivationFunction, ActivationSpec, Elu, Gelu, HardSigmoid, HardSwish,
+    LeakyRelu, MAX_CONSTANTS, Mish, OnnxOperator, Sigmoid, Silu,
+};
 pub use adaptive_avg_pool2d::AdaptiveAvgPool2d;
 pub use add::Add;
 pub use avg_pool2d::AvgPool2d;
@@ -42,29 +39,23 @@ pub use channel_slice::ChannelSlice;
 pub use concat::Concat;
 pub use conv_transpose2d::ConvTranspose2d;
 pub use conv2d::Conv2d;
-pub use dropout::Dropout;
-pub use dropout2d::Dropout2d;
+pub use dropout::{Dropout, Dropout2d, StochasticDepth};
 pub use flatten::Flatten;
-pub use gelu::Gelu;
-pub use hard_sigmoid::HardSigmoid;
-pub use hard_swish::HardSwish;
 pub use layer_norm2d::LayerNorm2d;
 pub use layer_scale::LayerScale;
 pub use linear::Linear;
 pub use local_response_norm::LocalResponseNorm;
 pub use max_pool2d::MaxPool2d;
 pub use pointwise_linear::PointwiseLinear;
-pub use relu::Relu;
-pub use relu6::Relu6;
+pub use prelu::Prelu;
+pub use relu::{Relu, Relu6};
 pub use resize::{Resize, ResizeTo};
 pub use scale::Scale;
-pub use sigmoid::Sigmoid;
-pub use silu::Silu;
-pub use stochastic_depth::StochasticDepth;
 
 use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
 
 /// The initialisation of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -153,6 +144,17 @@ pub trait Operation {
     /// Floating-point operations of its forward pass for one sample (a multiply-add counts two).
     fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64;
 
+    /// The number of output values that each input value contributes to, for the initialisation
+    /// `"kaiming_normal"`; `None` for operations without such weights.
+    fn fan_out(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns whether no output is negative, for inputs that are never negative or not.
+    fn is_never_negative(&self, _inputs_are: bool) -> bool {
+        false
+    }
+
     /// Its attributes in short, for tables.
     fn attributes(&self) -> String {
         String::new()
@@ -167,6 +169,12 @@ pub(crate) trait LayerFileOp: Sized {
     /// The attributes it takes.
     const KEYS: &'static [&'static str] = &[];
 
+    /// The attributes with their defaults, for the page of layer files.
+    const ATTRIBUTES: &'static str = "";
+
+    /// The shapes of inputs and output and what it computes, for the page of layer files.
+    const SHAPES: &'static str;
+
     /// Builds the operation from its attributes. Sizes that follow from the inputs are not attributes.
     ///
     /// # Errors
@@ -178,10 +186,12 @@ pub(crate) trait LayerFileOp: Sized {
 }
 
 /// The items of [`LayerFileOp`] for one operation, as a value.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct OpDeclaration {
     pub(crate) name: &'static str,
     pub(crate) keys: &'static [&'static str],
+    /// Its row on the page of layer files, without its name.
+    pub(crate) row: fn() -> String,
     pub(crate) build: fn(&Attributes<'_>, &[&Shape]) -> Result<Op, AttributeError>,
 }
 
@@ -191,14 +201,6 @@ pub(crate) fn single_input<'a>(kind: &str, inputs: &[&'a Shape]) -> Result<&'a S
         [input] => Ok(input),
         _ => Err(ShapeError::new(format!("{kind}: expected 1 input, got {}", inputs.len()))),
     }
-}
-
-/// Checks a dropout probability.
-fn expect_share(p: f32) -> Result<(), ShapeError> {
-    if (0.0..1.0).contains(&p) {
-        return Ok(());
-    }
-    Err(ShapeError::new(format!("`p` must be in [0, 1), got {p}")))
 }
 
 /// The channels or features of the first input; 0 without inputs.
@@ -222,7 +224,13 @@ fn pooling_flops(kernel: [usize; 2], output: &Shape) -> u64 {
     (output.elements() as u64).saturating_mul(kernel[0].saturating_mul(kernel[1]) as u64)
 }
 
-macro_rules! operations {
+/// The cells of an operation's row on the page of layer files.
+fn page_row(attributes: &str, shapes: &str) -> String {
+    let space = if attributes.is_empty() { "" } else { " " };
+    format!("|{space}{attributes} | {shapes} |")
+}
+
+macro_rules! op_enum {
     ($($name:ident),* $(,)?) => {
         /// An operation with its attributes.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -235,13 +243,6 @@ macro_rules! operations {
                 Self::$name(operation)
             }
         })*
-
-        /// The layer file declarations of all operations.
-        pub(crate) const DECLARATIONS: &[OpDeclaration] = &[$(OpDeclaration {
-            name: $name::NAME,
-            keys: $name::KEYS,
-            build: |attributes, inputs| $name::from_attributes(attributes, inputs).map(Op::$name),
-        }),*];
 
         impl Op {
             /// Calls [`LayerFileOp::write_attributes`] of the operation.
@@ -263,10 +264,35 @@ macro_rules! operations {
             fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64 {
                 match self { $(Self::$name(operation) => operation.forward_flops(inputs, output),)* }
             }
+            fn fan_out(&self) -> Option<usize> {
+                match self { $(Self::$name(operation) => Operation::fan_out(operation),)* }
+            }
+            fn is_never_negative(&self, inputs_are: bool) -> bool {
+                match self { $(Self::$name(operation) => operation.is_never_negative(inputs_are),)* }
+            }
             fn attributes(&self) -> String {
                 match self { $(Self::$name(operation) => operation.attributes(),)* }
             }
         }
+    };
+}
+
+macro_rules! operations {
+    ($($name:ident),* $(,)?) => {
+        op_enum!(Activation, $($name),*);
+
+        /// The layer file declarations of all operations, sorted by name.
+        pub(crate) static DECLARATIONS: LazyLock<Vec<OpDeclaration>> = LazyLock::new(|| {
+            let mut declarations = vec![$(OpDeclaration {
+                name: $name::NAME,
+                keys: $name::KEYS,
+                row: || page_row($name::ATTRIBUTES, $name::SHAPES),
+                build: |attributes, inputs| $name::from_attributes(attributes, inputs).map(Op::$name),
+            }),*];
+            declarations.extend(activation::DECLARATIONS);
+            declarations.sort_by_key(|declaration| declaration.name);
+            declarations
+        });
     };
 }
 
@@ -284,21 +310,17 @@ operations!(
     Dropout,
     Dropout2d,
     Flatten,
-    Gelu,
-    HardSigmoid,
-    HardSwish,
     LayerNorm2d,
     LayerScale,
     Linear,
     LocalResponseNorm,
     MaxPool2d,
     PointwiseLinear,
+    Prelu,
     Relu,
     Relu6,
     Resize,
     Scale,
-    Sigmoid,
-    Silu,
     StochasticDepth,
 );
 
@@ -314,7 +336,7 @@ mod tests {
                 .parse()
                 .unwrap();
         let input = Shape::vector(4);
-        for declaration in DECLARATIONS {
+        for declaration in DECLARATIONS.iter() {
             let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
             assert_eq!(op.kind(), declaration.name);
         }

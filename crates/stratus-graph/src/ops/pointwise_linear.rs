@@ -50,6 +50,10 @@ impl Operation for PointwiseLinear {
         parameters
     }
 
+    fn fan_out(&self) -> Option<usize> {
+        Some(self.out_channels)
+    }
+
     fn forward_flops(&self, inputs: &[&Shape], output: &Shape) -> u64 {
         self.conv().forward_flops(inputs, output)
     }
@@ -58,6 +62,9 @@ impl Operation for PointwiseLinear {
 impl LayerFileOp for PointwiseLinear {
     const NAME: &'static str = "pointwise_linear";
     const KEYS: &'static [&'static str] = &["out_channels", "bias"];
+    const ATTRIBUTES: &'static str = "`out_channels`, `bias` (true)";
+    const SHAPES: &'static str = "image to image: a linear layer at every pixel, a 1×1 convolution \
+        whose weight is `[out, in]`";
 
     fn from_attributes(attributes: &Attributes<'_>, inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self {

@@ -108,6 +108,10 @@ impl Operation for Resize {
         Ok(Shape::image(channels, to_height, to_width))
     }
 
+    fn is_never_negative(&self, inputs_are: bool) -> bool {
+        inputs_are
+    }
+
     /// Four pixels are weighted and added.
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
         (output.elements() as u64).saturating_mul(8)
@@ -129,6 +133,10 @@ impl Operation for Resize {
 impl LayerFileOp for Resize {
     const NAME: &'static str = "resize";
     const KEYS: &'static [&'static str] = &["size", "scale", "align_corners"];
+    const ATTRIBUTES: &'static str = "`size` (pair) or `scale` (one factor, or [vertical, horizontal]); \
+        with neither, the size of the second input; `align_corners` (false)";
+    const SHAPES: &'static str = "image to image; a second image only sets height and width; \
+        bilinear, without antialiasing";
 
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let to = match (attributes.pair("size")?, attributes.factors("scale")?) {

@@ -37,6 +37,8 @@ impl Operation for Scale {
 impl LayerFileOp for Scale {
     const NAME: &'static str = "scale";
     const KEYS: &'static [&'static str] = &["factor"];
+    const ATTRIBUTES: &'static str = "`factor`";
+    const SHAPES: &'static str = "shape unchanged; every element times the factor";
 
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self { factor: attributes.number("factor")?.ok_or(AttributeError::Missing("factor"))? })

@@ -84,7 +84,7 @@ fn build(name: &str, blocks: &[Block], features: usize, config: &ModelConfig) ->
     let rescaled = |channels| scaled(channels, scaling.width, STEM_FILTERS);
     let (graph, mut x) = GraphBuilder::new(name, image(config.input));
     let mut net = NetworkBuilder { graph, conv: kaiming_fan_out, epsilon: 1e-3 };
-    let style = Style { momentum: 0.01, squeeze: Relu.into(), gate: HardSigmoid.into() };
+    let style = Style { momentum: 0.01, squeeze: Relu.into(), gate: HardSigmoid::default().into() };
     let first = Conv2d::new(config.input[0], rescaled(STEM_FILTERS), 3, 2, 1);
     x = style.unit(&mut net, "features.0", first, Some(HS.into()), x)?;
     let mut before = STEM_FILTERS;

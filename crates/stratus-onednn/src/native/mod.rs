@@ -10,9 +10,9 @@
 //! | [`resize`] | bilinear resizing |
 //! | [`few_outputs`] | matrix products over few terms |
 //! | [`elementwise`], [`dropout`], [`pixels`] | elementwise operations |
-//! | [`bias`], [`channel_scale`], [`layer_scale`], [`dropout2d`] | one constant per channel |
+//! | [`bias`], [`channel_scale`], [`layer_scale`], [`dropout2d`], [`prelu`] | one constant per channel |
 //! | [`by_channel`] | shared by these: constants per channel, sums over channels |
-//! | [`activation`] with [`gelu`], [`sigmoid`], [`hard_sigmoid`] | smooth activations |
+//! | [`activation`] | activations |
 //! | [`loss`], [`pixel_loss`], [`adaptive`] | losses, optimisers |
 //!
 //! They run on oneDNN's threads ([`threads`]) and are compiled three times, for AVX-512, AVX2 and the
@@ -32,8 +32,6 @@ pub mod dropout;
 pub mod dropout2d;
 pub mod elementwise;
 pub mod few_outputs;
-pub mod gelu;
-pub mod hard_sigmoid;
 pub mod label_counts;
 pub mod lanes;
 pub mod layer_scale;
@@ -42,10 +40,10 @@ pub mod norm;
 pub mod pixel_loss;
 pub mod pixels;
 pub mod pool;
+pub mod prelu;
 pub mod relayout;
 pub mod resize;
 pub mod rows;
-pub mod sigmoid;
 pub mod simd;
 pub mod stem;
 pub mod threads;

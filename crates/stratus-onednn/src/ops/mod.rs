@@ -35,6 +35,7 @@ mod operands;
 mod parts;
 mod pixel_loss;
 mod pixels;
+mod prelu;
 mod relu;
 mod resize;
 mod scale;
@@ -51,7 +52,7 @@ pub(crate) use crate::prepare::{CpuOp, OneDnnUse};
 use stratus_engine::Kernel;
 
 macro_rules! dispatch {
-    ($($name:ident $(= $written:literal)?),* $(,)?) => {
+    ($($(#[$serde:meta])* $name:ident),* $(,)?) => {
         /// The [`CpuOp`] implementation of a step's kernel.
         pub(crate) fn on_cpu(kernel: &Kernel) -> &dyn CpuOp {
             match kernel {

@@ -113,6 +113,8 @@ fn every_optimiser_matches_the_reference() {
          [[layer]]\nname = 'gate'\nop = 'hard_sigmoid'\n\
          [[layer]]\nname = 'scaled'\nop = 'channel_scale'\ninputs = ['silu', 'gate']\n\
          [[layer]]\nname = 'swish'\nop = 'hard_swish'\n\
+         [[layer]]\nname = 'slopes'\nop = 'prelu'\nper_channel = true\n\
+         [[layer]]\nname = 'mish'\nop = 'mish'\n\
          [[layer]]\nname = 'shuffle'\nop = 'channel_shuffle'\ngroups = 4\n\
          [[layer]]\nname = 'half'\nop = 'channel_slice'\nfirst = 10\nchannels = 19\n\
          [[layer]]\nname = 'joined'\nop = 'concat'\ninputs = ['shuffle', 'half']\n\
@@ -129,6 +131,9 @@ fn every_optimiser_matches_the_reference() {
          [[layer]]\nname = 'flatten'\nop = 'flatten'\n\
          [[layer]]\nname = 'fc1'\nop = 'linear'\nout_features = 20\n\
          [[layer]]\nname = 'gelu3'\nop = 'gelu'\n\
+         [[layer]]\nname = 'slope'\nop = 'prelu'\n\
+         [[layer]]\nname = 'elu'\nop = 'elu'\n\
+         [[layer]]\nname = 'leaky'\nop = 'leaky_relu'\nalpha = 0.2\n\
          [[layer]]\nname = 'sigmoid'\nop = 'sigmoid'\n\
          [[layer]]\nname = 'fc2'\nop = 'linear'\nout_features = 10\n",
     )

@@ -6,7 +6,8 @@ use crate::export::DOC_LAYER_SCALE;
 use crate::proto::Node;
 use crate::tensor::{Constant, Elements};
 use stratus_graph::ops::{
-    Add, ChannelScale, Conv2d, ConvTranspose2d, HardSwish, LayerScale, Linear, PointwiseLinear, Scale, Silu,
+    Activation, Add, ChannelScale, Conv2d, ConvTranspose2d, HardSigmoid, HardSwish, LayerScale, Linear,
+    PointwiseLinear, Scale, Silu,
 };
 use stratus_graph::{Op, Shape};
 
@@ -136,8 +137,10 @@ impl<'a> Importer<'a> {
         let sigmoid_of = |gate: LayerOutput, x: LayerOutput| {
             let layer = &self.layers[gate.id.checked_sub(1)?];
             let op: Op = match layer.op {
-                Op::Sigmoid(_) => Silu.into(),
-                Op::HardSigmoid(_) => HardSwish.into(),
+                Op::Activation(Activation::Sigmoid(_)) => Silu.into(),
+                Op::Activation(Activation::HardSigmoid(gate)) if gate == HardSigmoid::default() => {
+                    HardSwish.into()
+                }
                 _ => return None,
             };
             (gate.order == x.order && layer.inputs == [x.id]).then_some(op)
@@ -205,7 +208,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Converts a constant to one value per channel of a layer output.
-    fn per_channel(&self, input: LayerOutput, constant: Constant) -> ImportResult<Vec<f32>> {
+    pub(super) fn per_channel(&self, input: LayerOutput, constant: Constant) -> ImportResult<Vec<f32>> {
         let rank = self.layer_shape(input.id).0.len();
         let channels = self.layer_shape(input.id).0.first().copied().unwrap_or(0);
         let (shape, values) = floats(constant)?;

@@ -1,18 +1,17 @@
 //! Nodes that become layers, are folded into layers, or change the view of a layer's output.
 
 use super::{DimOrder, ImportError, ImportResult, Importer, LayerOutput, MAX_DIM, Value, count_first};
-use crate::export::{DOC_DROPOUT2D, DOC_POINTWISE_LINEAR, DOC_STOCHASTIC_DEPTH, HARD_SIGMOID, bins};
+use crate::export::{DOC_DROPOUT2D, DOC_POINTWISE_LINEAR, DOC_STOCHASTIC_DEPTH, bins};
 use crate::proto::Node;
 use crate::tensor::{Constant, kind};
 use stratus_graph::ops::{
-    AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Flatten, Gelu, HardSigmoid,
-    HardSwish, LayerNorm2d, Linear, LocalResponseNorm, PointwiseLinear, Relu, Relu6, Sigmoid, Silu,
-    StochasticDepth,
+    Activation, AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Flatten, Gelu,
+    LayerNorm2d, Linear, LocalResponseNorm, PointwiseLinear, Prelu, Relu, Relu6, Silu, StochasticDepth,
 };
 use stratus_graph::{Op, Shape};
 
 impl<'a> Importer<'a> {
-    /// Imports a node that depends on the images. A new operator is a line here.
+    /// Imports a node that depends on the images. A new operator is a line here, except for activations.
     pub(super) fn layer(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         match node.operator {
             "Conv" => self.conv(node),
@@ -31,9 +30,6 @@ impl<'a> Importer<'a> {
                     .into()),
                 }
             }
-            "Sigmoid" => self.elementwise(node, Sigmoid),
-            "HardSigmoid" => self.hard_sigmoid(node),
-            "HardSwish" => self.elementwise(node, HardSwish),
             "Swish" => match node.attribute("alpha").map_or(1.0, |alpha| alpha.float) {
                 1.0 => self.elementwise(node, Silu),
                 alpha => Err(format!("unsupported `alpha` {alpha}, expected 1 (SiLU)").into()),
@@ -54,6 +50,7 @@ impl<'a> Importer<'a> {
             "LayerNormalization" => self.layer_norm(node),
             "Erf" => self.erf(node),
             "LRN" => self.local_response_norm(node),
+            "PRelu" => self.prelu(node),
             "MaxPool" => self.max_pool(node),
             "AveragePool" => self.average_pool(node),
             "GlobalAveragePool" => {
@@ -82,7 +79,10 @@ impl<'a> Importer<'a> {
                 Err("supported only for shapes".into())
             }
             "Softmax" | "LogSoftmax" => Err("supported only as the last node".into()),
-            _ => Err("unsupported operator".into()),
+            operator => match activation_of(operator) {
+                Some((activation, defaults)) => self.activation(node, activation, defaults),
+                None => Err("unsupported operator".into()),
+            },
         }
     }
 
@@ -103,15 +103,38 @@ impl<'a> Importer<'a> {
         Ok(in_order(value, input.order))
     }
 
-    /// Imports a hard sigmoid, only with the parameters of PyTorch.
-    fn hard_sigmoid(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
-        let (alpha, beta) = (number("alpha", 0.2), number("beta", 0.5));
-        // Some writers round 1/6 to six digits.
-        if (alpha - HARD_SIGMOID[0]).abs() > 1e-6 || beta != HARD_SIGMOID[1] {
-            return Err(format!("unsupported `alpha` {alpha} and `beta` {beta}, expected 1/6 and 0.5").into());
-        }
-        self.elementwise(node, HardSigmoid)
+    /// Imports an activation of the table, whose attributes have ONNX's `defaults` if the node omits them.
+    fn activation(
+        &mut self,
+        node: &'a Node<'a>,
+        activation: Activation,
+        defaults: &[f32],
+    ) -> ImportResult<Value> {
+        let values = activation.attribute_names().iter().zip(defaults).zip(activation.values());
+        let read = |((name, default), own): ((&&str, &f32), f32)| {
+            let value = node.attribute(name).map_or(*default, |attribute| attribute.float);
+            // Some writers round to six digits.
+            if (value - own).abs() <= 1e-6 { own } else { value }
+        };
+        let values: Vec<f32> = values.map(read).collect();
+        self.elementwise(node, activation.with_values(&values))
+    }
+
+    /// Imports a PReLU with one slope, or one for each channel.
+    fn prelu(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let input = self.layer_input(node, 0)?;
+        let constant = self.constant(node, 1)?.ok_or("missing slope")?;
+        let slopes = match self.scalar_constant(input, &constant) {
+            Some(slope) => vec![slope],
+            None if matches!(input.order, DimOrder::ChannelsFirst | DimOrder::ChannelsLast) => {
+                self.per_channel(input, constant)?
+            }
+            None => {
+                return Err("a slope for each channel of flattened or grouped ones is not supported".into());
+            }
+        };
+        let value = self.push(node, Prelu { slopes: slopes.len() }, &[input], vec![slopes])?;
+        Ok(in_order(value, input.order))
     }
 
     /// Imports a cast. Layers compute in f32, so casts to floating-point types are ignored: a wider type
@@ -476,6 +499,14 @@ impl<'a> Importer<'a> {
         let value = self.push(node, Concat, &inputs, vec![])?;
         Ok(in_order(value, order))
     }
+}
+
+/// The activation of an operator, with ONNX's defaults of its attributes.
+fn activation_of(operator: &str) -> Option<(Activation, &'static [f32])> {
+    Activation::all().into_iter().find_map(|activation| {
+        let onnx = activation.spec().onnx.filter(|onnx| onnx.name == operator)?;
+        Some((activation, onnx.defaults))
+    })
 }
 
 /// Sets the dimension order of a value.

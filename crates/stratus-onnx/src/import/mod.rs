@@ -585,23 +585,7 @@ impl<'a> Importer<'a> {
         self.spend_elements(parameters.iter().map(Vec::len).sum())?;
         let inputs_not_negative =
             inputs.iter().all(|input| input.id > 0 && self.layers[input.id - 1].not_negative);
-        let not_negative = match &op {
-            Op::Relu(_) | Op::Relu6(_) | Op::Sigmoid(_) | Op::HardSigmoid(_) => true,
-            Op::MaxPool2d(_)
-            | Op::AvgPool2d(_)
-            | Op::AdaptiveAvgPool2d(_)
-            | Op::Dropout(_)
-            | Op::Dropout2d(_)
-            | Op::StochasticDepth(_)
-            | Op::ChannelScale(_)
-            | Op::ChannelShuffle(_)
-            | Op::ChannelSlice(_)
-            | Op::Flatten(_)
-            | Op::Resize(_)
-            | Op::Add(_)
-            | Op::Concat(_) => inputs_not_negative,
-            _ => false,
-        };
+        let not_negative = op.is_never_negative(inputs_not_negative);
         let inputs: Vec<usize> = inputs.iter().map(|input| input.id).collect();
         self.layers.push(Layer { name, op, inputs, shape, parameters, not_negative });
         Ok(LayerOutput { id: self.layers.len(), order: DimOrder::ChannelsFirst, single_use: true, pad: None })

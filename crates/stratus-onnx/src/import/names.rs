@@ -3,14 +3,16 @@
 use crate::proto::{Graph, Node};
 use crate::tensor::is_float;
 use std::collections::{HashMap, HashSet};
+use stratus_graph::ops::Activation;
 
 /// The maximum length of a name.
 const MAX_NAME_CHARS: usize = 120;
 /// The last components of parameter names.
 const PARAMETER_SUFFIXES: [&str; 6] =
     ["weight", "bias", "running_mean", "running_var", "layer_scale", "gamma"];
-/// Operators that are usually the only one of a PyTorch module, whose path is the better name.
-const MODULE_OPERATORS: [&str; 20] = [
+/// Operators that are usually the only one of a PyTorch module, whose path is the better name. Those of
+/// activations are others.
+const MODULE_OPERATORS: [&str; 17] = [
     "Conv",
     "ConvTranspose",
     "Gemm",
@@ -18,12 +20,9 @@ const MODULE_OPERATORS: [&str; 20] = [
     "BatchNormalization",
     "LayerNormalization",
     "Relu",
-    "Gelu",
-    "Sigmoid",
-    "HardSigmoid",
-    "HardSwish",
     "Swish",
     "Clip",
+    "PRelu",
     "MaxPool",
     "AveragePool",
     "GlobalAveragePool",
@@ -142,12 +141,17 @@ pub(super) fn sanitised(text: &str) -> String {
     name.trim_matches(['.', '_']).to_owned()
 }
 
+fn is_module_operator(operator: &str) -> bool {
+    let is_activation =
+        |activation: &Activation| activation.spec().onnx.is_some_and(|onnx| onnx.name == operator);
+    MODULE_OPERATORS.contains(&operator) || Activation::all().iter().any(is_activation)
+}
+
 /// The module of a node. PyTorch's exporters name nodes `/layer1/layer1.0/relu_1/Relu` or `node_relu_1`.
 fn module(node: &Node<'_>) -> String {
     let mut parts: Vec<&str> = node.name.split('/').filter(|part| !part.is_empty()).collect();
     if let [.., _, last] = parts[..]
-        && MODULE_OPERATORS
-            .contains(&last.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_'))
+        && is_module_operator(last.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_'))
     {
         parts.pop();
     }

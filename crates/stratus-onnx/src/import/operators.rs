@@ -3,6 +3,7 @@
 
 use crate::proto::{Attribute, Node};
 use stratus_base::printable;
+use stratus_graph::ops::Activation;
 
 /// An operator: its name, the first operator set of this version, its attributes with their types
 /// ([`TYPES`]), and the maximum number of inputs. A set that changes neither attributes nor inputs has no
@@ -12,7 +13,7 @@ type Signature = (&'static str, i64, &'static str, usize);
 /// Any number of inputs.
 const UNLIMITED_INPUTS: usize = usize::MAX;
 
-/// The operators, sorted by name and set, from the definitions of onnx 1.23, sets 7 to 27.
+/// The operators except activations, sorted by name and set, from the definitions of onnx 1.23, sets 7 to 27.
 #[rustfmt::skip]
 const OPERATORS: &[Signature] = &[
     ("Add", 7, "", 2),
@@ -47,8 +48,6 @@ const OPERATORS: &[Signature] = &[
     ("Gemm", 7, "alpha:f beta:f transA:i transB:i", 3),
     ("GlobalAveragePool", 7, "", 1),
     ("GlobalMaxPool", 7, "", 1),
-    ("HardSigmoid", 7, "alpha:f beta:f", 1),
-    ("HardSwish", 14, "", 1),
     ("Identity", 7, "", 1),
     ("LRN", 7, "alpha:f beta:f bias:f size:i", 1),
     ("LayerNormalization", 17, "axis:i epsilon:f stash_type:i", 3),
@@ -59,6 +58,7 @@ const OPERATORS: &[Signature] = &[
     ("MaxPool", 10, "auto_pad:s ceil_mode:i dilations:I kernel_shape:I pads:I storage_order:i strides:I", 1),
     ("Min", 7, "", UNLIMITED_INPUTS),
     ("Mul", 7, "", 2),
+    ("PRelu", 7, "", 2),
     ("Pad", 7, "mode:s pads:I value:f", 1),
     ("Pad", 11, "mode:s", 3),
     ("Pad", 18, "mode:s", 4),
@@ -74,7 +74,6 @@ const OPERATORS: &[Signature] = &[
         extrapolation_value:f keep_aspect_ratio_policy:s mode:s nearest_mode:s", 4),
     ("Shape", 7, "", 1),
     ("Shape", 15, "end:i start:i", 1),
-    ("Sigmoid", 7, "", 1),
     ("Slice", 7, "axes:I ends:I starts:I", 1),
     ("Slice", 10, "", 5),
     ("Softmax", 7, "axis:i", 1),
@@ -102,16 +101,50 @@ const TYPES: [(&str, i64, &str); 8] = [
     ("p", 11, "SPARSE_TENSOR"),
 ];
 
+/// One version of an operator.
+struct Version {
+    since: i64,
+    /// The attributes with the letters of their types.
+    attributes: Vec<(&'static str, &'static str)>,
+    max_inputs: usize,
+}
+
+impl Version {
+    /// The letter of the type of the attribute `name`.
+    fn letter(&self, name: &str) -> Option<&'static str> {
+        self.attributes.iter().find(|(known, _)| *known == name).map(|(_, letter)| *letter)
+    }
+}
+
+/// The versions of an operator, sorted by set; none if it is unknown. Activations have one version, with
+/// numbers as attributes.
+fn versions(operator: &str) -> Vec<Version> {
+    let listed = OPERATORS.iter().filter(|(name, ..)| *name == operator);
+    let listed = listed.map(|&(_, since, attributes, max_inputs)| {
+        let attributes = attributes.split_whitespace().filter_map(|pair| pair.split_once(':')).collect();
+        Version { since, attributes, max_inputs }
+    });
+    let listed: Vec<Version> = listed.collect();
+    if !listed.is_empty() {
+        return listed;
+    }
+    let version = |activation: Activation| {
+        let onnx = activation.spec().onnx.filter(|onnx| onnx.name == operator)?;
+        let attributes = activation.attribute_names().iter().map(|name| (*name, "f")).collect();
+        Some(Version { since: onnx.since, attributes, max_inputs: 1 })
+    };
+    Activation::all().into_iter().filter_map(version).collect()
+}
+
 /// Checks that the attributes and inputs of a node are those of its operator in this operator set. Unknown
 /// operators pass.
 ///
 /// # Errors
 /// If an attribute or input is unsupported.
 pub(super) fn check(node: &Node<'_>, opset: i64) -> Result<(), String> {
-    let versions = || OPERATORS.iter().filter(|(name, ..)| *name == node.operator);
-    let Some((_, first, ..)) = versions().next() else { return Ok(()) };
-    let Some((_, _, known, max_inputs)) = versions().take_while(|(_, since, ..)| *since <= opset).last()
-    else {
+    let versions = versions(node.operator);
+    let Some(Version { since: first, .. }) = versions.first() else { return Ok(()) };
+    let Some(version) = versions.iter().take_while(|version| version.since <= opset).last() else {
         return Err(format!(
             "needs opset {first}, the model uses {opset}: export it with a later operator set"
         ));
@@ -124,9 +157,9 @@ pub(super) fn check(node: &Node<'_>, opset: i64) -> Result<(), String> {
         if attribute.is_reference {
             return Err(format!("attribute `{name}` refers to the enclosing function: inline the function"));
         }
-        let Some(letter) = letter(known, attribute.name) else {
+        let Some(letter) = version.letter(attribute.name) else {
             let value = display_value(attribute);
-            return Err(if versions().any(|(_, _, known, _)| letter(known, attribute.name).is_some()) {
+            return Err(if versions.iter().any(|version| version.letter(attribute.name).is_some()) {
                 format!(
                     "attribute `{name}` ({value}) belongs to another operator set than {opset}: convert the \
                      model to one set"
@@ -149,16 +182,11 @@ pub(super) fn check(node: &Node<'_>, opset: i64) -> Result<(), String> {
         }
     }
     let inputs = node.inputs.len() - node.inputs.iter().rev().take_while(|name| name.is_empty()).count();
-    if inputs > *max_inputs {
+    let max_inputs = version.max_inputs;
+    if inputs > max_inputs {
         return Err(format!("it has {inputs} inputs, at most {max_inputs} in operator set {opset}"));
     }
     Ok(())
-}
-
-/// The letter of the type of the attribute `name`.
-fn letter(known: &'static str, name: &str) -> Option<&'static str> {
-    let mut pairs = known.split_whitespace().filter_map(|pair| pair.split_once(':'));
-    pairs.find(|(known, _)| *known == name).map(|(_, letter)| letter)
 }
 
 /// The value of an attribute for a message.
@@ -210,6 +238,18 @@ mod tests {
             all.attributes.push(int("sealed", 3));
             let message = check(&all, *since).unwrap_err();
             assert_eq!(message, "unknown attribute `sealed` (3): export it without");
+        }
+    }
+
+    #[test]
+    fn accepts_every_attribute_of_activations() {
+        for activation in Activation::all() {
+            let Some(onnx) = activation.spec().onnx else { continue };
+            let float = |name: &&'static str| Attribute { name, kind: 1, ..Default::default() };
+            let all = node(onnx.name, activation.attribute_names().iter().map(float).collect());
+            assert_eq!(check(&all, onnx.since), Ok(()), "{}", onnx.name);
+            let message = check(&all, onnx.since - 1).unwrap_err();
+            assert!(message.contains(&format!("needs opset {}", onnx.since)), "{message}");
         }
     }
 

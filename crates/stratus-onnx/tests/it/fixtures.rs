@@ -176,7 +176,7 @@ fn lists_all_unsupported_nodes() {
     assert_eq!(
         nodes,
         "Sub `normalise`: unsupported operator\n\
-         LeakyRelu `act`: unsupported operator\n\
+         Softsign `act`: unsupported operator\n\
          Conv `three_d`: its weight has 3 dimensions, expected 4\n\
          AveragePool `uneven`: padding [0, 0] before and [1, 1] after is not supported for windows [2, 2], \
          expected symmetric padding\n\

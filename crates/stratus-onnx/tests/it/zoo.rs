@@ -3,8 +3,10 @@
 
 use crate::common::{CASES, images, logits, network, refs, weights};
 use std::collections::BTreeMap;
+use std::path::Path;
+use stratus_graph::ops::{Activation, Flatten, Linear};
 use stratus_graph::zoo::NETWORKS;
-use stratus_graph::{Graph, layer_file};
+use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
 use stratus_onnx::{ImportOptions, ImportedNetwork, Model, WriteError, write};
 use stratus_testing::sample::sample;
 use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
@@ -157,6 +159,53 @@ fn layers_outside_the_zoo_survive_a_round_trip() {
         assert_eq!(described(&reimported.graph), described(&graph));
         assert_eq!(reimported.weights, original);
     }
+}
+
+/// `make reference` writes the table.
+#[test]
+fn documentation_lists_the_activations() {
+    let mut table = "| activation | operator | first operator set | attributes, and their values if a node \
+                     omits them |\n|---|---|---|---|\n"
+        .to_owned();
+    for activation in Activation::all() {
+        let Some(onnx) = activation.spec().onnx else { continue };
+        let defaults = activation.attribute_names().iter().zip(onnx.defaults);
+        let attributes: Vec<String> = defaults.map(|(name, value)| format!("`{name}` ({value})")).collect();
+        let space = if attributes.is_empty() { "" } else { " " };
+        let (name, operator, since) = (activation.name(), onnx.name, onnx.since);
+        table += &format!("| `{name}` | `{operator}` | {since} |{space}{} |\n", attributes.join(", "));
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onnx.md");
+    stratus_testing::page::expect_table(&page, &table);
+}
+
+#[test]
+fn every_activation_survives_a_round_trip() {
+    for activation in Activation::examples() {
+        let (mut builder, images) = GraphBuilder::new("network", Shape::image(2, 3, 4));
+        let x = builder.add("first", activation, &[images]).unwrap();
+        let x = builder.add("flatten", Flatten, &[x]).unwrap();
+        let x = builder.add("fc", Linear::new(24, 3), &[x]).unwrap();
+        let x = builder.add("last", activation, &[x]).unwrap();
+        let graph = builder.finish(x).unwrap();
+        let original = weights(&graph);
+        let reimported = imported(&graph, exported(&graph, &original));
+        assert_eq!(described(&reimported.graph), described(&graph));
+        let written = layer_file::write(&graph).unwrap();
+        assert_eq!(layer_file::parse(&written).unwrap(), graph, "{written}");
+    }
+}
+
+#[test]
+fn trained_slopes_survive_a_round_trip() {
+    let graph = small(
+        "|name = 'a'; op = 'prelu'|name = 'b'; op = 'prelu'; per_channel = true|name = 'f'; op = 'flatten'|\
+         name = 'l'; op = 'linear'; out_features = 3|name = 'c'; op = 'prelu'; per_channel = true",
+    );
+    let original = weights(&graph);
+    let reimported = imported(&graph, exported(&graph, &original));
+    assert_eq!(described(&reimported.graph), described(&graph));
+    assert_eq!(reimported.weights, original);
 }
 
 /// Windows that begin after the image, and flattening a vector, have no effect.

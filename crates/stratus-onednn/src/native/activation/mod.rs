@@ -1,0 +1,93 @@
+//! Activations: `y = f(x)`, `dx = dy f'(x)`. The loops are here, the functions in [`functions`]: branch-free,
+//! so that the compiler vectorises the loops.
+
+mod functions;
+
+use super::elementwise::CpuContext;
+use super::simd::{Element, multiversion};
+use stratus_graph::ops::MAX_CONSTANTS;
+
+/// The constants of an activation's function: see [`stratus_graph::ops::ActivationFunction::constants`].
+pub type Constants = [f32; MAX_CONSTANTS];
+
+/// An activation in f32. NaN is propagated.
+pub trait NativeActivation: 'static {
+    /// `f(x)`
+    fn value(x: f32, constants: Constants) -> f32;
+    /// `f'(x)`
+    fn derivative(x: f32, constants: Constants) -> f32;
+}
+
+impl CpuContext {
+    /// `y = f(x)`
+    pub fn activation<F: NativeActivation, A: Element, B: Element>(
+        &self,
+        constants: Constants,
+        x: &[A],
+        y: &mut [B],
+    ) {
+        self.for_ranges(y, &|range, y| forward::<F, A, B>(self.level, constants, &x[range], y));
+    }
+
+    /// `dx = dy f'(x)`
+    pub fn activation_backward<F: NativeActivation, A: Element, B: Element>(
+        &self,
+        constants: Constants,
+        x: &[A],
+        dy: &[B],
+        dx: &mut [B],
+    ) {
+        self.for_ranges(dx, &|range, dx| {
+            backward::<F, A, B>(self.level, constants, &x[range.clone()], &dy[range], dx);
+        });
+    }
+}
+
+multiversion! {
+    fn forward / forward_body [F: NativeActivation, A: Element, B: Element] [F, A, B]
+    (constants: Constants, x: &[A], y: &mut [B])
+}
+
+#[inline(always)]
+fn forward_body<F: NativeActivation, A: Element, B: Element>(constants: Constants, x: &[A], y: &mut [B]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = B::store(F::value(x.load(), constants));
+    }
+}
+
+multiversion! {
+    fn backward / backward_body [F: NativeActivation, A: Element, B: Element] [F, A, B]
+    (constants: Constants, x: &[A], dy: &[B], dx: &mut [B])
+}
+
+#[inline(always)]
+fn backward_body<F: NativeActivation, A: Element, B: Element>(
+    constants: Constants,
+    x: &[A],
+    dy: &[B],
+    dx: &mut [B],
+) {
+    for ((dx, x), dy) in dx.iter_mut().zip(x).zip(dy) {
+        *dx = B::store(dy.load() * F::derivative(x.load(), constants));
+    }
+}
+
+/// `exp(y)` for `-87 <= y <= 0`, relative error below 2e-7: `2ⁿ eʳ` with an integer n and `|r| <= ln 2 / 2`.
+#[inline(always)]
+pub(super) fn exp_of_negative(y: f32) -> f32 {
+    // Adding 1.5 · 2²³ rounds to an integer.
+    const ROUND: f32 = 12_582_912.0;
+    // ln 2 in two parts; the products of the first with exponents are exact.
+    const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
+    let shifted = y.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = n.mul_add(-LN2[1], n.mul_add(-LN2[0], y));
+    // Taylor series; its seventh term is 2e-8 at most.
+    let mut sum = 1.0 / 720.0;
+    for coefficient in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        sum = r.mul_add(sum, coefficient);
+    }
+    // The integer is in the low bits of the sum that rounded it.
+    let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
+    sum * power
+}
