@@ -157,7 +157,7 @@ fn caption(labels: &[i32], class: usize, name: impl Fn(usize) -> String) -> Stri
 
 /// Parses the name of a split.
 fn parse_split(name: &str) -> std::result::Result<Split, DataError> {
-    name.parse()
+    Ok(name.parse::<Split>()?)
 }
 
 #[cfg(test)]
