@@ -17,12 +17,13 @@ const EMULATE: &str = include_str!("../source/emulate.h");
 /// Compiler options. `-fsanitize` calls functions of emulate.h instead of the compiler's library. Fibers
 /// switch stacks, which a fortified `longjmp` would forbid.
 const FLAGS: &[&str] = &[
-    "-O1",
+    "-O0",
     "-std=c++17",
     "-shared",
     "-fPIC",
     "-fno-strict-aliasing",
     "-ffp-contract=off",
+    "-fno-exceptions",
     "-fvisibility=hidden",
     "-fsanitize=alignment,null,bounds",
     "-U_FORTIFY_SOURCE",
