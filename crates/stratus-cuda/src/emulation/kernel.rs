@@ -17,7 +17,7 @@ const EMULATE: &str = include_str!("../source/emulate.h");
 /// Compiler options. `-fsanitize` calls functions of emulate.h instead of the compiler's library. Fibers
 /// switch stacks, which a fortified `longjmp` would forbid.
 const FLAGS: &[&str] = &[
-    "-O0",
+    "-O1",
     "-std=c++17",
     "-shared",
     "-fPIC",
