@@ -13,7 +13,7 @@ use crate::step_clock::StepClock;
 use std::path::PathBuf;
 use std::sync::Arc;
 use stratus_engine::device::{DeviceMeter, Tracer};
-use stratus_engine::passes::fuse::Fusions;
+use stratus_engine::fusions::Fusions;
 use stratus_engine::{
     Backend, Device, EngineError, Precision, PrepareRequest, PreparedProgram, Program, StartupMonitor,
     StartupTimes,

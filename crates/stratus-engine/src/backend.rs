@@ -1,13 +1,11 @@
 //! Backends: they provide a kernel, an implementation name, layouts and scratch for every step.
 
 use crate::device::{Device, DeviceMeter, Tracer};
-use crate::passes::fuse::Fusions;
+use crate::fusions::Fusions;
+use crate::program::MAX_OPERANDS;
 use crate::{EngineError, Layout, Precision, Program};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// The maximum number of operands of a step, scratch included.
-pub const MAX_OPERANDS: usize = 16;
 
 /// The choices among several layouts and implementations. Stored in the plan, so that a run can be repeated
 /// bitwise.

@@ -10,11 +10,23 @@ use crate::{EngineError, Plan, ValueId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+impl Plan {
+    /// Checks that no two operands of a step overlap, that everything is within its part of the arena, and
+    /// that each step reads the values written for it.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn verify(&self) -> Result<(), EngineError> {
+        self.verify_placements()?;
+        verify_dataflow(self)
+    }
+}
+
 /// Checks every read of transient bytes, in the order in which the plan's steps run.
 ///
 /// # Errors
 /// The first read of bytes that belong to another value or to none.
-pub fn verify_dataflow(plan: &Plan) -> Result<(), EngineError> {
+fn verify_dataflow(plan: &Plan) -> Result<(), EngineError> {
     let program = &plan.program;
     let copies = program.live_copies();
     let mut memory = ByteOwners::default();

@@ -16,6 +16,7 @@ mod dataflow;
 pub mod device;
 mod error;
 pub mod exchange;
+pub mod fusions;
 pub mod layout;
 pub mod memory;
 pub mod ops;

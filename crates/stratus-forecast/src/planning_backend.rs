@@ -1,7 +1,7 @@
 //! A backend that only plans, for devices that are not available.
 
 use crate::forecast::PlannedMemory;
-use stratus_engine::passes::fuse::Fusions;
+use stratus_engine::fusions::Fusions;
 use stratus_engine::plan::Persistent;
 use stratus_engine::{
     Backend, Choices, EngineError, Layout, Operands, Plan, Precision, PrepareRequest, PreparedProgram,

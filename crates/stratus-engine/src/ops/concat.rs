@@ -3,9 +3,9 @@
 use super::{
     KernelSpec, Tiling, expect_channels, expect_counts, expect_shape, image_shape, unsupported_layer,
 };
-use crate::backend::MAX_OPERANDS;
 use crate::build::Differentiator;
 use crate::build::Lowering;
+use crate::program::MAX_OPERANDS;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;

@@ -1,6 +1,6 @@
 //! Label counts by class: the divisor of a loss whose batch is split into micro-batches or parts.
 
-use super::loss::MIXED_LABEL_LEN;
+use super::labels::MIXED_LABEL_LEN;
 use super::{KernelSpec, Tiling, expect_counts};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};

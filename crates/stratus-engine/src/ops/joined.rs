@@ -2,8 +2,8 @@
 //! in the same order.
 
 use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
-use crate::backend::MAX_OPERANDS;
 use crate::build::Differentiator;
+use crate::program::MAX_OPERANDS;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,7 @@
 //! Softmax and cross-entropy in one step, with the counts for accuracy and the gradient of the logits.
 
 use super::count_labels::expect_label_counts;
+use super::labels::MIXED_LABEL_LEN;
 use super::loss_scale::expect_loss_scale;
 use super::{KernelSpec, Tiling, expect_counts, expect_shape};
 use crate::{DType, Value};
@@ -9,13 +10,6 @@ use serde::{Deserialize, Serialize};
 /// Fields of the metrics value (f64): mean loss over counted samples, counted samples, top-1 hits, top-5
 /// hits.
 pub const METRICS_FIELDS: [&str; 4] = ["loss", "samples", "top1", "top5"];
-
-/// Elements of a mixed sample's label: its class, another class, and the share of the other in units of 1 /
-/// [`FULL_SHARE`].
-pub const MIXED_LABEL_LEN: usize = 3;
-
-/// The value of a full share: shares are integers, exact in every type.
-pub const FULL_SHARE: i32 = 1 << 24;
 
 /// `(logits [N, classes], labels i32 [N], class_weights? [classes], loss_scale?, label_counts? [classes]) ->
 /// metrics f64 [4], dlogits? [N, classes]`; as an auxiliary loss `(…) updates (metrics) -> dlogits`.

@@ -20,6 +20,7 @@ mod dropout;
 mod dropout2d;
 mod ema;
 mod joined;
+mod labels;
 mod layer_norm;
 mod layer_scale;
 mod linear;
@@ -60,12 +61,13 @@ pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
 pub use joined::{JoinWeights, MAX_JOINED_WEIGHTS, SplitGradient};
+pub use labels::{FULL_SHARE, MIXED_LABEL_LEN};
 pub use layer_norm::{LayerNormBackward, LayerNormForward, LayerNormGradients};
 pub use layer_scale::{LayerScale, LayerScaleGradient};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
 pub use local_response_norm::{LrnBackward, LrnForward};
-pub use loss::{FULL_SHARE, METRICS_FIELDS, MIXED_LABEL_LEN, SoftmaxCrossEntropy};
+pub use loss::{METRICS_FIELDS, SoftmaxCrossEntropy};
 pub use loss_scale::{
     AdjustLossScale, FindOverflow, GROWTH_INTERVAL, INITIAL_SCALE, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME,
     LossScale, MAX_EXPONENT,

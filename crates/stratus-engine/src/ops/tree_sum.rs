@@ -99,7 +99,7 @@ pub struct AllReduceBucket {
 }
 
 /// The maximum number of values of a bucket, limited by the operands of a step.
-pub const MAX_BUCKET_VALUES: usize = crate::backend::MAX_OPERANDS - 1;
+pub const MAX_BUCKET_VALUES: usize = crate::program::MAX_OPERANDS - 1;
 
 /// Checks that the values of a bucket have one summable type.
 fn expect_bucket(values: &[&Value]) -> Result<(), String> {

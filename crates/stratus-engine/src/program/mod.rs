@@ -234,6 +234,9 @@ impl Stage {
     }
 }
 
+/// The maximum number of operands of a step, scratch included.
+pub const MAX_OPERANDS: usize = 16;
+
 /// The purpose of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -42,10 +42,9 @@ mod stem;
 mod tensor;
 mod tree_sum;
 
-use crate::backend::{
-    MAX_OPERANDS, Operands, PrepareRequest, PreparedProgram, PreparedStep, StepKernel, Tile, step_key,
-};
+use crate::backend::{Operands, PrepareRequest, PreparedProgram, PreparedStep, StepKernel, Tile, step_key};
 use crate::ops::KernelSpec;
+use crate::program::MAX_OPERANDS;
 use crate::{Backend, Choices, DType, EngineError, Kernel, Layout, Precision, Program, Value};
 use tensor::Tensor;
 

@@ -1,10 +1,11 @@
 //! The session: one arena, several programs over it, and the loop over their steps.
 
-use crate::backend::{MAX_OPERANDS, Operands, PreparedStep, Tile};
+use crate::backend::{Operands, PreparedStep, Tile};
 use crate::device::Arena;
 use crate::exchange::{self, Communicator};
 use crate::ops::{ITERATION_SCALAR_FIELDS, KernelSpec, METRICS_FIELDS};
 use crate::plan::{Location, Persistent, Plan, PreparedPlan, TileSpan};
+use crate::program::MAX_OPERANDS;
 use crate::{AlignedBytes, Backend, Clock, EngineError, Section};
 use std::sync::Arc;
 

@@ -122,7 +122,7 @@ fn byte_images_are_bitwise_equal_with_all_passes() {
 
 /// Stems read the images directly, so normalised images have none.
 fn without_stems(program: &Program) -> Program {
-    let fusions = stratus_engine::passes::fuse::Fusions { min_horizontal_bytes: 0, stem: false };
+    let fusions = stratus_engine::fusions::Fusions { min_horizontal_bytes: 0, stem: false };
     stratus_engine::passes::fuse::fuse_with(program, fusions).unwrap()
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use stratus_engine::exchange::Communicator;
+use stratus_engine::fusions::Fusions;
 use stratus_engine::ops::Kernel;
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::{Fusions, fuse_with};
+use stratus_engine::passes::fuse::fuse_with;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::parts::{BatchParts, split_into_parts};
 use stratus_engine::passes::update::{Optimiser, Optimisers, update};

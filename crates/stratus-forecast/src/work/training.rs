@@ -1,9 +1,10 @@
 //! The program of a training step with default settings, for benchmarks of networks of the zoo without an
 //! experiment. Programs of experiments are made by `stratus-train`.
 
+use stratus_engine::fusions::Fusions;
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::{Fusions, fuse_with};
+use stratus_engine::passes::fuse::fuse_with;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::{MIN_FUSED_UPDATE_WEIGHTS, Optimiser, update, update_with_threshold};

@@ -5,7 +5,7 @@ use super::rows::MapGeometry;
 use super::simd::Element;
 use super::threads::{ThreadTeam, split_lengths};
 use std::ops::Range;
-use stratus_engine::backend::MAX_OPERANDS;
+use stratus_engine::program::MAX_OPERANDS;
 
 /// A range of channels of a source, and its position in the output.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@
 //! requests, so that all stores share TLS, retries and redaction. The futures of OpenDAL run to completion
 //! one at a time; `tokio` is only needed for the credential files that OpenDAL reads.
 
+mod environment;
 mod services;
 mod swift;
 mod transport;

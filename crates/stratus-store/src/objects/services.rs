@@ -2,13 +2,13 @@
 //!
 //! Credentials are read only from the environment variables and files that the tools of each service use.
 
-use std::env;
 use std::sync::Arc;
 
 use opendal::services::{Azblob, Gcs, S3, Swift};
 use opendal::{HttpTransporter, OperationContext, Operator};
 
 use super::ObjectStore;
+use super::environment::variable;
 use super::swift::{self, SwiftClient};
 use super::transport::{SendRequest, Transport};
 use crate::address::Service;
@@ -48,11 +48,6 @@ const SECRETS: [&str; 18] = [
     "ST_KEY",
     "SWIFT_KEY",
 ];
-
-/// The value of the first of these environment variables that is set and not empty.
-pub(super) fn variable(names: &[&str]) -> Option<String> {
-    names.iter().find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()))
-}
 
 fn is_enabled(name: &str) -> bool {
     variable(&[name])

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Value, json};
 use ureq::http::{HeaderValue, Request, StatusCode, Uri, header};
 
-use super::services::variable;
+use super::environment::variable;
 use super::transport::SendRequest;
 use crate::web::{HttpClient, HttpResponse, RequestError};
 

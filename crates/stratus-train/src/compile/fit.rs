@@ -1,6 +1,7 @@
 //! Plans a run within `train.memory_limit_mib`.
 
 use super::memory::{check_memory, memory_limit_error, stage_memory_limit_error};
+use super::programs::variant_programs;
 use super::variant::{ProgramVariant, StageBudget};
 use super::{KernelChoices, KernelSelection, PlannedRun, Programs, plan};
 use crate::TrainError;
@@ -48,7 +49,7 @@ struct VariantPlanner<'a> {
 
 impl VariantPlanner<'_> {
     fn programs(&self, variant: ProgramVariant<'_>) -> Result<Programs, TrainError> {
-        variant.programs(self.graph, self.device)
+        variant_programs(variant, self.graph, self.device)
     }
 
     fn plan<'v>(

@@ -1,5 +1,6 @@
 //! Checks the minimum memory of programs before any kernel is measured.
 
+use super::programs::variant_programs;
 use super::variant::ProgramVariant;
 use super::{Programs, programs};
 use crate::TrainError;
@@ -78,7 +79,7 @@ pub(super) fn check_memory(
     let recomputes = settings.memory_limit_mib.is_some() || settings.activations_kib.is_some();
     if needed > available && recomputes {
         let variant = ProgramVariant { activations_kib: Some(0), ..ProgramVariant::new(resolved) };
-        needed = min_bytes(&variant.programs(graph, device)?);
+        needed = min_bytes(&variant_programs(variant, graph, device)?);
     }
     if needed <= available {
         return Ok(());

@@ -50,11 +50,11 @@ pub struct Programs {
 /// # Errors
 /// If the network cannot be lowered or differentiated.
 pub fn programs(resolved: &Resolved, graph: &Graph, device: &OpenDevice) -> Result<Programs, TrainError> {
-    ProgramVariant::new(resolved).programs(graph, device)
+    variant_programs(ProgramVariant::new(resolved), graph, device)
 }
 
 /// As [`programs`], for a variant of the experiment.
-pub(super) fn variant_programs(
+pub(crate) fn variant_programs(
     variant: ProgramVariant<'_>,
     graph: &Graph,
     device: &OpenDevice,

@@ -1,11 +1,7 @@
 //! The variants of a run's programs that are tried while it is compiled.
 
-use super::programs::{Programs, variant_programs};
-use crate::TrainError;
-use crate::device::OpenDevice;
 use crate::resolve::Resolved;
 use stratus_engine::Stage;
-use stratus_graph::Graph;
 
 /// A variant of the programs of a resolved experiment.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +47,5 @@ impl<'a> ProgramVariant<'a> {
     /// Maximum bytes of activations and gradients that are alive at once.
     pub fn activations_limit(self) -> usize {
         self.activations_kib.map_or(usize::MAX, |kib| kib << 10)
-    }
-
-    /// Its programs.
-    ///
-    /// # Errors
-    /// As [`super::programs()`].
-    pub fn programs(self, graph: &Graph, device: &OpenDevice) -> Result<Programs, TrainError> {
-        variant_programs(self, graph, device)
     }
 }

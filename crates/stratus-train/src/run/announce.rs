@@ -1,6 +1,7 @@
 //! The lines that describe a training before its first iteration.
 
-use super::setup::RunSetup;
+use crate::compile::CompiledRun;
+use crate::device::OpenDevice;
 use crate::input::Datasets;
 use crate::resolve::{Rank, Resolved};
 use std::path::Path;
@@ -69,8 +70,7 @@ fn process_line(resolved: &Resolved) -> Option<String> {
 }
 
 /// Describes the device, its memory, and the run directory.
-pub(super) fn device_lines(setup: &RunSetup, run: &Path) -> Vec<String> {
-    let RunSetup { device, compiled, .. } = setup;
+pub(super) fn device_lines(device: &OpenDevice, compiled: &CompiledRun, run: &Path) -> Vec<String> {
     let lines = [
         (
             "device",

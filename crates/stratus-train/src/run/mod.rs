@@ -147,13 +147,13 @@ pub fn start(
             }
             FirstStageOutcome::Complete(experiment) => {
                 let started = Some(StartedRun { run, state: None });
-                let prepared = RunStart::New.set_up(&experiment, started, options, observer)?;
+                let prepared = set_up(&experiment, started, options, observer)?;
                 open.started = Instant::now();
                 start_training(prepared, open, machine, options, observer)
             }
         };
     }
-    let prepared = RunStart::New.set_up(experiment, None, options, observer)?;
+    let prepared = set_up(experiment, None, options, observer)?;
     // From here on the disk is written to.
     if group.is_first() {
         let open = OpenRun::lock(create()?, started)?;
@@ -167,6 +167,20 @@ pub fn start(
     open.folder.prepare()?;
     let log = Log::open(&open.folder.log())?;
     train(prepared, open, log, None, options, observer)
+}
+
+/// Prepares a new run with its initial weights, and starts reading its data from the first batch.
+fn set_up(
+    experiment: &Experiment,
+    started: Option<StartedRun<'_>>,
+    options: &RunOptions,
+    observer: &mut dyn Observer,
+) -> Result<(RunSetup, Loaders), TrainError> {
+    let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
+    let mut setup = RunSetup::new(experiment, RunStart::New, started, &selection, options, observer)?;
+    setup.set_initial_weights(observer)?;
+    let loaders = Loaders::new(&setup, Position::default())?;
+    Ok((setup, loaders))
 }
 
 /// Trains from the first iteration, in a directory that is not a run yet, or whose pre-training stage is
@@ -198,7 +212,9 @@ fn start_training(
         log.write(&text)?;
         observer.info(&text);
     }
-    announce::device_lines(&setup, run.path()).iter().for_each(|line| observer.info(line));
+    announce::device_lines(&setup.device, &setup.compiled, run.path())
+        .iter()
+        .for_each(|line| observer.info(line));
     options.group.share_directory(Some(run.path()))?;
     train((setup, loaders), open, log, None, options, observer)
 }
@@ -297,7 +313,7 @@ pub fn resume(
             }
             FirstStageOutcome::Complete(experiment) => {
                 let known = Some(StartedRun { run: &run, state: None });
-                let setup = RunStart::New.set_up(&experiment, known, options, observer)?;
+                let setup = set_up(&experiment, known, options, observer)?;
                 let machine = Machine::read(&run.machine())?;
                 start_training(setup, open, machine, options, observer)
             }

@@ -4,11 +4,11 @@ use super::RunOptions;
 use super::announce;
 use super::same_data::StartedRun;
 use super::time_estimator::StepForecast;
-use super::trainer::Loaders;
 use super::worker_role::WorkerRole;
 use crate::bench::probe::cold_bytes;
 use crate::compile::{
     CompiledRun, FittedRun, KernelSelection, PlannedRun, ProgramVariant, check_batch_norm_samples, fit,
+    variant_programs,
 };
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
@@ -20,7 +20,6 @@ use crate::weights::{Pretrained, WeightsPurpose};
 use crate::{Observer, TrainError};
 use std::path::Path;
 use std::time::Duration;
-use stratus_data::Position;
 use stratus_engine::{Precision, Stage};
 use stratus_experiment::Experiment;
 use stratus_forecast::forecast::probed_interval;
@@ -54,23 +53,6 @@ pub(super) struct RunSetup {
 pub(super) enum RunStart {
     New,
     Resumed,
-}
-
-impl RunStart {
-    /// Prepares a run with its initial weights, and starts reading its data from the first batch.
-    pub fn set_up(
-        self,
-        experiment: &Experiment,
-        started: Option<StartedRun<'_>>,
-        options: &RunOptions,
-        observer: &mut dyn Observer,
-    ) -> Result<(RunSetup, Loaders), TrainError> {
-        let selection = if options.remeasure { KernelSelection::Remeasure } else { KernelSelection::Cached };
-        let mut setup = RunSetup::new(experiment, self, started, &selection, options, observer)?;
-        setup.set_initial_weights(observer)?;
-        let loaders = Loaders::new(&setup, Position::default())?;
-        Ok((setup, loaders))
-    }
 }
 
 impl RunSetup {
@@ -139,7 +121,7 @@ impl RunSetup {
         group.connect(&mut compiled.session, resolved.batch_slice().first);
         let whole = || {
             let whole = ProgramVariant { stage: None, ..ProgramVariant::new(&resolved) };
-            whole.programs(&graph, &device)
+            variant_programs(whole, &graph, &device)
         };
         let role = group.role(stage, &compiled.session, whole)?;
         if stage.is_none_or(Stage::is_last) {

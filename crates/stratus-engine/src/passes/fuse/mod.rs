@@ -11,6 +11,7 @@ mod horizontal;
 mod relu_pool;
 mod stem;
 
+use crate::fusions::Fusions;
 use crate::{EngineError, Kernel, Program, ValueId};
 
 /// A rewrite rule: returns the fused kernel for a producer and its only reader, if the two can be fused.
@@ -23,32 +24,12 @@ const FUSIONS: &[Fusion] = &[
     ("fuse batch_norm2d+max_pool2d", batch_norm_pool::fuse),
 ];
 
-/// The minimum size of a map for horizontal fusion of its convolutions: a smaller map stays in the last-level
-/// cache from one reader to the next.
-pub const MIN_HORIZONTAL_FUSION_BYTES: usize = 8 << 20;
-
 /// Applies every fusion wherever it fits.
 ///
 /// # Errors
 /// Only if verification fails.
 pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
     fuse_with(forward, Fusions::default())
-}
-
-/// The fusions that pay on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fusions {
-    /// The minimum size of a map for horizontal fusion of its convolutions.
-    pub min_horizontal_bytes: usize,
-    /// True if the first convolution is fused into a stem, which recomputes its output instead of storing it:
-    /// see [`crate::ops::Stem`].
-    pub stem: bool,
-}
-
-impl Default for Fusions {
-    fn default() -> Self {
-        Self { min_horizontal_bytes: MIN_HORIZONTAL_FUSION_BYTES, stem: true }
-    }
 }
 
 /// [`fuse`] with the fusions that pay on a device: see [`Backend::fusions`](crate::Backend::fusions).

@@ -1,9 +1,10 @@
 //! Shared by the integration tests: programs of the digits network, sessions on the reference backend, the
 //! gradient check.
 
+use stratus_engine::fusions::Fusions;
 use stratus_engine::ops::{LOSS_SCALE_FIELDS, LOSS_SCALE_NAME, SgdUpdate};
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::{Fusions, fuse_with};
+use stratus_engine::passes::fuse::fuse_with;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::update::{Optimiser, update};
 use stratus_engine::plan::{Persistent, Plan, PreparedPlan};

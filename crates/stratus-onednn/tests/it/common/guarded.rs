@@ -2,7 +2,8 @@
 
 use super::choices;
 use stratus_conformance::Case;
-use stratus_engine::backend::{MAX_OPERANDS, PrepareRequest, Tile};
+use stratus_engine::backend::{PrepareRequest, Tile};
+use stratus_engine::program::MAX_OPERANDS;
 use stratus_engine::{AlignedBytes, Backend, Operands, Precision};
 
 /// Canary bytes on each side of an operand, more than the overrun of a kernel that miscounts channels.

@@ -1,8 +1,9 @@
 //! Small networks with all programs of a training run, on any backend.
 
+use stratus_engine::fusions::Fusions;
 use stratus_engine::ops::SgdUpdate;
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::fuse::{Fusions, fuse, fuse_with};
+use stratus_engine::passes::fuse::{fuse, fuse_with};
 use stratus_engine::passes::lower::{lower, refresh_copies};
 use stratus_engine::passes::micro_batch::split_into_micro_batches;
 use stratus_engine::passes::recompute::recompute;

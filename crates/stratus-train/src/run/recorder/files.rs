@@ -1,8 +1,8 @@
 //! The files that grow with every iteration or epoch: CSV tables, timeline, TensorBoard events.
 
 use super::super::setup::RunSetup;
-use super::super::trainer::IterationTimes;
 use super::IterationOutcome;
+use super::slots::IterationTimes;
 use super::slots::timeline_program;
 use super::tensorboard::TensorBoardLog;
 use super::totals::ValidationKind;

@@ -1,5 +1,6 @@
 //! The slots that an iteration's clock divides its time among, and their description in the timeline.
 
+use std::time::Duration;
 use stratus_engine::session::DeviceSlot;
 use stratus_engine::{Phase, Session};
 use stratus_run::timeline::{self, Purpose, Slot};
@@ -48,4 +49,48 @@ pub(super) fn timeline_program(name: &str, session: &Session, program: usize) ->
     }));
     let batch_size = plan.program.batch as u64;
     timeline::Program { name: name.to_owned(), purpose: Purpose::Train, batch_size, slots }
+}
+
+/// The times of an iteration.
+#[derive(Clone, Copy)]
+pub(in super::super) struct IterationTimes<'a> {
+    pub wall_ns: u64,
+    /// Nanoseconds by slot. The remainder of the wall time is attributed to no slot.
+    pub slots: &'a [u64],
+}
+
+impl IterationTimes<'_> {
+    pub fn wall(self) -> Duration {
+        Duration::from_nanos(self.wall_ns)
+    }
+
+    pub fn wall_s(self) -> f64 {
+        seconds(self.wall_ns)
+    }
+
+    /// Seconds of all slots.
+    pub fn attributed_s(self) -> f64 {
+        seconds(self.slots.iter().sum())
+    }
+
+    pub fn data_wait(self) -> Duration {
+        Duration::from_nanos(self.slots[DATA_WAIT])
+    }
+
+    pub fn data_wait_s(self) -> f64 {
+        seconds(self.slots[DATA_WAIT])
+    }
+
+    pub fn checkpoint_s(self) -> f64 {
+        seconds(self.slots[CHECKPOINT])
+    }
+
+    /// Seconds of the steps.
+    pub fn steps_s(self) -> f64 {
+        seconds(self.slots[FIRST_STEP..].iter().sum())
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 * 1e-9
 }

@@ -1,8 +1,8 @@
 //! The batches of a run: read ahead by the loader, and copied ahead to a device.
 
 use super::super::loader_threads::{IterationTiming, LoaderThreadSearch};
+use super::super::recorder::slots::IterationTimes;
 use super::super::setup::RunSetup;
-use super::clock::IterationTimes;
 use crate::TrainError;
 use crate::compile::CompiledRun;
 use crate::evaluate::Evaluator;

@@ -1,7 +1,7 @@
 //! The clock of an iteration: stamps that divide its wall time among slots.
 
-use super::super::recorder::slots::{CHECKPOINT, DATA_WAIT, FIRST_STEP};
-use std::time::{Duration, Instant};
+use super::super::recorder::slots::{FIRST_STEP, IterationTimes};
+use std::time::Instant;
 use stratus_engine::Clock;
 
 /// Divides the wall time of iterations among slots: data wait, bookkeeping, checkpoint, and each step.
@@ -9,14 +9,6 @@ pub(super) struct IterationClock {
     pub stamps: Clock,
     /// When the last iteration ended, or the clock was restarted.
     started: Instant,
-}
-
-/// The times of an iteration.
-#[derive(Clone, Copy)]
-pub(in super::super) struct IterationTimes<'a> {
-    pub wall_ns: u64,
-    /// Nanoseconds by slot. The remainder of the wall time is attributed to no slot.
-    pub slots: &'a [u64],
 }
 
 impl IterationClock {
@@ -49,40 +41,4 @@ impl IterationClock {
     pub fn begin_iteration(&mut self) {
         self.stamps.begin_iteration();
     }
-}
-
-impl IterationTimes<'_> {
-    pub fn wall(self) -> Duration {
-        Duration::from_nanos(self.wall_ns)
-    }
-
-    pub fn wall_s(self) -> f64 {
-        seconds(self.wall_ns)
-    }
-
-    /// Seconds of all slots.
-    pub fn attributed_s(self) -> f64 {
-        seconds(self.slots.iter().sum())
-    }
-
-    pub fn data_wait(self) -> Duration {
-        Duration::from_nanos(self.slots[DATA_WAIT])
-    }
-
-    pub fn data_wait_s(self) -> f64 {
-        seconds(self.slots[DATA_WAIT])
-    }
-
-    pub fn checkpoint_s(self) -> f64 {
-        seconds(self.slots[CHECKPOINT])
-    }
-
-    /// Seconds of the steps.
-    pub fn steps_s(self) -> f64 {
-        seconds(self.slots[FIRST_STEP..].iter().sum())
-    }
-}
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 * 1e-9
 }

@@ -28,7 +28,6 @@ use crate::{Observer, TrainError, TrainingProgress};
 use batches::Batches;
 pub(super) use batches::Loaders;
 use clock::IterationClock;
-pub(super) use clock::IterationTimes;
 use stratus_experiment::Schedule;
 use stratus_run::checkpoint::State;
 use stratus_run::log::Log;
