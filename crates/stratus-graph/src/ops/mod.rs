@@ -25,10 +25,7 @@ mod relu;
 mod resize;
 mod scale;
 
-pub use activation::{
-    Activation, ActivationAttributes, ActivationFunction, ActivationSpec, Elu, Gelu, HardSigmoid, HardSwish,
-    LeakyRelu, MAX_CONSTANTS, Mish, OnnxOperator, Sigmoid, Silu,
-};
+pub use activation::*;
 pub use adaptive_avg_pool2d::AdaptiveAvgPool2d;
 pub use add::Add;
 pub use avg_pool2d::AvgPool2d;

@@ -1,6 +1,6 @@
 //! The command line: help, results, errors and exit codes.
 
-use crate::common::CommandOutput;
+use crate::common::{CommandOutput, without_registries};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -30,7 +30,7 @@ fn error_of(arguments: &[&str]) -> String {
     std::fs::create_dir(folder.path().join("empty")).unwrap();
     let ran = stratus_in(folder.path(), arguments);
     assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{arguments:?}: {}", ran.err);
-    format!("$ stratus {}\n{}", arguments.join(" "), ran.err)
+    format!("$ stratus {}\n{}", arguments.join(" "), without_registries(&ran.err))
 }
 
 fn help(arguments: &[&str]) -> String {

@@ -4,7 +4,7 @@
 #![cfg(unix)]
 
 use crate::common::tiny::{NET, arguments, copy, write_data};
-use crate::common::{CommandOutput, RunResult, TestDir};
+use crate::common::{CommandOutput, RunResult, TestDir, without_registries};
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -308,7 +308,7 @@ fn rejects_weights_and_layer_files_that_do_not_fit() {
         assert_eq!(ran.out, "");
         let settings: Vec<String> = more.iter().map(|setting| format!(" --set {setting}")).collect();
         let names: Vec<&str> = stratus_graph::layer_file::operation_names().collect();
-        let err = ran.err.replace(&names.join(", "), "[all operations]");
+        let err = without_registries(&ran.err).replace(&names.join(", "), "[all operations]");
         shown.push(format!("$ stratus {}{}\n{err}", command.join(" "), settings.concat()));
     }
     let ran = dir.run(&["train", "first", "--weights", "second"]).expect(2);

@@ -5,7 +5,7 @@
 
 #![cfg(unix)]
 
-use crate::common::{TestDir, root};
+use crate::common::{TestDir, root, without_registries};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,8 @@ fn error_of(dir: &TestDir, code: i32, arguments: &[&str]) -> String {
     let ran = dir.run(arguments).expect(code);
     assert_eq!(ran.out, "");
     assert_eq!(files(dir.folder.path()), before, "{arguments:?} leaves something behind");
-    let shown = format!("$ stratus {}\n{}exit code {code}\n", arguments.join(" "), ran.err);
+    let err = without_registries(&ran.err);
+    let shown = format!("$ stratus {}\n{err}exit code {code}\n", arguments.join(" "));
     shown
         .replace(&dir.folder.path().display().to_string(), "[FOLDER]")
         .replace(&root().display().to_string(), "[ROOT]")

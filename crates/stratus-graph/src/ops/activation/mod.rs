@@ -3,7 +3,7 @@
 
 mod table;
 
-pub use table::{Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Mish, Sigmoid, Silu};
+pub use table::*;
 
 use super::{Op, OpDeclaration, Operation, page_row, single_input};
 use crate::layer_file::{AttributeError, AttributeWriter, Attributes};

@@ -12,6 +12,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use stratus_data::datasets;
+use stratus_experiment::Experiment;
+use stratus_graph::zoo;
 use tempfile::TempDir;
 
 /// The settings of all training runs of these tests except for the number of epochs. An epoch has 58 full
@@ -240,6 +243,18 @@ impl RunResult {
             epochs: rows(&run.join("epochs.csv"), EPOCHS_HEADER),
         }
     }
+}
+
+/// Replaces the lists of all experiments, networks and data sets in a message, so that a new one does not
+/// change the snapshots of errors.
+pub fn without_registries(message: &str) -> String {
+    let experiments = Experiment::builtin_names().collect::<Vec<_>>().join(", ");
+    let networks = zoo::NETWORKS.iter().map(|network| network.name).collect::<Vec<_>>().join(", ");
+    let data_sets = datasets::REGISTRY.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
+    message
+        .replace(&experiments, "[all experiments]")
+        .replace(&networks, "[all networks]")
+        .replace(&data_sets, "[all data sets]")
 }
 
 /// A SplitMix64 generator, which chooses the times and processes of faults.
