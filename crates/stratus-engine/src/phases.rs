@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// Called with the name of each phase as it starts.
 pub type PhaseListener = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Follows the start-up of one backend, and may stop it: given to the backend when it is opened. By default
-/// it neither listens nor stops.
+/// Follows the start-up of one backend, and may stop it. The backend receives it when it is opened. By
+/// default, it neither listens nor stops.
 #[derive(Clone, Default)]
 pub struct StartupMonitor {
     /// Receives the name of each phase.
@@ -20,7 +20,7 @@ pub struct StartupMonitor {
 }
 
 impl StartupMonitor {
-    /// Reports a phase unless a stop was requested. Work of many small parts calls it for each.
+    /// Reports a phase unless a stop was requested. Work that has many small parts calls it for each.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`] if a stop was requested.

@@ -278,8 +278,8 @@ impl Experiment {
         self.train.batch_size / (self.train.micro_batches * self.train.parts.max(1)).max(1)
     }
 
-    /// The experiment with those keys set that follow from other keys. [`ResolvedExperiment`] also sets those
-    /// that follow from data set, network and device.
+    /// The experiment, with a value for every key that follows from other keys. [`ResolvedExperiment`] also
+    /// sets the keys that follow from data set, network and device.
     ///
     /// [`ResolvedExperiment`]: crate::ResolvedExperiment
     #[must_use]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! TOML, XML, built-in experiment, --set           ──▶ Experiment          typed, checked; keys may be unset
-//! Experiment, facts on data set, network, device  ──▶ ResolvedExperiment  every key is settled
+//! Experiment, facts of data set, network, device  ──▶ ResolvedExperiment  every key is settled
 //! ```
 //!
 //! A file is applied to the built-in experiment of its network if there is one, else to the defaults of

@@ -7,8 +7,8 @@
 //! DeviceFacts    number formats, threads, caches
 //! ```
 //!
-//! A run's `experiment.toml` is its [`ResolvedExperiment`]; resolving it again gives the same, so a resumed
-//! run equals the interrupted one.
+//! A run's `experiment.toml` is its [`ResolvedExperiment`]; resolving it again gives the same value, so a
+//! resumed run equals the interrupted one.
 
 use crate::{EpochMetric, Experiment, ExperimentError, Precision, Schedule};
 use stratus_run::csv::Task;
@@ -53,7 +53,7 @@ pub struct DeviceFacts<'a> {
     pub has_native_bf16: bool,
     /// Its number of threads.
     pub threads: usize,
-    /// KiB that a tile of the batch should fit; 0: no tiles.
+    /// KiB of cache that a tile of the batch should fit; 0: no tiles.
     pub tile_kib: usize,
     /// The default of `data.workers`; `None` if the first iterations decide.
     pub loader_threads: Option<usize>,
@@ -94,7 +94,7 @@ pub struct ResolvedExperiment {
     /// Every key with its settled value.
     settings: Experiment,
     task: Task,
-    /// Number of samples of the data set.
+    /// The number of samples of the data set.
     samples: usize,
     /// True if the validation batch differs from the training micro-batch and stays fixed.
     fixed_validation_batch: bool,

@@ -6,7 +6,7 @@ use stratus_base::text::{bytes, duration};
 /// The forecast of one run, in plain numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunForecast {
-    /// The machine.
+    /// The name of the machine.
     pub machine: String,
     /// Seconds of a step.
     pub step_s: f64,
@@ -104,8 +104,8 @@ impl<'a> LaunchEstimate<'a> {
         self.rows.iter().fold(Resources::default(), |resources, row| Resources {
             seconds: resources.seconds.max(row.requested.seconds),
             memory_bytes: resources.memory_bytes.max(row.requested.memory_bytes),
-            // On a GPU: one CPU for the program, the others decode images. On CPUs: as many as the cluster
-            // gives.
+            // With a GPU, one CPU runs the program and the others decode images. Without, the number of CPUs
+            // is left to the cluster.
             cpus: resources.cpus.max(on_gpu.then_some(row.loader_threads + 1)),
         })
     }

@@ -1,4 +1,4 @@
-//! Leases: a target may be used until a time, by which all runs must be fetched.
+//! Leases: the time until which a target may be used, and by which all runs must be fetched.
 
 use crate::{Error, LinkMeasurement, Result};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub fn seconds_left(end: SystemTime) -> f64 {
 }
 
 impl Lease {
-    /// Plans when training must stop, so that `bytes_to_fetch` bytes can be fetched over `link` before `end`.
+    /// The lease that ends at `end`. Training stops early enough to fetch `bytes_to_fetch` bytes over `link`.
     /// Also returns a line that explains it.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use stratus_engine::{AlignedBytes, DType, Layout, Precision, StartupMonitor};
 pub struct OneDnn {
     pub(crate) context: Context,
     pub(crate) cpu: CpuContext,
-    /// oneDNN's descriptors of layouts, by type: blocked ones cannot be created from plain data.
+    /// oneDNN's descriptors of layouts, by type: blocked ones cannot be created from shape and strides.
     descs: Mutex<HashMap<(Layout, i32), Desc>>,
     /// The kernel times measured while planning.
     pub(crate) timings: TimingCache,
@@ -104,7 +104,7 @@ impl OneDnn {
         self.context.has_bf16()
     }
 
-    /// The rate of multiply-adds of a large square matrix product, in GFLOP/s: hardly any kernel exceeds it.
+    /// The arithmetic rate of a large square matrix product, in GFLOP/s: hardly any kernel exceeds it.
     #[must_use]
     pub fn peak_gflops(&self, dtype: DType) -> Option<f64> {
         const SIZE: usize = 1536;

@@ -31,8 +31,8 @@ const CLAIM_INTERVAL: Duration = Duration::from_millis(50);
 pub const OUT_OF_MEMORY_PREFIX: &str = "out of memory: ";
 
 /// Starts or resumes a run in a process of this program, to its end or to the end of `until_epoch`, and waits
-/// for it. When `stop` is set, it is stopped. `show` is called with each line of its standard error.
-/// `interrupted_code` is its exit code after a stop.
+/// for the process. When `stop` is set, the process is stopped, and exits with `interrupted_code`. `show` is
+/// called with each line of its standard error.
 pub fn train_in_process(
     experiment: &Experiment,
     run: &Path,

@@ -9,7 +9,9 @@
 //! - [`input`]: data sets and their batches. [`network`]: the graph. [`device`]: the backend.
 //! - [`compile`]: programs, plans and the session. [`weights`]: initial, pretrained and saved values.
 //! - [`run`]: the training loop. [`evaluate`]: evaluates weights. [`mod@bench`]: measures speed.
-//! - [`mod@forecast`]: forecasts an experiment for machines. [`Observer`]: receives progress reports.
+//! - [`mod@infer`]: predicts classes of images. [`sizing`]: the memory of an experiment, the largest batch.
+//! - [`mod@forecast`]: forecasts training on this and other machines. [`workers`]: worker processes.
+//! - [`libraries`]: the libraries on this machine. [`Observer`]: receives progress reports.
 
 pub mod bench;
 mod cache;

@@ -1,4 +1,4 @@
-//! Activations, all of the table. After a linear layer they read the master precision; gradients have the
+//! All activations of the table. After a linear layer, `x` has the master precision; gradients have the
 //! compute precision.
 
 use super::{Case, CaseTable, DTypeClass, Fill, extents};
@@ -45,7 +45,7 @@ fn benchmarks() -> Vec<Case> {
     Activation::all().into_iter().flat_map(kernels).collect()
 }
 
-/// Forward and backward with `x` of a class.
+/// Both kernels, with `x` of type class `class`.
 fn kernels(
     activation: Activation,
     shape: &[usize],

@@ -36,10 +36,10 @@ fn benchmarks() -> Vec<Case> {
     [1, 256].iter().flat_map(|&slopes| kernels(&[16, 256, 56, 56], slopes, DTypeClass::Compute)).collect()
 }
 
-/// The three kernels with `x` of a class.
+/// The three kernels, with `x` of type class `class`.
 fn kernels(shape: &[usize], slopes: usize, class: DTypeClass) -> [Case; 3] {
     let master = if class == DTypeClass::Master { " of the master precision" } else { "" };
-    // Slopes of few elements have a gradient only if the elements are negative.
+    // Positive elements do not contribute to the gradient, so a slope of one element needs a negative one.
     let single = shape.iter().product::<usize>() == shape[1];
     let x = Fill::Uniform { low: -1.0, high: if single { -0.1 } else { 1.0 } };
     let name = |kernel: &str| format!("{kernel} {} slopes {slopes}{master}", extents(shape));

@@ -21,7 +21,7 @@ impl Processor for Counting {
         &self.0
     }
 
-    /// As on a GPU: plain kernels, which stand in for the libraries, become library calls.
+    /// Replaces plain kernels by library calls, as on a GPU, where the libraries compute these steps.
     fn adapt(&self, mut implementation: Implementation) -> Implementation {
         if implementation.name == "stratus:plain"
             && let Some(plain) = implementation.calls.first_mut()

@@ -66,7 +66,7 @@ pub struct OpenOptions {
     pub shape: [usize; 3],
     /// The seed of synthetic data. Default: 1.
     pub seed: u64,
-    /// The number of synthetic images and classes.
+    /// Options of synthetic data.
     pub synthetic: SyntheticOptions,
     /// A file with the names of the classes to use, one per line; `None` uses all classes.
     pub class_list: Option<PathBuf>,
@@ -76,11 +76,11 @@ pub struct OpenOptions {
     pub cache: Option<PathBuf>,
     /// The maximum size of the cache in bytes. Default: 20 GiB.
     pub cache_bytes: u64,
-    /// The time without progress after which a store is given up. Default: five minutes.
+    /// The time without progress after which requests to a store are not retried. Default: five minutes.
     pub give_up_after: Duration,
     /// The maximum number of training images per class, the first by name; `None` uses all.
     pub images_per_class: Option<usize>,
-    /// How the data set is split. Default: as published.
+    /// The method of splitting the data set. Default: as published.
     pub split_method: SplitMethod,
 }
 
@@ -116,7 +116,7 @@ impl OpenOptions {
     }
 }
 
-/// The number of synthetic images and classes.
+/// Options of synthetic data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntheticOptions {
     /// Training images, at least 1.

@@ -1,4 +1,4 @@
-//! The data sets, and what several of them share.
+//! The data sets, and the code that several of them share.
 //!
 //! A new data set is a file in this folder with a [`DatasetEntry`], and a line in [`REGISTRY`]
 //! (`registry.rs`). Data sets do not know each other, nor the registry.

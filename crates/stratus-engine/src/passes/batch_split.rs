@@ -16,8 +16,8 @@ pub(super) fn expect_untiled(program: &Program, pieces: &str) -> Result<(), Engi
     Err(EngineError::InvalidRequest(format!("a tiled program cannot be split into {pieces}")))
 }
 
-/// The program for a batch of `count` pieces, each as large as the batch of `program`. Of its steps, it has
-/// only those that run once.
+/// The program for a batch of `count` pieces, each as large as the batch of `program`, with only those of its
+/// steps that run once.
 pub(super) fn without_repeated_steps(program: &Program, count: usize) -> Program {
     let mut whole = program.clone();
     whole.batch *= count;
@@ -28,7 +28,7 @@ pub(super) fn without_repeated_steps(program: &Program, count: usize) -> Program
     whole
 }
 
-/// Makes the steps from `first` on the section that runs on each of `count` pieces.
+/// Adds a section with all steps from index `first`, which runs on each of `count` pieces in turn.
 pub(super) fn add_section(program: &mut Program, first: usize, count: usize) {
     program.sections.push(Section {
         first,

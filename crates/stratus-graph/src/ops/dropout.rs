@@ -18,13 +18,13 @@ fn expect_share(p: f32) -> Result<(), ShapeError> {
     Err(ShapeError::new(format!("`p` must be in [0, 1), got {p}")))
 }
 
-/// Defines a kind of dropout: its name, if it needs an image, and its row on the page of layer files.
+/// Defines a kind of dropout: its name, true if it needs an image, and its row on the page of layer files.
 macro_rules! dropout {
     ($(#[$doc:meta])* $type:ident, $name:literal, $image:literal, $keys:literal, $shapes:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
         pub struct $type {
-            /// The probability of dropping one, in [0, 1).
+            /// The probability that an element, channel or sample is dropped, in [0, 1).
             pub p: f32,
         }
 

@@ -147,7 +147,7 @@ pub trait Operation {
         None
     }
 
-    /// Returns whether no output is negative, for inputs that are never negative or not.
+    /// Returns whether no output is negative; `_inputs_are` is true if no input is negative.
     fn is_never_negative(&self, _inputs_are: bool) -> bool {
         false
     }

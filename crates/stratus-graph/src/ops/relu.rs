@@ -1,7 +1,7 @@
 //! The rectified linear unit, without and with a ceiling.
 //!
-//! They are no rows of [`super::activation`], because their kernels are fused with those of other operations
-//! and their derivative is that of their output.
+//! They are not rows of [`super::activation`], because their kernels are fused with those of other operations
+//! and compute the derivative from the output.
 
 use super::{LayerFileOp, Operation, single_input};
 use crate::layer_file::{AttributeError, Attributes};

@@ -10,8 +10,8 @@ const MAX_NAME_CHARS: usize = 120;
 /// The last components of parameter names.
 const PARAMETER_SUFFIXES: [&str; 6] =
     ["weight", "bias", "running_mean", "running_var", "layer_scale", "gamma"];
-/// Operators that are usually the only one of a PyTorch module, whose path is the better name. Those of
-/// activations are others.
+/// Operators that are usually the only one of a PyTorch module, so that the module's path is the better name.
+/// The operators of activations are treated in the same way.
 const MODULE_OPERATORS: [&str; 17] = [
     "Conv",
     "ConvTranspose",

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use crate::append::AppendFile;
 use crate::{Error, Result};
 
-/// A writer of records of text fields of any number, which are quoted if necessary.
+/// A CSV writer of text fields, which are quoted if necessary. Records may have different lengths.
 pub fn writer<W: Write>(out: W) -> ::csv::Writer<W> {
     ::csv::WriterBuilder::new().flexible(true).from_writer(out)
 }

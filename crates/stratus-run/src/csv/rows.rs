@@ -38,13 +38,13 @@ pub enum Field<'a> {
     Count(&'a mut u64),
     /// A number, as the shortest decimal that parses to the same bits.
     Exact(&'a mut f64),
-    /// A number with a number of decimals.
+    /// A number with a fixed number of decimals.
     Fixed(&'a mut f64, usize),
-    /// A count; empty for `None`, like the next two.
+    /// A count; empty for `None`.
     OptionalCount(&'a mut Option<u64>),
-    /// A number, as the shortest decimal that parses to the same bits.
+    /// As [`Self::Exact`]; empty for `None`.
     OptionalExact(&'a mut Option<f64>),
-    /// A number with a number of decimals.
+    /// As [`Self::Fixed`]; empty for `None`.
     OptionalFixed(&'a mut Option<f64>, usize),
 }
 

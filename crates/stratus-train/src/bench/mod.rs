@@ -1,5 +1,5 @@
 //! Measures a network's training step: as a whole, kernel by kernel, with and without clock stamps, and
-//! before a run; its input pipeline; and the kernels for calibrating a machine.
+//! before a run; its input pipeline; the peaks of the machine; and the kernels that calibrate a machine.
 
 pub mod calibrate;
 pub mod data_rate;

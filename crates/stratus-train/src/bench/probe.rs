@@ -18,7 +18,7 @@ use stratus_run::machine::{Machine, caches};
 const PROBE_TIMES: [Duration; 2] = [Duration::from_secs(5), Duration::from_millis(1500)];
 /// Bytes of the last-level cache if the system does not report it.
 const DEFAULT_LLC_BYTES: u64 = 32 << 20;
-/// Bytes of the last-level cache, at most.
+/// The maximum bytes of the last-level cache.
 const MAX_LLC_BYTES: u64 = 512 << 20;
 
 /// A kernel of the training step.

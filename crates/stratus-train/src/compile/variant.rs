@@ -27,7 +27,7 @@ pub(crate) struct StageBudget {
 }
 
 impl<'a> ProgramVariant<'a> {
-    /// The programs that the experiment asks for.
+    /// The variant that the experiment's keys and the process's share define.
     pub fn new(resolved: &'a Resolved) -> Self {
         Self {
             resolved,
@@ -38,8 +38,8 @@ impl<'a> ProgramVariant<'a> {
         }
     }
 
-    /// The whole network, for one of as many workers as there are parts. Its kernels are those of every stage
-    /// and of every number of workers.
+    /// The variant that computes one part with the whole network. The kernels chosen for it are used by every
+    /// stage and every number of workers.
     pub fn single_part(self) -> Self {
         Self { workers: self.resolved.parts(), stage: None, ..self }
     }

@@ -10,13 +10,14 @@ use stratus_forecast::peaks::{NumberFormat, peaks};
 use stratus_forecast::profile::{ComparedRun, Profile};
 use stratus_run::RunDir;
 use stratus_run::csv::{self, IterationRow};
+use stratus_run::layout::SUMMARY;
 use stratus_run::machine::Machine;
 use stratus_run::summary::Summary;
 
 /// The minimum number of usable steps of a run.
 const MIN_STEPS: usize = 5;
 
-/// Compares the measured steps of a run with their forecast, to correct `calibration`; returns also the run's
+/// Compares the measured steps of a run with their forecast, to correct `calibration`. Also returns the run's
 /// number format. `overrides` are keys of the run's experiment.
 ///
 /// # Errors
@@ -31,7 +32,7 @@ pub fn compare_run(
         problem: format!("{name}: {problem}"),
         hint: hint.to_owned(),
     };
-    if !path.join("summary.json").is_file() {
+    if !path.join(SUMMARY).is_file() {
         return Err(invalid("not a finished run".to_owned(), "`stratus runs` lists runs"));
     }
     let run = RunDir::open(path)?;
@@ -57,9 +58,9 @@ pub fn compare_run(
     let profile = profile.ok_or_else(|| {
         invalid(format!("{} was not calibrated in {format}", processor.name), "calibrate the machine again")
     })?;
-    let per_epoch = csv::read::<IterationRow>(&run.iterations())?;
-    // The first iteration of each process runs with cold caches; the last batch of an epoch may be smaller.
-    let mut steps: Vec<f64> = per_epoch
+    let rows = csv::read::<IterationRow>(&run.iterations())?;
+    // The first iteration runs with cold caches; the last batch of an epoch may be smaller.
+    let mut steps: Vec<f64> = rows
         .windows(2)
         .filter(|pair| pair[0].epoch == pair[1].epoch)
         .skip(1)

@@ -47,14 +47,14 @@ pub fn forecast_from_probe(
         stratus_engine::Precision::F16 => NumberFormat::F16,
         _ => NumberFormat::F32,
     };
-    let sketched = planner.plan(&machine.processor, format, probed.batch)?;
-    // The memory per image comes from the sketch, the total from the actual plan.
+    let planned = planner.plan(&machine.processor, format, probed.batch)?;
+    // The memory per image comes from the forecast's plan, the total from the plan that was timed.
     let memory = PlannedMemory {
         device: probed.arena_bytes,
         planned_host_bytes: Some(probed.host.bytes()),
-        ..sketched.memory
+        ..planned.memory
     };
-    let plan = TrainingWork { memory, validation_batch: probed.validation_batch as u64, ..sketched };
+    let plan = TrainingWork { memory, validation_batch: probed.validation_batch as u64, ..planned };
     let measured = ProbedStep {
         step_s: probed.step_s,
         validation_s: probed.validation_s,
@@ -67,7 +67,7 @@ pub fn forecast_from_probe(
     Ok(forecast::forecast_from_probe(machine, format, &plan, &length, &measured))
 }
 
-/// The seconds of convolutions and fully connected layers, identified in the sketch of the same program.
+/// The seconds of convolutions and fully connected layers. `work` has the kinds of the same kernels.
 fn arithmetic_seconds(probed: &ProbeReport, work: &Work) -> f64 {
     let computes = |kind: KernelKind| {
         matches!(

@@ -41,7 +41,8 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// A planner for an experiment, whose data set may be missing on this machine.
+    /// A planner for an experiment, whose data set may be missing on this machine. `images` and `epochs`, if
+    /// given, replace the numbers of the data set and of the experiment.
     ///
     /// # Errors
     /// If the network is not found.
@@ -200,11 +201,11 @@ impl Planner {
             self.plans.insert(key, planned.clone());
             return Ok(planned);
         }
-        let sketch = PlanningBackend { gpu, threads };
-        let (programs, device) = self.programs_and_memory((sketch, tile_kib), format, batch)?;
-        // The difference to a second batch size gives the memory per image.
+        let backend = PlanningBackend { gpu, threads };
+        let (programs, device) = self.programs_and_memory((backend, tile_kib), format, batch)?;
+        // The difference from a second batch size gives the memory per image.
         let other_batch = if batch > 1 { batch / 2 } else { 2 };
-        let (_, other_memory) = self.programs_and_memory((sketch, tile_kib), format, other_batch)?;
+        let (_, other_memory) = self.programs_and_memory((backend, tile_kib), format, other_batch)?;
         let memory = PlannedMemory {
             per_image: device.device.abs_diff(other_memory.device)
                 / batch.abs_diff(other_batch).max(1) as u64,
@@ -250,7 +251,7 @@ impl Planner {
 
     fn programs_and_memory(
         &self,
-        (sketch, tile_kib): (PlanningBackend, usize),
+        (backend, tile_kib): (PlanningBackend, usize),
         format: NumberFormat,
         batch: usize,
     ) -> Result<(Programs, PlannedMemory), TrainError> {
@@ -261,12 +262,12 @@ impl Planner {
             NumberFormat::Bf16 => Precision::Bf16,
             NumberFormat::F16 => Precision::F16,
         };
-        let mut device = OpenDevice::new(Box::new(sketch));
+        let mut device = OpenDevice::new(Box::new(backend));
         device.tile_kib = tile_kib;
         let graph = Network::for_dataset(&experiment, self.dataset.as_ref())?.graph;
         let resolved = Resolved::new(&experiment, self.dataset.as_ref(), &graph, &device)?;
         let programs = programs(&resolved, &graph, &device)?;
-        let memory = sketch.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
+        let memory = backend.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
         Ok((programs, memory))
     }
 }

@@ -1,4 +1,4 @@
-//! Tracks the best epoch so far by a metric, which decides what checkpoint is kept and whether training stops
+//! Tracks the best epoch so far by a metric, which decides which checkpoint is kept and when training stops
 //! early.
 //!
 //! Both depend only on the rows of `epochs.csv`, so a resumed run decides like one that was never

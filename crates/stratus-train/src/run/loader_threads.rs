@@ -9,9 +9,9 @@ use std::time::Duration;
 const MAX_WAIT_SHARE: f64 = 0.03;
 /// The speed-up that an added thread must bring to be kept.
 const MIN_SPEED_UP: f64 = 1.02;
-/// Iterations in a measuring window, at least.
+/// The minimum number of iterations in a measuring window.
 const MIN_WINDOW_ITERATIONS: u32 = 8;
-/// Seconds in a measuring window, at least.
+/// The minimum number of seconds in a measuring window.
 const MIN_WINDOW_S: f64 = 0.5;
 /// Iterations that are ignored after a change, since their batches were read before it.
 const SETTLING_ITERATIONS: u32 = 4;

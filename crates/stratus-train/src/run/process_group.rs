@@ -1,5 +1,5 @@
-//! Coordination of a run's workers before training: run directory, experiment, data. `worker_role` is what
-//! follows for the training loop.
+//! Coordination of a run's workers before training: run directory, experiment, data. During training,
+//! [`WorkerRole`] coordinates them.
 //!
 //! Worker 0 writes the run directory. Every other worker has a folder in it for its own timeline, and reads
 //! the rest.
@@ -71,8 +71,8 @@ impl ProcessGroup {
         self.workers.as_deref()
     }
 
-    /// The role of this process in training: that of `stage`, if it is one, of the network whose programs
-    /// `whole` makes.
+    /// The role of this process in training. `stage` is its pipeline stage, if there are stages; `whole` then
+    /// makes the programs of the whole network.
     ///
     /// # Errors
     /// If `whole` fails, no stage has a value of the network, or a worker has disconnected.
@@ -108,8 +108,8 @@ impl ProcessGroup {
         }
     }
 
-    /// The experiment with `train.parts` and `train.threads` set: by default the number of workers, and of
-    /// the cores of worker 0's machine. Kernels are planned for these threads on every machine, so that
+    /// The experiment with `train.parts` and `train.threads` set: by default, the number of workers and the
+    /// number of cores of worker 0's machine. Kernels are planned for these threads on every machine, so that
     /// results depend neither on the workers nor on their machines; the threads of a worker share its part of
     /// the cores.
     ///

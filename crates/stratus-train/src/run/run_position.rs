@@ -1,4 +1,4 @@
-//! How far a run is: the iterations and epochs that are done, and those that remain.
+//! The position of a run: the iterations and epochs that are done, and those that remain.
 
 use super::time_estimator::RemainingWork;
 use stratus_data::Position;

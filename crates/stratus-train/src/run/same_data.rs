@@ -6,7 +6,7 @@ use stratus_run::RunDir;
 use stratus_run::checkpoint::State;
 use stratus_run::data::{DataRecord, class_difference, iterations_difference};
 
-/// Differences that a message lists, at most.
+/// The maximum number of differences in a message.
 pub(super) const MAX_LISTED: usize = 6;
 
 /// A run that was started before.

@@ -44,7 +44,7 @@ pub(super) struct RunSetup {
     pub device: OpenDevice,
     pub compiled: CompiledRun,
     pub role: WorkerRole,
-    /// The forecast time of its steps, if it was measured.
+    /// The forecast of its steps, if their kernels were timed.
     pub step_forecast: Option<StepForecast>,
 }
 

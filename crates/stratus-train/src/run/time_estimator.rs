@@ -1,5 +1,5 @@
-//! Estimates how long a run will take, from a forecast until enough iterations are measured, and checks that
-//! against the run's time limit.
+//! Estimates the remaining time of a run, and compares it with the run's time limit. The forecast is used
+//! until enough iterations are measured.
 
 use crate::run_limits::{RunLimits, TimeLimit};
 use stratus_base::text::duration;
@@ -141,8 +141,8 @@ impl TimeEstimator {
         self.limits.limit()
     }
 
-    /// Returns whether the run will finish within its limit; `None` without a limit or if the answer is
-    /// unchanged.
+    /// A message about whether the run will finish within its limit; `None` without a limit or if the answer
+    /// is unchanged.
     pub fn limit_message(&mut self, now_s: f64, remaining: RemainingWork, epochs: u64) -> Option<String> {
         let TimeLimit { label, at_s } = self.limits.limit()?.clone();
         let is_first = self.within_limit.is_none();

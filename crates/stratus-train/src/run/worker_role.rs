@@ -1,4 +1,4 @@
-//! The role of this process among the workers that train a run: what only the first does, and what all decide
+//! The role of this process among the workers that train a run, and the decisions that all workers make
 //! together.
 //!
 //! Worker 0 writes the run directory. Decisions that depend on time are made by worker 0, or by a worker that
@@ -12,7 +12,7 @@ use stratus_engine::session::Metrics;
 use stratus_engine::{Role, Session, Stage};
 use stratus_exchange::WorkerGroup;
 
-/// The actions of the workers before the next iteration, as bits that they agree on.
+/// The decisions before the next iteration, which the workers combine as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Decision {
     /// A worker was asked to stop.
@@ -64,7 +64,7 @@ impl WorkerRole {
         }
     }
 
-    /// The values of all stages, with the means to request them; `None` without stages.
+    /// The stages of all values, and the communication to request them; `None` without stages.
     pub fn pipeline(&self) -> Option<(&PipelineState, &WorkerGroup)> {
         match self {
             Self::Stage(PipelineStage { workers, state, .. }) => Some((state, workers)),

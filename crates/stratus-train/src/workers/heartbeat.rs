@@ -22,8 +22,8 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Starts to write heartbeats if there is a folder for them, and to watch the launching process: `stop`
-    /// is set when it asks for it, or is gone.
+    /// Starts to write heartbeats, if there is a folder for them, and to watch the launching process. `stop`
+    /// is set when that process requests a stop or has exited.
     pub(super) fn start(rank: usize, stop: Arc<AtomicBool>) -> Result<Self, WorkersError> {
         let Some(folder) = std::env::var_os(HEARTBEAT_FOLDER_VAR).map(PathBuf::from) else {
             return Ok(Self::default());

@@ -29,7 +29,7 @@ const OPEN_MPI: [(&str, &str); 4] = [
 pub enum WorkersOutcome {
     /// They have finished.
     Finished,
-    /// One has failed, and has printed its error. With its exit code, if it is known.
+    /// One has printed an error and failed, with this exit code if it is known.
     Failed(Option<i32>),
 }
 

@@ -30,6 +30,7 @@ use stratus_threads::pin_to_share;
 const HEARTBEAT_FOLDER_VAR: &str = "STRATUS_WORKER_HEARTBEATS";
 /// The heartbeat of the launching process.
 const LAUNCHER_FILE: &str = "started";
+/// The marker by which the launching process requests a stop.
 const STOP_FILE: &str = "stop";
 /// The socket that each worker keeps a connection to.
 const SOCKET_FILE: &str = "alive";
@@ -62,8 +63,8 @@ impl WorkerContext {
     /// Joins the workers that a launcher started together with this process; `None` if there is no launcher.
     ///
     /// Heartbeats start before MPI is initialised, so that a worker that is lost meanwhile is noticed too.
-    /// `stop` is set when the launching process asks for it, or is gone. If this process cannot join, it will
-    /// exit with `failure_code`.
+    /// `stop` is set when the launching process requests a stop or has exited. If this process cannot join,
+    /// it will exit with `failure_code`.
     ///
     /// # Errors
     /// If MPI is not found, or differs from the launcher's.

@@ -122,6 +122,7 @@ impl HeartbeatMonitor {
             .map(|(rank, (_, at))| (rank, at))
     }
 
+    /// The first worker without a recent heartbeat, with the iteration of its last one.
     pub fn first_silent(&self, count: usize) -> Option<(usize, u64)> {
         if self.started_at.elapsed() < HEARTBEAT_TIMEOUT {
             return None;

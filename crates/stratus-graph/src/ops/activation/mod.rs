@@ -34,10 +34,10 @@ pub trait ActivationFunction: ActivationAttributes {
     /// `f(x)`. NaN propagates.
     fn value(&self, x: f64) -> f64;
 
-    /// `f'(x)`; at a kink the value that PyTorch has. NaN propagates.
+    /// `f'(x)`; at a kink, PyTorch's value. NaN propagates.
     fn derivative(&self, x: f64) -> f64;
 
-    /// The numbers that kernels in single precision compute with: the attributes, unless others save time.
+    /// The constants of kernels in single precision: the attributes, or numbers that are faster to use.
     fn constants(&self) -> [f32; MAX_CONSTANTS] {
         let mut constants = [0.0; MAX_CONSTANTS];
         constants.iter_mut().zip(self.values()).for_each(|(constant, value)| *constant = value);
@@ -60,14 +60,14 @@ pub struct ActivationSpec {
     pub formula: &'static str,
     /// True if no output is negative.
     pub is_never_negative: bool,
-    /// True if it consists of straight pieces. With the default attributes they meet between -3 and 3.
+    /// True if it is piecewise linear. With the default attributes, its kinks are between -3 and 3.
     pub is_piecewise_linear: bool,
     /// The ONNX operator; `None` if there is none in operator set 22 or earlier.
     pub onnx: Option<OnnxOperator>,
 }
 
 impl ActivationSpec {
-    /// A curve with negative values and without an ONNX operator.
+    /// The properties of a smooth activation that has negative values and no ONNX operator.
     const CURVE: Self =
         Self { formula: "", is_never_negative: false, is_piecewise_linear: false, onnx: None };
 }
@@ -91,7 +91,7 @@ fn short(value: f32) -> String {
     if is_exact && fraction.len() < decimal.len() { fraction } else { decimal }
 }
 
-/// Derives the sum of all activations from the table.
+/// Generates the enum of all activations from the table.
 macro_rules! enumerate {
     ($($name:ident $kind:literal,)*) => {
         /// An activation with its attributes.

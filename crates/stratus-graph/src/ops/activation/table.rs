@@ -1,6 +1,6 @@
 //! The table of activations. A new one is a line in [`with_activations!`](crate::with_activations), its type
-//! with its attributes, and its function with its derivative, all in this file; the tests of the other crates
-//! then fail until the CPU and the GPU have its kernel.
+//! with its attributes, and its function with its derivative, all in this file. The CPU backend then does not
+//! compile without its function, and the tests of the GPU backend fail.
 
 use super::{ActivationAttributes, ActivationFunction, ActivationSpec, OnnxOperator};
 use crate::ShapeError;
@@ -76,7 +76,7 @@ activation! {
     /// The exponential linear unit (Clevert, Unterthiner, Hochreiter: "Fast and accurate deep network
     /// learning by exponential linear units", 2015).
     Elu {
-        /// The negated limit for very small `x`.
+        /// The negated limit of `y` for `x → -∞`.
         alpha = 1.0,
     }
 }
@@ -144,7 +144,7 @@ impl ActivationFunction for Gelu {
 }
 
 activation! {
-    /// A sigmoid of three straight pieces, `y = min(max(alpha x + beta, 0), 1)`; by default as in PyTorch and
+    /// A piecewise-linear sigmoid, `y = min(max(alpha x + beta, 0), 1)`; by default as in PyTorch and
     /// MobileNetV3 (Howard et al.: "Searching for MobileNetV3", 2019), `min(max(x + 3, 0), 6) / 6`.
     #[serde(from = "Option<StoredHardSigmoid>", into = "Option<StoredHardSigmoid>")]
     HardSigmoid {
@@ -155,8 +155,8 @@ activation! {
     }
 }
 
-/// The attributes of a [`HardSigmoid`] in a plan. Nothing is stored for the default, as before there were
-/// attributes.
+/// The attributes of a [`HardSigmoid`] in a plan. The default is stored as nothing, like a hard sigmoid in
+/// plans that are older than its attributes.
 #[derive(Serialize, Deserialize)]
 struct StoredHardSigmoid {
     alpha: f32,
@@ -208,7 +208,7 @@ impl ActivationFunction for HardSigmoid {
         if x > -shift && x < width - shift { 1.0 / width } else { 0.0 }
     }
 
-    /// The width of the middle piece and the negated `x` at which it begins: both are exact by default.
+    /// The width of the middle piece and the negated `x` at which it begins. The defaults are exact in f32.
     fn constants(&self) -> [f32; 2] {
         self.width_and_shift().map(|constant| constant as f32)
     }

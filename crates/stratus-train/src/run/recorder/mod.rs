@@ -30,7 +30,7 @@ use usage::UsageSampler;
 
 /// The key of [`RunningTotals`] in a checkpoint's state.
 const TOTALS: &str = "sums";
-/// Iterations whose speed is kept for the percentiles of the summary, at most.
+/// The maximum number of iterations whose speed is kept for the percentiles of the summary.
 const MAX_SPEEDS: usize = 1 << 24;
 
 /// The outcome of an iteration.
@@ -221,7 +221,7 @@ impl<'a> Recorder<'a> {
         self.totals.time.checkpoint_s += seconds;
     }
 
-    /// The report of an epoch that ends now. The next one starts.
+    /// The report of the epoch that ends now. Starts the time of the next one.
     pub fn epoch_result(
         &mut self,
         position: RunPosition,

@@ -27,7 +27,7 @@ pub(in crate::run) struct EpochTotals {
     pub loss: f64,
     /// Total of the weights of losses: samples, or the class weights of pixels.
     pub weight: f64,
-    /// Samples or pixels whose class was predicted.
+    /// Samples or pixels whose class was predicted correctly.
     #[serde(rename = "right", alias = "top1")]
     pub correct: f64,
     /// Samples or pixels with a class.
@@ -107,7 +107,7 @@ pub(in crate::run) struct IterationMetrics {
     pub weight: f64,
     /// Samples or pixels with a class.
     pub labelled: f64,
-    /// Samples or pixels whose class was predicted.
+    /// Samples or pixels whose class was predicted correctly.
     pub correct: f64,
     /// Samples whose class was among the five most probable.
     pub top5: Option<f64>,

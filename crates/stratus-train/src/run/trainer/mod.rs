@@ -169,7 +169,7 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// Reports the progress, and a loss that rises.
+    /// Reports the progress, and warns if the loss rises.
     fn report(&mut self, outcome: &IterationOutcome, observer: &mut dyn Observer) -> Result<(), TrainError> {
         if let Some(text) = self.stop_policy.loss_warning(outcome) {
             self.recorder.log(&text)?;
@@ -198,7 +198,7 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Logs why training stops before its end; also reports a limit, which nobody asked for at this moment.
+    /// Logs why training stops before its end. A limit is also reported, since no user requested this stop.
     fn report_interruption(
         &mut self,
         interruption: Interruption,
