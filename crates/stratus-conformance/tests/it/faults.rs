@@ -1,7 +1,8 @@
 //! The suite detects faults: a backend that is wrong in one way at a time.
 
 use stratus_conformance::{Case, Fill, cases};
-use stratus_engine::backend::{MAX_OPERANDS, PrepareRequest, PreparedProgram};
+use stratus_engine::backend::{PrepareRequest, PreparedProgram};
+use stratus_engine::program::MAX_OPERANDS;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{
     Backend, Choices, DType, EngineError, Layout, Operands, Precision, Program, StepKernel,
