@@ -42,9 +42,9 @@ pub enum Field<'a> {
     Fixed(&'a mut f64, usize),
     /// A count; empty for `None`.
     OptionalCount(&'a mut Option<u64>),
-    /// As [`Self::Exact`]; empty for `None`.
+    /// As [`Field::Exact`]; empty for `None`.
     OptionalExact(&'a mut Option<f64>),
-    /// As [`Self::Fixed`]; empty for `None`.
+    /// As [`Field::Fixed`]; empty for `None`.
     OptionalFixed(&'a mut Option<f64>, usize),
 }
 
