@@ -6,7 +6,8 @@ use stratus_forecast::calibration::Calibration;
 use stratus_forecast::catalogue::{Catalogue, Cpu, Machine, Processor, THIS_MACHINE};
 use stratus_forecast::profile::Profile;
 
-/// Finds machines by name, see [`find_machine`].
+/// Finds machines by name: of the catalogue, this one (`here`), or those of calibration files, whose profiles
+/// are added before the others.
 ///
 /// # Errors
 /// If one is not found, or its calibration file cannot be read.

@@ -72,7 +72,6 @@ impl Trainer<'_> {
                 .then(|| bad_samples([loader, self.evaluator.loader()])),
             best: self.checkpointer.best(),
             stopped_early: self.stop_policy.stopped_early(self.position),
-            ..Summary::default()
         }
     }
 
