@@ -2,7 +2,7 @@
 //!
 //! An image is changed in three steps, always in this order:
 //!
-//! 1. The view: a [`Window`](crate::geometry::Window) selects the crop of the stored image, possibly
+//! 1. The view: a `Window` selects the crop of the stored image, possibly
 //!    rotated about its centre. Cropping, resizing, zooming and rotating are a single interpolation.
 //! 2. The colours of the sample's 8-bit pixels ([`ColourJitter`]).
 //! 3. The [`Placement`]: the sample is mirrored, then shifted, then partly blanked, while it is normalised

@@ -1,5 +1,5 @@
 //! Operations: attributes, shape rule, parameters and cost. To add one, add a file here and a line in
-//! `operations!`; an activation is a row of [`activation`].
+//! `operations!`; an activation is a row of the module `activation`.
 
 mod activation;
 mod adaptive_avg_pool2d;

@@ -1,7 +1,7 @@
 //! Cropping and resizing: from a stored image of any size to an upright sample of the requested shape and
 //! channels.
 //!
-//! The crop is a [`Window`], drawn once per sample (see [`Augment`]). Images are resized with an antialiased
+//! The crop is a `Window`, drawn once per sample (see [`Augment`]). Images are resized with an antialiased
 //! bilinear filter, like in Pillow. Rotation and zoom are combined with the window into one affine map
 //! (`affine`).
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// The maximum number of attributes of an activation, and of the numbers that a kernel derives from them.
 pub const MAX_CONSTANTS: usize = 2;
 
-/// The attributes of an activation. The macro `activation` of [`table`] implements it.
+/// The attributes of an activation. The macro `activation!` implements it.
 pub trait ActivationAttributes: Copy + Default + PartialEq {
     /// The names of the attributes, in layer files and in ONNX.
     const NAMES: &'static [&'static str];
