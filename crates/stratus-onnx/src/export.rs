@@ -15,20 +15,24 @@ use stratus_graph::{Graph, Node, Op, Operation, Shape, TensorId};
 use stratus_weights::{TensorRef, ValuesRef};
 
 /// The operator set of files, unless a layer needs a later one.
-pub const OPSET: i64 = 17;
+const MIN_OPSET: i64 = 17;
 
 /// The format versions (`ir_version`) of files, each with the last operator set that it allows.
 const FORMATS: [(i64, i64); 3] = [(8, 18), (9, 20), (10, 22)];
 
-/// The operator set of a network's file and its format version.
-fn versions(graph: &Graph) -> [i64; 2] {
+/// The operator set of a network's file.
+#[must_use]
+pub fn operator_set(graph: &Graph) -> i64 {
     let since = |node: &Node| match &node.op {
         Op::Activation(activation) => activation.spec().onnx.map(|onnx| onnx.since),
         _ => None,
     };
-    let opset = graph.nodes.iter().filter_map(since).fold(OPSET, i64::max);
-    let format = FORMATS.iter().find(|(_, last)| opset <= *last).unwrap_or(&FORMATS[2]);
-    [opset, format.0]
+    graph.nodes.iter().filter_map(since).fold(MIN_OPSET, i64::max)
+}
+
+/// The format version of a file with an operator set.
+fn format_version(opset: i64) -> i64 {
+    FORMATS.iter().find(|(_, last)| opset <= *last).unwrap_or(&FORMATS[2]).0
 }
 
 /// The name of the images, `[batch, channels, height, width]`.
@@ -131,7 +135,8 @@ pub fn write(
     let weight_bytes =
         heads.iter().zip(&weights).map(|(head, values)| head.0.len() + values.bytes()).sum::<usize>();
     let length = (network.0.len() + weight_bytes + tail.0.len()) as u64;
-    let [opset, format] = versions(&graph);
+    let opset = operator_set(&graph);
+    let format = format_version(opset);
     let opset = Message::default().int(2, opset);
     let model = Message::default()
         .int(1, format)

@@ -19,6 +19,6 @@ mod tensor;
 mod wire;
 
 pub use error::{Error, Problem, Result, UnsupportedNode, WriteError};
-pub use export::{INPUT, OPSET, OUTPUT, is_exported_by_stratus, write};
+pub use export::{INPUT, OUTPUT, is_exported_by_stratus, operator_set, write};
 pub use import::{ImportOptions, ImportedNetwork};
 pub use model::Model;

@@ -7,7 +7,7 @@ use std::path::Path;
 use stratus_graph::ops::{Activation, Flatten, Linear};
 use stratus_graph::zoo::NETWORKS;
 use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
-use stratus_onnx::{ImportOptions, ImportedNetwork, Model, WriteError, write};
+use stratus_onnx::{ImportOptions, ImportedNetwork, Model, WriteError, operator_set, write};
 use stratus_testing::sample::sample;
 use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
 
@@ -301,4 +301,15 @@ fn metadata_survives_a_round_trip() {
     assert_eq!(reimported.metadata, NetworkMetadata::default());
     assert_eq!(reimported.notes.len(), 1);
     assert!(reimported.notes[0].contains("`mean` is not a valid list"), "{:?}", reimported.notes);
+}
+
+#[test]
+fn the_operator_set_is_the_first_that_has_every_operator() {
+    let of = |activation: &str| {
+        operator_set(&small(&format!(
+            "|name = 'a'; op = '{activation}'|name = 'f'; op = 'flatten'|name = 'fc'; op = 'linear'; \
+             out_features = 2"
+        )))
+    };
+    assert_eq!(["relu", "leaky_relu", "hard_swish", "mish"].map(of), [17, 17, 17, 18]);
 }

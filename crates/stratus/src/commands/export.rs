@@ -107,7 +107,7 @@ fn write_model(path: &Path, exported: ExportSource, output: &Output) -> Result {
         file: path.display().to_string(),
         network: graph.name.clone(),
         weights: origin,
-        operator_set: stratus_onnx::OPSET,
+        operator_set: stratus_onnx::operator_set(&graph),
         input: graph.input_shape().0.clone(),
         output: graph.shape(graph.output).0.clone(),
         trained_parameters: graph.trained_parameters(),
