@@ -23,7 +23,7 @@ link=$(readelf --string-dump=.gnu_debuglink "$program")
 address=$(nm --demangle --defined-only "$program.debug" |
     awk '$3 == "stratus::main" { found = $1 } END { print found }')
 found=$(addr2line --functions --demangle --exe "$program.debug" "0x$address")
-[[ $found = *crates/stratus/src/main.rs:* ]] || {
+[[ $found =~ crates/stratus/src/(main|lib)\.rs:[0-9]+ ]] || {
     echo "$program.debug has no line for main: $found" >&2
     exit 1
 }

@@ -7,15 +7,16 @@ mod networks;
 
 use crate::common::tiny::copy;
 use crate::common::{CommandOutput, RunResult, TestDir, digits, photographs, root};
-use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
+use std::{env, fs};
 
 /// Returns whether MPI is installed, by `scripts/deps-mpi.sh`. Without MPI, `STRATUS_WITHOUT_MPI` must be
 /// set.
 pub fn has_mpi() -> bool {
     let is_installed =
-        root().join(".deps/mpich/bin/mpiexec").is_file() || std::env::var_os("STRATUS_MPI").is_some();
-    let is_skipped = std::env::var_os("STRATUS_WITHOUT_MPI").is_some_and(|value| !value.is_empty());
+        root().join(".deps/mpich/bin/mpiexec").is_file() || env::var_os("STRATUS_MPI").is_some();
+    let is_skipped = env::var_os("STRATUS_WITHOUT_MPI").is_some_and(|value| !value.is_empty());
     assert!(is_installed || is_skipped, "no MPI: run scripts/deps-mpi.sh, or set STRATUS_WITHOUT_MPI=1");
     if !is_installed {
         eprintln!("SKIPPED: STRATUS_WITHOUT_MPI is set, and MPI is not installed");
@@ -127,6 +128,14 @@ fn plan_counts_the_memory_of_one_worker() {
     );
 }
 
+/// The program that starts workers: the one of the MPI that is tested, else that of `make deps`, else the
+/// system's.
+fn mpiexec() -> PathBuf {
+    let installed = root().join(".deps/mpich/bin/mpiexec");
+    let installed = if installed.is_file() { installed } else { "mpiexec".into() };
+    env::var_os("STRATUS_MPIEXEC").map_or(installed, PathBuf::from)
+}
+
 /// Each worker reads the data set of its machine; here, two folders.
 #[test]
 fn worker_with_another_data_set_is_named() {
@@ -145,8 +154,7 @@ fn worker_with_another_data_set_is_named() {
     let arguments = ["train", "digits", "--out", &run, "--data", "photographs"];
     let arguments: Vec<&str> = arguments.into_iter().chain(settings).collect();
     let started = || {
-        let own = root().join(".deps/mpich/bin/mpiexec");
-        let mut command = Command::new(if own.is_file() { own } else { "mpiexec".into() });
+        let mut command = Command::new(mpiexec());
         let single = dir.command(&arguments);
         for (at, folder) in folders.iter().enumerate() {
             command.args((at > 0).then_some(":")).args(["-n", "1", "-wdir"]).arg(folder);
