@@ -88,7 +88,10 @@ impl Resolved {
     /// The same experiment with another batch size, which is not 0.
     #[must_use]
     pub fn with_batch_size(&self, batch: usize) -> Self {
-        Self { experiment: self.experiment.with_batch_size(batch), ..self.clone() }
+        let experiment = self.experiment.with_batch_size(batch);
+        let (training, validation) = (experiment.settings().train.batch_size, experiment.validation_batch());
+        let input = self.input.clone().with_batch_sizes(training, validation);
+        Self { experiment, input, ..*self }
     }
 
     /// The same experiment with at most `kib` KiB of activations and gradients alive at once; `None` keeps
@@ -160,10 +163,11 @@ pub(crate) fn engine_precision(settled: stratus_experiment::Precision) -> Precis
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::input::BatchFormat;
     use crate::network::Network;
     use std::path::Path;
     use std::sync::Arc;
-    use stratus_data::{Split, open};
+    use stratus_data::{Element, Layout, Split, open};
     use stratus_engine::reference::ReferenceBackend;
 
     fn experiment(keys: &[(&str, &str)]) -> Experiment {
@@ -190,6 +194,20 @@ mod tests {
         assert_eq!((model.classes, train.precision), (Some(10), stratus_experiment::Precision::F32));
         assert_eq!((train.threads, train.tile_kib, validation.batch_size), (1, Some(0), Some(8)));
         assert_eq!(resolved.tail_batch(), Some(22 % 8));
+    }
+
+    #[test]
+    fn another_batch_size_is_resolved_as_if_it_was_configured() {
+        for keys in [&[][..], &[("validation.batch_size", "4")]] {
+            let with = |batch| {
+                let batch: &[(&str, &str)] = &[("train.batch_size", batch)];
+                resolve(&experiment(&[batch, keys].concat()))
+            };
+            let resolved = with("2").with_batch_size(11);
+            assert_eq!(resolved, with("11"), "{keys:?}");
+            let format = BatchFormat { element: Element::F32, layout: Layout::Nchw };
+            assert_eq!(resolved.input().training(format).batch_size, 11);
+        }
     }
 
     #[test]
