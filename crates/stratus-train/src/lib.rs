@@ -22,6 +22,7 @@ pub mod evaluate;
 pub mod forecast;
 pub mod infer;
 pub mod input;
+mod layer_file;
 pub mod libraries;
 pub mod network;
 mod observe;
@@ -34,5 +35,6 @@ pub mod workers;
 
 pub use cache::cache_folder;
 pub use error::TrainError;
+pub use layer_file::LayerFile;
 pub use observe::{EpochResult, NullObserver, Observer, TrainingProgress, ValidationResult};
 pub use resolve::Resolved;

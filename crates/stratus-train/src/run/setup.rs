@@ -12,12 +12,12 @@ use crate::compile::{
 };
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
-use crate::network::{LayerFile, Network, check_layer_file};
+use crate::network::{Network, check_layer_file};
 use crate::resolve::{Rank, Resolved};
 use crate::weights::initialise::initialise;
 use crate::weights::session_state::{self, Snapshot};
 use crate::weights::{Pretrained, WeightsPurpose};
-use crate::{Observer, TrainError};
+use crate::{LayerFile, Observer, TrainError};
 use std::path::Path;
 use std::time::Duration;
 use stratus_engine::{Precision, Stage};
