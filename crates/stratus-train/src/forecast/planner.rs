@@ -202,10 +202,10 @@ impl Planner {
             return Ok(planned);
         }
         let backend = PlanningBackend { gpu, threads };
-        let (programs, device) = self.programs_and_memory((backend, tile_kib), format, batch)?;
+        let (programs, device) = self.programs_and_memory(backend, tile_kib, format, batch)?;
         // The difference from a second batch size gives the memory per image.
         let other_batch = if batch > 1 { batch / 2 } else { 2 };
-        let (_, other_memory) = self.programs_and_memory((backend, tile_kib), format, other_batch)?;
+        let (_, other_memory) = self.programs_and_memory(backend, tile_kib, format, other_batch)?;
         let memory = PlannedMemory {
             per_image: device.device.abs_diff(other_memory.device)
                 / batch.abs_diff(other_batch).max(1) as u64,
@@ -251,7 +251,8 @@ impl Planner {
 
     fn programs_and_memory(
         &self,
-        (backend, tile_kib): (PlanningBackend, usize),
+        backend: PlanningBackend,
+        tile_kib: usize,
         format: NumberFormat,
         batch: usize,
     ) -> Result<(Programs, PlannedMemory), TrainError> {
