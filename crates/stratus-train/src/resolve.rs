@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Experiment, data set, network, device ──stratus-experiment──▶ ResolvedExperiment
-//! ResolvedExperiment, data set          ──InputPipeline──▶ batches       ──▶ Resolved
+//! ResolvedExperiment, data set          ──InputPipeline──▶ batches       ──▶ ResolvedProcess
 //! worker, pipeline stage                ──▶ share of a batch
 //! ```
 
@@ -19,7 +19,7 @@ use stratus_graph::Graph;
 /// A resolved experiment with its input pipeline and the share of this process, from which programs, loaders
 /// and the training loop are made. Immutable; it has all properties of its [`ResolvedExperiment`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resolved {
+pub struct ResolvedProcess {
     experiment: ResolvedExperiment,
     input: InputPipeline,
     rank: Rank,
@@ -40,7 +40,7 @@ impl Rank {
     pub const SINGLE: Self = Self { rank: 0, world_size: 1 };
 }
 
-impl Deref for Resolved {
+impl Deref for ResolvedProcess {
     type Target = ResolvedExperiment;
 
     fn deref(&self) -> &ResolvedExperiment {
@@ -48,7 +48,7 @@ impl Deref for Resolved {
     }
 }
 
-impl Resolved {
+impl ResolvedProcess {
     /// Resolves an experiment that trains `graph` on `dataset` with `device`, for the only process of a run.
     /// For evaluation, `dataset` is the data set to evaluate on.
     ///
@@ -176,13 +176,13 @@ mod tests {
         Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap()
     }
 
-    fn resolve(experiment: &Experiment) -> Resolved {
+    fn resolve(experiment: &Experiment) -> ResolvedProcess {
         let options = crate::input::open_options(experiment);
         let set = open("synthetic", Path::new(""), Split::Train, &options).unwrap();
         let set: Arc<dyn Dataset> = Arc::from(set);
         let graph = Network::for_dataset(experiment, set.as_ref()).unwrap().graph;
         let device = OpenDevice::new(Box::new(ReferenceBackend));
-        Resolved::new(experiment, set.as_ref(), &graph, &device).unwrap()
+        ResolvedProcess::new(experiment, set.as_ref(), &graph, &device).unwrap()
     }
 
     #[test]

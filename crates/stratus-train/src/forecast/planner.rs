@@ -5,7 +5,7 @@ use crate::compile::{Programs, programs};
 use crate::device::OpenDevice;
 use crate::input::{Datasets, open_dataset};
 use crate::network::Network;
-use crate::{Resolved, TrainError};
+use crate::{ResolvedProcess, TrainError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stratus_data::{DataError, Dataset, Split};
@@ -266,7 +266,7 @@ impl Planner {
         let mut device = OpenDevice::new(Box::new(backend));
         device.tile_kib = tile_kib;
         let graph = Network::for_dataset(&experiment, self.dataset.as_ref())?.graph;
-        let resolved = Resolved::new(&experiment, self.dataset.as_ref(), &graph, &device)?;
+        let resolved = ResolvedProcess::new(&experiment, self.dataset.as_ref(), &graph, &device)?;
         let programs = programs(&resolved, &graph, &device)?;
         let memory = backend.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
         Ok((programs, memory))

@@ -2,7 +2,7 @@
 
 use super::{BatchFormat, Datasets};
 use crate::TrainError;
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use serde::Serialize;
 use stratus_data::{Loader, LoaderConfig};
 use stratus_engine::Plan;
@@ -26,7 +26,7 @@ impl HostMemory {
     /// # Errors
     /// As [`InputPipeline::read_ahead`].
     pub fn for_run(
-        resolved: &Resolved,
+        resolved: &ResolvedProcess,
         datasets: &Datasets,
         train: &Plan,
         evaluate: &Plan,

@@ -176,8 +176,8 @@ fn set_up(
     RunSetup::new(experiment, start, Some(started), &KernelSelection::Cached, options, observer)
 }
 
-/// Records the data set, if that is missing, and the plans, if they have changed. Warns if results will not be
-/// bit-identical to those of the recorded plans.
+/// Records the data set, if that is missing, and the plans, if they have changed. Warns if results will not
+/// be bit-identical to those of the recorded plans.
 fn record_setup(
     run: &RunDir,
     setup: &RunSetup,
