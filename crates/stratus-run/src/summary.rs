@@ -360,6 +360,15 @@ mod tests {
     }
 
     #[test]
+    fn missing_key_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("summary.json");
+        std::fs::write(&path, "{\"status\": \"completed\"}").unwrap();
+        let error = Summary::read(&path).unwrap_err().to_string();
+        assert!(error.contains("summary.json is damaged") && error.contains("missing field"), "{error}");
+    }
+
+    #[test]
     fn survives_a_round_trip_and_ignores_unknown_keys() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("summary.json");
