@@ -15,7 +15,7 @@ use stratus_engine::passes::lower::{
     lower, refresh_copies, with_class_weights, with_label_smoothing, with_mixed_labels,
 };
 use stratus_engine::passes::micro_batch::split_into_micro_batches;
-use stratus_engine::passes::parts::{BatchParts, split_into_parts as in_parts};
+use stratus_engine::passes::parts::{BatchParts, split_into_parts};
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
 use stratus_engine::passes::tile::tile;
@@ -134,7 +134,7 @@ fn training_program(
         // A worker may have one part or all of them: tiles and fused updates would change the order of sums.
         (count, _) => {
             let parts = BatchParts { count, workers: variant.workers, bucket_bytes: BUCKET_BYTES };
-            in_parts(&program, parts)?
+            split_into_parts(&program, parts)?
         }
     };
     let optimisers = Optimisers { clip_norm: settings.train.clip_norm, ..optimisers(&settings.optimiser) };
