@@ -206,13 +206,6 @@ impl ResolvedExperiment {
         self.settings.train.memory_limit_mib.map_or(usize::MAX, |mib| mib << 20)
     }
 
-    /// Maximum bytes of activations and gradients that are alive at once; others are recomputed in the
-    /// backward pass.
-    #[must_use]
-    pub fn activations_limit(&self) -> usize {
-        self.settings.train.activations_kib.map_or(usize::MAX, |kib| kib << 10)
-    }
-
     /// The learning rate schedule.
     #[must_use]
     pub fn schedule(&self) -> Schedule {

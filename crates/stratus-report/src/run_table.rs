@@ -56,7 +56,7 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
     let stage_parts = |stage: &FirstStageSummary| {
         vec![stage.model.clone(), count(stage.epochs.into(), "epoch"), format!("{:.2} s", stage.total_s)]
     };
-    line("first stage", summary.first_stage.as_ref().map(stage_parts).unwrap_or_default());
+    line("pre-training", summary.first_stage.as_ref().map(stage_parts).unwrap_or_default());
     line("", summary.stopped_early.iter().map(ToString::to_string).collect());
     let speed = &summary.images_per_second;
     line(

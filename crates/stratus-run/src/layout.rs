@@ -31,7 +31,7 @@ pub const TENSORBOARD: &str = "tensorboard";
 pub const EVENTS: &str = "events.out.tfevents.stratus";
 /// The folder with one folder per worker, by rank, except for the first worker.
 pub const WORKERS: &str = "workers";
-/// The run directory of the first stage, in a run of two stages.
+/// The run directory of the pre-training stage, in the directory of its run.
 pub const FIRST_STAGE: &str = "first_stage";
 /// Metrics of each class, see [`crate::classes`].
 pub const CLASSES: &str = "classes.csv";

@@ -93,7 +93,7 @@ pub struct Summary {
     /// The best epoch so far, whose checkpoint is kept; not written unless `checkpoint.keep_best` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<BestCheckpoint>,
-    /// The first stage; not written without one.
+    /// The pre-training stage; not written without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_stage: Option<FirstStageSummary>,
     /// Metrics of each class in the last validation; not written before the first validation, nor for more
@@ -150,7 +150,7 @@ pub struct Usage {
     pub sampling_percent: Option<f64>,
 }
 
-/// The first stage of a run.
+/// The pre-training stage of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FirstStageSummary {
     /// The network that was trained.
@@ -357,6 +357,15 @@ mod tests {
              stolen_percent}\nweights_sha256"
         );
         assert_eq!(value["status"], "running");
+    }
+
+    #[test]
+    fn missing_key_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("summary.json");
+        std::fs::write(&path, "{\"status\": \"completed\"}").unwrap();
+        let error = Summary::read(&path).unwrap_err().to_string();
+        assert!(error.contains("summary.json is damaged") && error.contains("missing field"), "{error}");
     }
 
     #[test]

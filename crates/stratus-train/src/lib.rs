@@ -1,8 +1,8 @@
 //! Training: from a configuration to a trained network in a run directory.
 //!
 //! ```text
-//! Experiment ──resolve──▶ Resolved ──compile──▶ CompiledRun ──run──▶ run directory
-//! configuration           every key settled     session, plans       weights, CSV, timeline
+//! Experiment ──resolve──▶ ResolvedProcess ──compile──▶ CompiledRun ──run──▶ run directory
+//! configuration           every key settled            session, plans       weights, CSV, timeline
 //! ```
 //!
 //! - [`resolve`]: settles an experiment for a data set, network and device, with the share of this process.
@@ -22,6 +22,7 @@ pub mod evaluate;
 pub mod forecast;
 pub mod infer;
 pub mod input;
+mod layer_file;
 pub mod libraries;
 pub mod network;
 mod observe;
@@ -34,5 +35,6 @@ pub mod workers;
 
 pub use cache::cache_folder;
 pub use error::TrainError;
+pub use layer_file::LayerFile;
 pub use observe::{EpochResult, NullObserver, Observer, TrainingProgress, ValidationResult};
-pub use resolve::Resolved;
+pub use resolve::ResolvedProcess;

@@ -1,14 +1,11 @@
 //! The network of an experiment: from the zoo, or from a layer file.
 
-use crate::TrainError;
 use crate::input::image_shape;
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use crate::{LayerFile, TrainError};
 use stratus_data::Dataset;
 use stratus_experiment::{Data, Experiment};
 use stratus_graph::zoo::{self, ModelConfig};
-use stratus_graph::{Graph, GraphError, layer_file};
+use stratus_graph::{Graph, GraphError};
 
 /// The image shape of the default data set, MNIST.
 const DEFAULT_IMAGES: [usize; 3] = [1, 28, 28];
@@ -20,40 +17,6 @@ pub struct Network {
     pub graph: Graph,
     /// `None` for a network of the zoo.
     pub layer_file: Option<LayerFile>,
-}
-
-/// The path and content of a layer file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LayerFile {
-    /// Its path.
-    pub path: PathBuf,
-    /// Its content.
-    pub text: String,
-}
-
-impl LayerFile {
-    /// Reads a layer file and the network that it describes.
-    ///
-    /// # Errors
-    /// If it cannot be read, or is invalid.
-    pub fn read(path: &Path) -> Result<(Self, Graph), TrainError> {
-        Self::read_for(path, None)
-    }
-
-    /// Reads a layer file for images of another shape, `[C, H, W]`, than the file's.
-    ///
-    /// # Errors
-    /// As [`Self::read`], and if a layer does not support the shape that results.
-    pub fn read_for(path: &Path, images: Option<[usize; 3]>) -> Result<(Self, Graph), TrainError> {
-        let fault = |problem: String| TrainError::LayerFile { path: path.to_owned(), problem };
-        let mut text = String::new();
-        // One byte more than the size limit is enough to detect a file that is too large.
-        File::open(path)
-            .and_then(|file| file.take(layer_file::MAX_FILE_BYTES as u64 + 1).read_to_string(&mut text))
-            .map_err(|error| fault(error.to_string()))?;
-        let graph = layer_file::parse_with_input(&text, images).map_err(|error| fault(error.to_string()))?;
-        Ok((Self { path: path.to_owned(), text }, graph))
-    }
 }
 
 /// Checks an experiment's layer file, if it has one, before its data set is opened.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! Experiment, data set, network, device ──stratus-experiment──▶ ResolvedExperiment
-//! ResolvedExperiment, data set          ──InputPipeline──▶ batches       ──▶ Resolved
+//! ResolvedExperiment, data set          ──InputPipeline──▶ batches       ──▶ ResolvedProcess
 //! worker, pipeline stage                ──▶ share of a batch
 //! ```
 
@@ -19,7 +19,7 @@ use stratus_graph::Graph;
 /// A resolved experiment with its input pipeline and the share of this process, from which programs, loaders
 /// and the training loop are made. Immutable; it has all properties of its [`ResolvedExperiment`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resolved {
+pub struct ResolvedProcess {
     experiment: ResolvedExperiment,
     input: InputPipeline,
     rank: Rank,
@@ -40,7 +40,7 @@ impl Rank {
     pub const SINGLE: Self = Self { rank: 0, world_size: 1 };
 }
 
-impl Deref for Resolved {
+impl Deref for ResolvedProcess {
     type Target = ResolvedExperiment;
 
     fn deref(&self) -> &ResolvedExperiment {
@@ -48,7 +48,7 @@ impl Deref for Resolved {
     }
 }
 
-impl Resolved {
+impl ResolvedProcess {
     /// Resolves an experiment that trains `graph` on `dataset` with `device`, for the only process of a run.
     /// For evaluation, `dataset` is the data set to evaluate on.
     ///
@@ -88,7 +88,10 @@ impl Resolved {
     /// The same experiment with another batch size, which is not 0.
     #[must_use]
     pub fn with_batch_size(&self, batch: usize) -> Self {
-        Self { experiment: self.experiment.with_batch_size(batch), ..self.clone() }
+        let experiment = self.experiment.with_batch_size(batch);
+        let (training, validation) = (experiment.settings().train.batch_size, experiment.validation_batch());
+        let input = self.input.clone().with_batch_sizes(training, validation);
+        Self { experiment, input, ..*self }
     }
 
     /// The same experiment with at most `kib` KiB of activations and gradients alive at once; `None` keeps
@@ -160,10 +163,11 @@ pub(crate) fn engine_precision(settled: stratus_experiment::Precision) -> Precis
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::input::BatchFormat;
     use crate::network::Network;
     use std::path::Path;
     use std::sync::Arc;
-    use stratus_data::{Split, open};
+    use stratus_data::{Element, Layout, Split, open};
     use stratus_engine::reference::ReferenceBackend;
 
     fn experiment(keys: &[(&str, &str)]) -> Experiment {
@@ -172,13 +176,13 @@ mod tests {
         Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap()
     }
 
-    fn resolve(experiment: &Experiment) -> Resolved {
+    fn resolve(experiment: &Experiment) -> ResolvedProcess {
         let options = crate::input::open_options(experiment);
         let set = open("synthetic", Path::new(""), Split::Train, &options).unwrap();
         let set: Arc<dyn Dataset> = Arc::from(set);
         let graph = Network::for_dataset(experiment, set.as_ref()).unwrap().graph;
         let device = OpenDevice::new(Box::new(ReferenceBackend));
-        Resolved::new(experiment, set.as_ref(), &graph, &device).unwrap()
+        ResolvedProcess::new(experiment, set.as_ref(), &graph, &device).unwrap()
     }
 
     #[test]
@@ -190,6 +194,20 @@ mod tests {
         assert_eq!((model.classes, train.precision), (Some(10), stratus_experiment::Precision::F32));
         assert_eq!((train.threads, train.tile_kib, validation.batch_size), (1, Some(0), Some(8)));
         assert_eq!(resolved.tail_batch(), Some(22 % 8));
+    }
+
+    #[test]
+    fn another_batch_size_is_resolved_as_if_it_was_configured() {
+        for keys in [&[][..], &[("validation.batch_size", "4")]] {
+            let with = |batch| {
+                let batch: &[(&str, &str)] = &[("train.batch_size", batch)];
+                resolve(&experiment(&[batch, keys].concat()))
+            };
+            let resolved = with("2").with_batch_size(11);
+            assert_eq!(resolved, with("11"), "{keys:?}");
+            let format = BatchFormat { element: Element::F32, layout: Layout::Nchw };
+            assert_eq!(resolved.input().training(format).batch_size, 11);
+        }
     }
 
     #[test]

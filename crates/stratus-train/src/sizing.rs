@@ -5,7 +5,7 @@ use crate::compile::{FittedRun, KernelSelection, fit, largest_batch, min_bytes, 
 use crate::device::OpenDevice;
 use crate::input::{Datasets, HostMemory, open_datasets};
 use crate::network::Network;
-use crate::{Resolved, TrainError, device};
+use crate::{ResolvedProcess, TrainError, device};
 use serde::Serialize;
 use stratus_base::text::bytes;
 use stratus_experiment::Experiment;
@@ -28,7 +28,7 @@ const MAX_WEIGHT_SIZED_TENSORS: u64 = 4;
 /// A search for the largest batch.
 pub struct LargestBatchSearch<'a> {
     /// The experiment, with any batch size.
-    pub resolved: &'a Resolved,
+    pub resolved: &'a ResolvedProcess,
     /// Its network.
     pub graph: &'a Graph,
     /// Its device.
@@ -127,7 +127,7 @@ pub fn memory_shortage(experiment: &Experiment) -> Result<Option<String>, TrainE
     let graph = Network::for_dataset(experiment, dataset.as_ref())?.graph;
     let device = device::open(&experiment.train)?;
     let Some(available) = device.memory_bytes else { return Ok(None) };
-    let resolved = Resolved::new(experiment, dataset.as_ref(), &graph, &device)?;
+    let resolved = ResolvedProcess::new(experiment, dataset.as_ref(), &graph, &device)?;
     let short = |needs: usize, word: &str| {
         let needed = needs as u64;
         (needed > available).then(|| format!("needs {word}{}, {} available", bytes(needed), bytes(available)))

@@ -122,6 +122,24 @@ fn skips_and_names_a_damaged_checkpoint() {
 }
 
 #[test]
+fn missing_key_of_the_state_is_named() {
+    let (_keep, checkpoints) = folder();
+    save(&checkpoints, 1, &Retention::default()).unwrap();
+    let folder = checkpoints.path(1);
+    let read = |name: &str| fs::read(folder.join(name)).unwrap();
+    let mut state: serde_json::Value = serde_json::from_slice(&read(STATE)).unwrap();
+    state.as_object_mut().unwrap().remove("positions").unwrap();
+    let state = serde_json::to_vec(&state).unwrap();
+    let mut manifest: Manifest = serde_json::from_slice(&read(MANIFEST)).unwrap();
+    let entry = FileEntry { bytes: state.len() as u64, sha256: sha256_hex([state.as_slice()]) };
+    manifest.files.insert(STATE.to_owned(), entry);
+    fs::write(folder.join(STATE), &state).unwrap();
+    fs::write(folder.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    let reason = &checkpoints.load_latest().unwrap().skipped[0].reason;
+    assert!(reason.starts_with("state.json: ") && reason.contains("missing field `positions`"), "{reason}");
+}
+
+#[test]
 fn full_disk_keeps_the_last_checkpoint_and_leaves_no_temporaries() {
     let (_keep, checkpoints) = folder();
     let bytes = save(&checkpoints, 1, &Retention::default()).unwrap().bytes as usize;

@@ -11,7 +11,7 @@ pub mod trace;
 use crate::compile::{CompiledRun, FittedRun, KernelSelection, fit};
 use crate::input::{BatchFormat, open_datasets, with_class_weights};
 use crate::network::Network;
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use crate::weights::initialise::initialise;
 use crate::weights::session_state;
 use crate::{TrainError, device};
@@ -117,7 +117,7 @@ impl Bench {
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = &*with_class_weights(experiment, datasets.train.as_ref())?;
-        let resolved = Resolved::new(experiment, datasets.train.as_ref(), &graph, &device)?;
+        let resolved = ResolvedProcess::new(experiment, datasets.train.as_ref(), &graph, &device)?;
         let FittedRun { resolved, planned, .. } =
             fit(&resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;

@@ -4,7 +4,7 @@
 use crate::compile::{FittedRun, KernelSelection, StepTimes, fit};
 use crate::input::{Datasets, HostMemory};
 use crate::network::Network;
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use crate::{TrainError, device};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ pub fn probe(
         });
     }
     device.warnings.iter().for_each(|warning| warn(warning));
-    let resolved = Resolved::new(&experiment, dataset, &graph, &device)?;
+    let resolved = ResolvedProcess::new(&experiment, dataset, &graph, &device)?;
     let FittedRun { resolved, mut planned, .. } =
         fit(&resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
     let planning_s = started.elapsed().as_secs_f64();

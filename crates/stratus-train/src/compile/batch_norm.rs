@@ -3,7 +3,7 @@
 
 use super::programs::micro_batch_samples;
 use crate::TrainError;
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use stratus_graph::{Graph, Node, Op};
 
 /// The hint for the last batch of an epoch.
@@ -14,7 +14,7 @@ const TAIL_BATCH_HINT: &str = "drop that batch with --set data.drop_last=true, o
 ///
 /// # Errors
 /// [`TrainError::Configuration`] with the layer, the batch that has too few samples, and a hint.
-pub fn check_batch_norm_samples(resolved: &Resolved, graph: &Graph) -> Result<(), TrainError> {
+pub fn check_batch_norm_samples(resolved: &ResolvedProcess, graph: &Graph) -> Result<(), TrainError> {
     let settings = resolved.settings();
     let batches = [Some(settings.train.batch_size), resolved.tail_batch()];
     for (batch, is_tail) in batches.into_iter().flatten().zip([false, true]) {
@@ -98,7 +98,7 @@ mod tests {
         let options = crate::input::open_options(&experiment);
         let set = open("synthetic", Path::new(""), Split::Train, &options).unwrap();
         let device = OpenDevice::new(Box::new(ReferenceBackend));
-        check_batch_norm_samples(&Resolved::new(&experiment, set.as_ref(), graph, &device)?, graph)
+        check_batch_norm_samples(&ResolvedProcess::new(&experiment, set.as_ref(), graph, &device)?, graph)
     }
 
     /// Each case: images, batch size, micro-batches, whether the last batch is dropped, and the unit with one

@@ -6,7 +6,7 @@ use super::variant::{ProgramVariant, StageBudget};
 use super::{KernelChoices, KernelSelection, PlannedRun, Programs, plan};
 use crate::TrainError;
 use crate::device::OpenDevice;
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use stratus_engine::passes::recompute::live_bytes;
 use stratus_engine::{EngineError, Stage};
 use stratus_exchange::{ExchangeError, WorkerGroup};
@@ -18,7 +18,7 @@ const MAX_ATTEMPTS: usize = 16;
 /// A run that fits its memory limit.
 pub struct FittedRun {
     /// The resolved experiment; `train.activations_kib` is the limit that was found.
-    pub resolved: Resolved,
+    pub resolved: ResolvedProcess,
     /// Its programs.
     pub programs: Programs,
     /// Their plans.
@@ -135,7 +135,7 @@ impl VariantPlanner<'_> {
 /// As [`super::programs()`] and [`plan()`], and if nothing fits the limit or the available memory; the hint
 /// suggests a remedy.
 pub fn fit(
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
     selection: &KernelSelection<'_>,
@@ -191,7 +191,7 @@ pub fn fit(
 /// # Errors
 /// As [`fit()`].
 pub fn fit_stages(
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
     selection: &KernelSelection<'_>,
@@ -221,7 +221,7 @@ pub fn fit_stages(
 /// # Errors
 /// If no budget fits, or planning fails.
 fn fit_stage_budget<T>(
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     plan: &mut dyn FnMut(StageBudget) -> Result<(T, usize), TrainError>,
 ) -> Result<T, TrainError> {
     let limit = resolved.memory_limit();

@@ -5,7 +5,7 @@ use super::variant::ProgramVariant;
 use super::{Programs, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use stratus_engine::Plan;
 use stratus_graph::Graph;
 
@@ -25,7 +25,7 @@ pub fn min_bytes(programs: &Programs) -> usize {
 /// # Errors
 /// As [`programs()`].
 pub fn largest_batch(
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
     limit: usize,
@@ -66,7 +66,7 @@ pub fn largest_batch(
 /// # Errors
 /// If the run needs more memory than the device has.
 pub(super) fn check_memory(
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
     unlimited: &Programs,
@@ -93,13 +93,13 @@ fn mib(bytes: usize) -> usize {
     bytes.div_ceil(1 << 20)
 }
 
-fn batches(resolved: &Resolved) -> String {
+fn batches(resolved: &ResolvedProcess) -> String {
     let kind = if resolved.settings().train.micro_batches > 1 { "micro-batches" } else { "batches" };
     format!("{kind} of {}", resolved.settings().micro_batch_size())
 }
 
 fn device_memory_error(
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     needed: usize,
     available: usize,
     recomputes: bool,
@@ -140,7 +140,7 @@ fn device_memory_error(
 }
 
 /// The error of a run that does not fit `train.memory_limit_mib`.
-pub(super) fn memory_limit_error(resolved: &Resolved, needed: usize) -> TrainError {
+pub(super) fn memory_limit_error(resolved: &ResolvedProcess, needed: usize) -> TrainError {
     let settings = resolved.settings();
     let mut remedies = vec![];
     if settings.train.batch_size > 1 {
@@ -166,7 +166,7 @@ pub(super) fn memory_limit_error(resolved: &Resolved, needed: usize) -> TrainErr
 }
 
 /// The error if the largest pipeline stage needs `needed` bytes, more than `train.memory_limit_mib`.
-pub(super) fn stage_memory_limit_error(resolved: &Resolved, needed: usize) -> TrainError {
+pub(super) fn stage_memory_limit_error(resolved: &ResolvedProcess, needed: usize) -> TrainError {
     let settings = resolved.settings();
     let (stages, limit) = (settings.train.stages, settings.train.memory_limit_mib.unwrap_or(0));
     let needs = match needed {
@@ -194,7 +194,7 @@ mod tests {
     use stratus_engine::reference::ReferenceBackend;
     use stratus_experiment::Experiment;
 
-    fn digits(keys: &[(&str, &str)], memory: Option<u64>) -> (Resolved, Graph, OpenDevice) {
+    fn digits(keys: &[(&str, &str)], memory: Option<u64>) -> (ResolvedProcess, Graph, OpenDevice) {
         let set = [("data.name", "synthetic"), ("data.synthetic.images", "5000"), ("data.workers", "1")];
         let keys: Vec<_> = set.iter().chain(keys).copied().collect();
         let experiment = Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap();
@@ -203,11 +203,11 @@ mod tests {
         let graph = Network::for_dataset(&experiment, data.as_ref()).unwrap().graph;
         let device =
             OpenDevice { memory_bytes: memory, tile_kib: 0, ..OpenDevice::new(Box::new(ReferenceBackend)) };
-        let resolved = Resolved::new(&experiment, data.as_ref(), &graph, &device).unwrap();
+        let resolved = ResolvedProcess::new(&experiment, data.as_ref(), &graph, &device).unwrap();
         (resolved, graph, device)
     }
 
-    fn needed(resolved: &Resolved, graph: &Graph, device: &OpenDevice, batch: usize) -> usize {
+    fn needed(resolved: &ResolvedProcess, graph: &Graph, device: &OpenDevice, batch: usize) -> usize {
         min_bytes(&programs(&resolved.with_batch_size(batch), graph, device).unwrap())
     }
 

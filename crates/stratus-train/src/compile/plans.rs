@@ -5,7 +5,7 @@ use super::plan_cache::PlanCache;
 use super::programs::{Programs, evaluation_program, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -285,7 +285,7 @@ pub struct EvaluationSession {
 /// # Errors
 /// As [`plan()`] and [`PlannedRun::allocate`], and if the network cannot be lowered.
 pub fn compile_evaluation(
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
     recorded: Option<&Plans>,
@@ -307,7 +307,7 @@ pub fn compile_evaluation(
 /// weights follow from training, so its program is planned too, without allocating it.
 fn replay(
     plans: &Plans,
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
 ) -> Result<EvaluationSession, TrainError> {

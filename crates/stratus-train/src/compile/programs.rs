@@ -5,7 +5,7 @@ use super::variant::{ProgramVariant, StageBudget};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::input::ScaleShifts;
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use stratus_engine::Program;
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
@@ -15,7 +15,7 @@ use stratus_engine::passes::lower::{
     lower, refresh_copies, with_class_weights, with_label_smoothing, with_mixed_labels,
 };
 use stratus_engine::passes::micro_batch::split_into_micro_batches;
-use stratus_engine::passes::parts::{BatchParts, split_into_parts as in_parts};
+use stratus_engine::passes::parts::{BatchParts, split_into_parts};
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
 use stratus_engine::passes::tile::tile;
@@ -49,7 +49,11 @@ pub struct Programs {
 ///
 /// # Errors
 /// If the network cannot be lowered or differentiated.
-pub fn programs(resolved: &Resolved, graph: &Graph, device: &OpenDevice) -> Result<Programs, TrainError> {
+pub fn programs(
+    resolved: &ResolvedProcess,
+    graph: &Graph,
+    device: &OpenDevice,
+) -> Result<Programs, TrainError> {
     variant_programs(ProgramVariant::new(resolved), graph, device)
 }
 
@@ -130,7 +134,7 @@ fn training_program(
         // A worker may have one part or all of them: tiles and fused updates would change the order of sums.
         (count, _) => {
             let parts = BatchParts { count, workers: variant.workers, bucket_bytes: BUCKET_BYTES };
-            in_parts(&program, parts)?
+            split_into_parts(&program, parts)?
         }
     };
     let optimisers = Optimisers { clip_norm: settings.train.clip_norm, ..optimisers(&settings.optimiser) };
@@ -149,7 +153,7 @@ fn uses_class_weights(settings: &Experiment) -> bool {
 
 /// Forward and loss for validation.
 pub(super) fn evaluation_program(
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
@@ -158,7 +162,7 @@ pub(super) fn evaluation_program(
 
 /// The evaluation program before tiling.
 fn untiled_evaluation_program(
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
@@ -168,7 +172,7 @@ fn untiled_evaluation_program(
 }
 
 /// Samples of a micro-batch or part of a batch.
-pub(super) fn micro_batch_samples(resolved: &Resolved, batch: usize) -> usize {
+pub(super) fn micro_batch_samples(resolved: &ResolvedProcess, batch: usize) -> usize {
     match resolved.parts() {
         1 => batch / equal_parts(batch, resolved.settings().micro_batch_size()),
         parts => batch / parts,
@@ -194,7 +198,7 @@ fn read_bytes_if_preferred(
 }
 
 /// Divides the batch into tiles that fit the device's caches.
-fn tiled(program: Program, resolved: &Resolved) -> Result<Program, TrainError> {
+fn tiled(program: Program, resolved: &ResolvedProcess) -> Result<Program, TrainError> {
     match resolved.tile_bytes() {
         0 => Ok(program),
         bytes => Ok(tile(&program, bytes, MIN_TILE_SAMPLES)?),

@@ -1,12 +1,12 @@
 //! The variants of a run's programs that are tried while it is compiled.
 
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use stratus_engine::Stage;
 
 /// A variant of the programs of a resolved experiment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProgramVariant<'a> {
-    pub resolved: &'a Resolved,
+    pub resolved: &'a ResolvedProcess,
     /// The workers that divide the parts of a batch.
     pub workers: usize,
     /// The pipeline stage; `None` for the whole network.
@@ -28,7 +28,7 @@ pub(crate) struct StageBudget {
 
 impl<'a> ProgramVariant<'a> {
     /// The variant that the experiment's keys and the process's share define.
-    pub fn new(resolved: &'a Resolved) -> Self {
+    pub fn new(resolved: &'a ResolvedProcess) -> Self {
         Self {
             resolved,
             workers: resolved.rank().world_size,

@@ -10,7 +10,7 @@ use crate::compile::{EvaluationSession, Plans, compile_evaluation};
 use crate::device;
 use crate::input::{BatchFormat, image_shape};
 use crate::network::Network;
-use crate::resolve::{Rank, Resolved, validation_views};
+use crate::resolve::{Rank, ResolvedProcess, validation_views};
 use crate::run::pipeline::forward_labels;
 use crate::weights::session_state::{RestoreMode, refresh, restore};
 use crate::weights::{CheckpointChoice, Pretrained, RecordedMetadata, WeightsPurpose, load_checkpoint};
@@ -56,7 +56,11 @@ struct MultiView {
 
 impl MultiView {
     /// `None` if only the images themselves are evaluated.
-    fn new(resolved: &Resolved, program: &Program, format: BatchFormat) -> Result<Option<Self>, TrainError> {
+    fn new(
+        resolved: &ResolvedProcess,
+        program: &Program,
+        format: BatchFormat,
+    ) -> Result<Option<Self>, TrainError> {
         let [mirror, shift] = VIEW_KEYS;
         let views = resolved.views();
         let configuration =
@@ -100,7 +104,7 @@ impl Evaluator {
     /// # Errors
     /// If the loader cannot be started.
     pub fn new(
-        resolved: &Resolved,
+        resolved: &ResolvedProcess,
         session: &Session,
         program: usize,
         dataset: Arc<dyn Dataset>,
@@ -274,7 +278,7 @@ pub fn evaluate_run(
     let graph = Network::for_dataset(&experiment, set.as_ref())?.graph;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| warn(warning));
-    let resolved = Resolved::new(&experiment, set.as_ref(), &graph, &device)?;
+    let resolved = ResolvedProcess::new(&experiment, set.as_ref(), &graph, &device)?;
     let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
     let EvaluationSession { mut session, evaluate, refresh: copies } =
         compile_evaluation(&resolved, &graph, &device, recorded.as_ref(), warn)?;
@@ -333,7 +337,7 @@ pub fn evaluate_weights(
     let weights = Pretrained::open(weights, &graph, WeightsPurpose::Evaluation, warn)?;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| warn(warning));
-    let resolved = Resolved::new(experiment, set.as_ref(), &graph, &device)?;
+    let resolved = ResolvedProcess::new(experiment, set.as_ref(), &graph, &device)?;
     let EvaluationSession { mut session, evaluate, refresh: copies } =
         compile_evaluation(&resolved, &graph, &device, None, warn)?;
     weights.write_to(&mut session)?;

@@ -5,7 +5,7 @@ use crate::compile::{Programs, programs};
 use crate::device::OpenDevice;
 use crate::input::{Datasets, open_dataset};
 use crate::network::Network;
-use crate::{Resolved, TrainError};
+use crate::{ResolvedProcess, TrainError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stratus_data::{DataError, Dataset, Split};
@@ -15,7 +15,7 @@ use stratus_experiment::{Experiment, Precision};
 use stratus_forecast::Result as ForecastResult;
 use stratus_forecast::bill::RunConditions;
 use stratus_forecast::catalogue::{Machine, Processor};
-use stratus_forecast::forecast::{PlannedMemory, TrainingLength, TrainingWork as Planned};
+use stratus_forecast::forecast::{PlannedMemory, TrainingLength, TrainingWork};
 use stratus_forecast::memory::kept;
 use stratus_forecast::model::Framework;
 use stratus_forecast::peaks::{NumberFormat, on_matrix_units, peaks};
@@ -37,7 +37,7 @@ pub struct Planner {
     /// The validation data set, if it is on this machine.
     validation: Option<Arc<dyn Dataset>>,
     notes: Vec<String>,
-    plans: BTreeMap<(bool, usize, usize, &'static str, bool, usize), Planned>,
+    plans: BTreeMap<(bool, usize, usize, &'static str, bool, usize), TrainingWork>,
 }
 
 impl Planner {
@@ -184,7 +184,7 @@ impl Planner {
         processor: &Processor,
         format: NumberFormat,
         batch: usize,
-    ) -> Result<Planned, TrainError> {
+    ) -> Result<TrainingWork, TrainError> {
         let (gpu, threads, tile_kib) = match processor {
             Processor::Gpu(_) => (true, 1, 0),
             Processor::Cpu(cpu) => {
@@ -202,16 +202,16 @@ impl Planner {
             return Ok(planned);
         }
         let backend = PlanningBackend { gpu, threads };
-        let (programs, device) = self.programs_and_memory((backend, tile_kib), format, batch)?;
+        let (programs, device) = self.programs_and_memory(backend, tile_kib, format, batch)?;
         // The difference from a second batch size gives the memory per image.
         let other_batch = if batch > 1 { batch / 2 } else { 2 };
-        let (_, other_memory) = self.programs_and_memory((backend, tile_kib), format, other_batch)?;
+        let (_, other_memory) = self.programs_and_memory(backend, tile_kib, format, other_batch)?;
         let memory = PlannedMemory {
             per_image: device.device.abs_diff(other_memory.device)
                 / batch.abs_diff(other_batch).max(1) as u64,
             ..device
         };
-        let planned = Planned {
+        let planned = TrainingWork {
             framework: self.framework,
             batch: batch as u64,
             train: work(&programs.train, on_matrix_units),
@@ -224,7 +224,7 @@ impl Planner {
     }
 
     /// The plan of the same layers in TensorFlow, which does not fuse layers.
-    fn tensorflow(&self, batch: usize) -> Result<Planned, TrainError> {
+    fn tensorflow(&self, batch: usize) -> Result<TrainingWork, TrainError> {
         let graph = Network::for_dataset(&self.experiment, self.dataset.as_ref())?.graph;
         let program = training(&graph, batch, stratus_engine::Precision::F32, Target::Unfused)?;
         let evaluate = lower(&graph, Mode::Evaluate, stratus_engine::Precision::F32, batch)?;
@@ -239,7 +239,7 @@ impl Planner {
             planned_host_bytes: None,
             checkpoint_bytes: kept[2] as u64 * 4,
         };
-        Ok(Planned {
+        Ok(TrainingWork {
             framework: self.framework,
             batch: batch as u64,
             train: tensorflow(&program),
@@ -251,7 +251,8 @@ impl Planner {
 
     fn programs_and_memory(
         &self,
-        (backend, tile_kib): (PlanningBackend, usize),
+        backend: PlanningBackend,
+        tile_kib: usize,
         format: NumberFormat,
         batch: usize,
     ) -> Result<(Programs, PlannedMemory), TrainError> {
@@ -265,7 +266,7 @@ impl Planner {
         let mut device = OpenDevice::new(Box::new(backend));
         device.tile_kib = tile_kib;
         let graph = Network::for_dataset(&experiment, self.dataset.as_ref())?.graph;
-        let resolved = Resolved::new(&experiment, self.dataset.as_ref(), &graph, &device)?;
+        let resolved = ResolvedProcess::new(&experiment, self.dataset.as_ref(), &graph, &device)?;
         let programs = programs(&resolved, &graph, &device)?;
         let memory = backend.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
         Ok((programs, memory))

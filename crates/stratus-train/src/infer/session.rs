@@ -6,7 +6,7 @@ use crate::TrainError;
 use crate::compile::{EvaluationSession, compile_evaluation};
 use crate::device;
 use crate::input::{BatchFormat, InputPipeline};
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use crate::weights::session_state::refresh;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Predictor {
         let batch = experiment.validation_batch_size().min(max_batch).max(1);
         experiment.validation.batch_size = Some(batch);
         let device = device::open(&experiment.train)?;
-        let resolved = Resolved::new(&experiment, images, &self.graph, &device)?;
+        let resolved = ResolvedProcess::new(&experiment, images, &self.graph, &device)?;
         let EvaluationSession { mut session, evaluate, refresh: copies } =
             compile_evaluation(&resolved, &self.graph, &device, None, warn)?;
         self.write_weights(&mut session)?;

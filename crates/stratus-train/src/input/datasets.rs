@@ -1,8 +1,7 @@
 //! Opens the data sets of an experiment.
 
-use crate::TrainError;
 use crate::cache::cache_folder;
-use crate::network::LayerFile;
+use crate::{LayerFile, TrainError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

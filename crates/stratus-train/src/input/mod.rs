@@ -7,6 +7,7 @@
 mod class_weights;
 mod datasets;
 mod fingerprint;
+mod host_memory;
 mod pipeline;
 mod read_ahead;
 
@@ -14,6 +15,7 @@ pub(crate) use class_weights::with_class_weights;
 pub(crate) use datasets::open_split;
 pub use datasets::{Datasets, open_dataset, open_datasets, open_options};
 pub(crate) use fingerprint::data_record;
+pub use host_memory::HostMemory;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};
 pub(crate) use pipeline::{dataset_facts, image_shape};
-pub use read_ahead::{HostMemory, usable_cores};
+pub use read_ahead::usable_cores;

@@ -124,6 +124,13 @@ impl InputPipeline {
         self
     }
 
+    /// The same pipeline with other numbers of samples in a training batch and a validation batch.
+    #[must_use]
+    pub(crate) fn with_batch_sizes(mut self, training: usize, validation: usize) -> Self {
+        (self.training.batch_size, self.evaluation.batch_size) = (training, validation);
+        self
+    }
+
     /// Batches for evaluation: in order, without augmentation, including a smaller last batch.
     #[must_use]
     pub fn evaluation(&self, format: BatchFormat, batch_size: usize) -> LoaderConfig {

@@ -1,11 +1,8 @@
-//! The number of batches that are read ahead, and the host memory of a run.
+//! The number of batches that are read ahead, and the cores that may read them.
 
-use super::{BatchFormat, Datasets, InputPipeline};
+use super::InputPipeline;
 use crate::TrainError;
-use crate::resolve::Resolved;
-use serde::Serialize;
 use stratus_data::{Dataset, Loader, LoaderConfig};
-use stratus_engine::Plan;
 
 /// Default of `data.prefetch_mib`.
 const PREFETCH_MIB: usize = 1024;
@@ -57,58 +54,10 @@ impl InputPipeline {
     }
 }
 
-/// The host memory of a run besides its arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct HostMemory {
-    /// Number of training batches that are read ahead.
-    pub batches: usize,
-    /// Bytes of a training batch.
-    pub batch_bytes: u64,
-    /// Bytes of the batches that validation reads ahead.
-    pub validation_bytes: u64,
-    /// Bytes of the data sets.
-    pub dataset_bytes: u64,
-}
-
-impl HostMemory {
-    /// The host memory of a run with these plans.
-    ///
-    /// # Errors
-    /// As [`InputPipeline::read_ahead`].
-    pub fn for_run(
-        resolved: &Resolved,
-        datasets: &Datasets,
-        train: &Plan,
-        evaluate: &Plan,
-    ) -> Result<Self, TrainError> {
-        let Datasets { train: training, validation } = datasets;
-        let input = resolved.input();
-        let config = LoaderConfig {
-            workers: resolved.max_loader_threads(),
-            slice: resolved.batch_slice(),
-            ..input.training(BatchFormat::from_plan(train))
-        };
-        let config = input.read_ahead(training.as_ref(), config)?;
-        let evaluation = input.evaluation(BatchFormat::from_plan(evaluate), evaluate.program.batch);
-        Ok(Self {
-            batches: config.slots,
-            batch_bytes: Loader::batch_bytes(training.as_ref(), &config)?,
-            validation_bytes: Loader::batch_bytes(validation.as_ref(), &evaluation)?
-                * evaluation.slots as u64,
-            dataset_bytes: training.resident_bytes() + validation.resident_bytes(),
-        })
-    }
-
-    /// The total bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.batch_bytes * self.batches as u64 + self.validation_bytes + self.dataset_bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::input::BatchFormat;
     use stratus_data::{Element, Layout, Split, open};
     use stratus_experiment::Experiment;
 

@@ -3,7 +3,7 @@
 use crate::compile::CompiledRun;
 use crate::device::OpenDevice;
 use crate::input::Datasets;
-use crate::resolve::{Rank, Resolved};
+use crate::resolve::{Rank, ResolvedProcess};
 use std::path::Path;
 use stratus_base::text::significant;
 use stratus_data::{Dataset, Scratch};
@@ -21,7 +21,7 @@ const MIN_UPSCALE_AREA: usize = 4;
 
 /// Describes the data, network, training and optimiser, a line each. Reported before kernels are measured,
 /// which takes a while.
-pub(super) fn run_lines(resolved: &Resolved, datasets: &Datasets, graph: &Graph) -> Vec<String> {
+pub(super) fn run_lines(resolved: &ResolvedProcess, datasets: &Datasets, graph: &Graph) -> Vec<String> {
     let settings = resolved.settings();
     let train = datasets.train.as_ref();
     let shape = graph.input_shape().0.iter().map(usize::to_string).collect::<Vec<_>>().join("×");
@@ -52,7 +52,7 @@ pub(super) fn run_lines(resolved: &Resolved, datasets: &Datasets, graph: &Graph)
 }
 
 /// Describes how batches are divided among processes. (The key `data.workers` means loader threads.)
-fn process_line(resolved: &Resolved) -> Option<String> {
+fn process_line(resolved: &ResolvedProcess) -> Option<String> {
     let (Rank { world_size: workers, .. }, parts) = (resolved.rank(), resolved.parts());
     let part = resolved.settings().train.batch_size / parts;
     if let Some(Stage { count, .. }) = resolved.stage() {

@@ -68,14 +68,17 @@ pub(super) fn train(
     let RunOutcome { summary, interrupted, .. } = if RunDir::is_run(&path) {
         resume(&path, options, observer)?
     } else {
-        observer.info(&format!("first stage: {}, {} epochs", first.model.name, first.train.epochs));
+        observer.info(&format!("pre-training stage: {}, {} epochs", first.model.name, first.train.epochs));
         let options = RunOptions { out: Some(path.clone()), ..options.clone() };
         start(first, &options, Machine::read(&run.machine())?, observer)?
     };
     if interrupted {
         return Ok(FirstStageOutcome::Interrupted(Box::new(summary)));
     }
-    observer.info(&format!("second stage: {}, {} epochs", experiment.model.name, experiment.train.epochs));
+    observer.info(&format!(
+        "pre-training stage complete; training {}, {} epochs",
+        experiment.model.name, experiment.train.epochs
+    ));
     let mut experiment = experiment.clone();
     experiment.model.weights = Some(path.display().to_string());
     Ok(FirstStageOutcome::Complete(Box::new(experiment)))

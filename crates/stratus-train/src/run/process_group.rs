@@ -44,8 +44,11 @@ pub fn with_parts_for(experiment: &Experiment, workers: usize) -> Result<Experim
     }
     if experiment.first_stage().is_some() {
         return Err(TrainError::Configuration {
-            problem: "a run with a first stage cannot have several workers".to_owned(),
-            hint: "train the first stage in a run of its own, and set model.weights to that run".to_owned(),
+            problem: "a run with a pre-training stage cannot have several workers".to_owned(),
+            hint:
+                "train the network of that stage in a run of its own, without first_stage.network, and set \
+                   model.weights to that run"
+                    .to_owned(),
         });
     }
     Ok(experiment)

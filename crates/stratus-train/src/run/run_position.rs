@@ -44,7 +44,7 @@ impl RunPosition {
     /// The next batch, and its epoch, counted from 0.
     pub fn next_batch(self) -> Position {
         Position {
-            epoch: u32::try_from(self.iteration / self.iterations_per_epoch).unwrap_or(u32::MAX),
+            epoch: u32::try_from(self.epochs_done()).unwrap_or(u32::MAX),
             batch: self.iteration % self.iterations_per_epoch,
         }
     }

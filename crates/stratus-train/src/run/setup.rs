@@ -12,12 +12,12 @@ use crate::compile::{
 };
 use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
-use crate::network::{LayerFile, Network, check_layer_file};
-use crate::resolve::{Rank, Resolved};
+use crate::network::{Network, check_layer_file};
+use crate::resolve::{Rank, ResolvedProcess};
 use crate::weights::initialise::initialise;
 use crate::weights::session_state::{self, Snapshot};
 use crate::weights::{Pretrained, WeightsPurpose};
-use crate::{Observer, TrainError};
+use crate::{LayerFile, Observer, TrainError};
 use std::path::Path;
 use std::time::Duration;
 use stratus_engine::{Precision, Stage};
@@ -34,7 +34,7 @@ use stratus_run::sources::{Source, Sources};
 
 /// Everything that a run needs before its first iteration.
 pub(super) struct RunSetup {
-    pub resolved: Resolved,
+    pub resolved: ResolvedProcess,
     pub datasets: Datasets,
     pub data: DataRecord,
     pub graph: Graph,
@@ -92,7 +92,8 @@ impl RunSetup {
         let experiment = with_class_weights(experiment, train)?;
         let stage = group.stage(&experiment);
         let rank = if stage.is_some() { Rank::SINGLE } else { group.rank() };
-        let resolved = Resolved::new(&experiment, train, &graph, &device)?.with_rank(rank).with_stage(stage);
+        let resolved =
+            ResolvedProcess::new(&experiment, train, &graph, &device)?.with_rank(rank).with_stage(stage);
         check_parts(&resolved)?;
         check_stages(&resolved)?;
         match (check_batch_norm_samples(&resolved, &graph), start) {
@@ -238,7 +239,7 @@ impl RunSetup {
 ///
 /// # Errors
 /// If the last batch cannot.
-pub fn check_parts(resolved: &Resolved) -> Result<(), TrainError> {
+pub fn check_parts(resolved: &ResolvedProcess) -> Result<(), TrainError> {
     let parts = resolved.parts();
     match resolved.tail_batch().filter(|tail| !tail.is_multiple_of(parts)) {
         None => Ok(()),
@@ -255,7 +256,7 @@ pub fn check_parts(resolved: &Resolved) -> Result<(), TrainError> {
 }
 
 /// Checks that the network can be trained in pipeline stages.
-fn check_stages(resolved: &Resolved) -> Result<(), TrainError> {
+fn check_stages(resolved: &ResolvedProcess) -> Result<(), TrainError> {
     match (resolved.stage(), resolved.task()) {
         (Some(_), Task::Segmentation) => Err(TrainError::Configuration {
             problem: "segmentation networks cannot be trained in stages".to_owned(),
@@ -275,7 +276,7 @@ const PROBE_TIMES: [[Duration; 2]; 2] = [
 /// cannot be timed one by one, and on the reference backend.
 fn forecast_steps(
     planned: &mut PlannedRun,
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     device: &OpenDevice,
     validation_images: usize,
 ) -> Result<Option<StepForecast>, TrainError> {

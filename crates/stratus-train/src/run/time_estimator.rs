@@ -7,8 +7,9 @@ use stratus_forecast::profile::Interval;
 
 /// Iterations after which measured times replace the forecast.
 const MIN_MEASURED_ITERATIONS: u64 = 20;
-/// Decay per iteration of the bound on iteration time.
-const RESERVE_DECAY: f64 = 0.95;
+/// The factor by which each iteration lowers the bound on the time of the next one, unless it takes longer
+/// itself: one slow iteration raises the bound for a while only.
+const BOUND_DECAY: f64 = 0.95;
 /// Assumed write speed of a checkpoint, before one was written.
 const CHECKPOINT_BYTES_PER_S: f64 = 100e6;
 
@@ -75,7 +76,7 @@ impl TimeEstimator {
 
     /// Records an iteration of `wall_s` seconds, including `step_s` seconds of steps.
     pub fn record_iteration(&mut self, wall_s: f64, step_s: f64, is_whole: bool) {
-        self.iteration_bound_s = wall_s.max(RESERVE_DECAY * self.iteration_bound_s);
+        self.iteration_bound_s = wall_s.max(BOUND_DECAY * self.iteration_bound_s);
         if !std::mem::replace(&mut self.first_iteration_seen, true) {
             return;
         }

@@ -3,7 +3,7 @@
 
 use super::whiten;
 use crate::TrainError;
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use std::collections::HashSet;
 use std::sync::Arc;
 use stratus_data::Dataset;
@@ -19,7 +19,7 @@ use stratus_random::{Purpose, Stream};
 pub(crate) fn initialise(
     session: &mut Session,
     graph: &Graph,
-    resolved: &Resolved,
+    resolved: &ResolvedProcess,
     dataset: &Arc<dyn Dataset>,
 ) -> Result<(), TrainError> {
     let session_names: HashSet<String> = session.state().map(|value| value.name.to_owned()).collect();

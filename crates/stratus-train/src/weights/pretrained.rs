@@ -97,7 +97,8 @@ impl Pretrained {
                 let initialised = graph.parameters.len() - matching.loaded.len();
                 let unused = matching.unexpected.len() + matching.mismatched.len();
                 let text = format!(
-                    "{} tensors loaded from the first stage, {initialised} initialised; {unused} unused",
+                    "{} tensors loaded from the pre-training stage, {initialised} initialised; {unused} \
+                     unused",
                     matching.loaded.len()
                 );
                 (matching, unused, Some(text))

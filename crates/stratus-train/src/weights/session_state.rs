@@ -3,7 +3,7 @@
 use super::batches_tracked;
 use crate::compile::CompiledRun;
 use crate::run::pipeline::{PipelineState, RemoteValues};
-use crate::{Resolved, TrainError};
+use crate::{ResolvedProcess, TrainError};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use stratus_engine::ops::CLASS_WEIGHTS;
@@ -209,7 +209,7 @@ pub(crate) fn swap_averages(compiled: &mut CompiledRun) -> Result<(), TrainError
 }
 
 /// Sets the class weights of the training loss, if there are any. Checkpoints do not store them.
-pub(crate) fn set_class_weights(session: &mut Session, resolved: &Resolved) -> Result<(), TrainError> {
+pub(crate) fn set_class_weights(session: &mut Session, resolved: &ResolvedProcess) -> Result<(), TrainError> {
     let Some(weights) = &resolved.settings().train.class_weights else { return Ok(()) };
     let weights: Vec<f32> = weights.iter().map(|&weight| weight as f32).collect();
     Ok(session.write(CLASS_WEIGHTS, &weights)?)

@@ -24,11 +24,16 @@ pub enum WorkersError {
         /// The cause.
         source: io::Error,
     },
-    /// The launcher cannot be waited for.
-    #[error(transparent)]
-    Wait(io::Error),
+    /// The launcher cannot be waited for. Its workers stop by themselves, without its heartbeat.
+    #[error("cannot wait for {}: {source}; the workers stop by themselves", program.display())]
+    Wait {
+        /// The launcher.
+        program: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// The folder of heartbeats, or its socket, cannot be created.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot create {}: {source}", path.display())]
     Folder {
         /// The folder or socket.
         path: PathBuf,
@@ -69,7 +74,8 @@ impl WorkersError {
             Self::NoLauncher => {
                 Some("run `make deps`, which installs MPICH into .deps, or install mpich or openmpi")
             }
-            Self::Lost { .. } => {
+            Self::Folder { .. } => Some("set TMPDIR to a folder that this user may write to"),
+            Self::Wait { .. } | Self::Lost { .. } => {
                 Some("resume the run from its last checkpoint, with the same or another number of workers")
             }
             _ => None,

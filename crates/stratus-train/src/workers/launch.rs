@@ -62,10 +62,12 @@ pub fn run_workers(
             command.env(name, value);
         }
     }
-    let mut child = command.spawn().map_err(|source| WorkersError::Start { program, source })?;
+    let mut child =
+        command.spawn().map_err(|source| WorkersError::Start { program: program.clone(), source })?;
+    let cannot_wait = |source| WorkersError::Wait { program: program.clone(), source };
     let (mut is_stopping, mut last_heartbeat_at) = (false, Instant::now());
     loop {
-        if let Some(status) = child.try_wait().map_err(WorkersError::Wait)? {
+        if let Some(status) = child.try_wait().map_err(cannot_wait)? {
             let (code, failed, killed) =
                 (status.code(), heartbeats.first_exit_code(count), heartbeats.first_killed());
             drop(heartbeats);

@@ -16,7 +16,7 @@ use stratus_engine::{
 };
 use stratus_experiment::Experiment;
 use stratus_graph::{Graph, ParameterKind};
-use stratus_train::Resolved;
+use stratus_train::ResolvedProcess;
 use stratus_train::compile::{self, Programs};
 use stratus_train::device::OpenDevice;
 use stratus_train::evaluate::{Evaluator, Scores};
@@ -84,10 +84,10 @@ fn experiment(keys: &[(&str, &str)]) -> Experiment {
     Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap()
 }
 
-fn resolve(experiment: &Experiment, device: &OpenDevice) -> (Resolved, Graph) {
+fn resolve(experiment: &Experiment, device: &OpenDevice) -> (ResolvedProcess, Graph) {
     let train = open_datasets(experiment).unwrap().train;
     let graph = Network::for_dataset(experiment, train.as_ref()).unwrap().graph;
-    (Resolved::new(experiment, train.as_ref(), &graph, device).unwrap(), graph)
+    (ResolvedProcess::new(experiment, train.as_ref(), &graph, device).unwrap(), graph)
 }
 
 fn programs(experiment: &Experiment, device: &OpenDevice) -> Programs {
@@ -152,7 +152,7 @@ fn programs_without_normalised_images_read_bytes() {
 
 /// A session that trains and evaluates; its plans are not cached.
 struct Trained {
-    resolved: Resolved,
+    resolved: ResolvedProcess,
     session: Session,
     parameters: Vec<String>,
 }

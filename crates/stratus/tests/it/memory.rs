@@ -175,6 +175,9 @@ fn largest_batch_is_found_and_fits() {
     let batch = limited["batch_size"].as_u64().unwrap();
     let bytes = limited["arena_bytes"].as_u64().unwrap();
     assert!(bytes <= 100 << 20 && bytes > 80 << 20, "{limited}");
+    // The host memory is that of these batches, not of the configured ones.
+    let batch_bytes = limited["host_memory"]["batch_bytes"].as_u64().unwrap();
+    assert!(batch_bytes >= batch * 3 * 32 * 32, "{limited}");
     // A batch larger by half does not fit.
     let larger = format!("train.batch_size={}", batch * 3 / 2);
     let more = ["--set", &larger, "--set", "data.synthetic.images=100000"];

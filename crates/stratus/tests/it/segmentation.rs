@@ -60,13 +60,17 @@ fn stopped_two_stage_run_resumes_bit_identical() {
         (&message["first_stage"]["model"], &message["first_stage"]["epochs"]),
         (&"erfnet_encoder".into(), &15.into())
     );
-    // Stops within the first stage, then within the second, then trains to the end.
-    let run = dir.path("cut");
+    // Stops within the pre-training stage, then after it, then trains to the end.
+    let (run, started) = (dir.path("cut"), Instant::now());
     stop_within(&dir, &arguments("cut", "erfnet", STAGES), &run.join("first_stage"));
     assert!(!run.join("checkpoints").read_dir().unwrap().any(|_| true));
     stop_within(&dir, &["train".to_owned(), "cut".to_owned()], &run);
     dir.run(&["train", "cut"]).expect(0);
     assert_eq!(results(&run), whole);
+    // The time of the pre-training stage is not part of that of the run.
+    let summary = summary(&run);
+    let seconds = |part: &str| summary[part]["total_s"].as_f64().unwrap();
+    assert!(seconds("first_stage") + seconds("time") <= started.elapsed().as_secs_f64(), "{summary}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl CalibrationMeasurement {
         let processor = measured_cpu(name, device)?;
         let formats = formats_to_calibrate(&processor, device, setting)?;
         let seconds = 60.0 * minutes * (1.0 - FIT_TIME_SHARE);
-        let measured = measure(&processor, &formats, device, (started, seconds), progress)?;
+        let measured = measure(&processor, &formats, device, started, seconds, progress)?;
         Ok(Self { processor, library, formats, measured, started })
     }
 
@@ -180,13 +180,14 @@ fn formats_to_calibrate(
     }
 }
 
-/// Measures networks in each precision until the time is up: first new ones, then the same ones repeatedly;
-/// the shortest time of each step counts.
+/// Measures networks in each number format until `seconds` seconds after `started`: first new ones, then the
+/// same ones repeatedly; the shortest time of each step counts.
 fn measure(
     processor: &Cpu,
     formats: &[NumberFormat],
     device: &OpenDevice,
-    (started, seconds): (Instant, f64),
+    started: Instant,
+    seconds: f64,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Vec<Vec<MeasuredNetwork>>, TrainError> {
     let processor = Processor::Cpu(processor.clone());

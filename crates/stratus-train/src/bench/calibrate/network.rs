@@ -5,7 +5,7 @@ use crate::bench::median;
 use crate::compile::programs;
 use crate::device::OpenDevice;
 use crate::input::{BatchFormat, open_datasets};
-use crate::resolve::Resolved;
+use crate::resolve::ResolvedProcess;
 use crate::weights::initialise::initialise;
 use crate::weights::session_state;
 use std::time::Instant;
@@ -46,7 +46,7 @@ pub(super) fn measure_network(
 ) -> Result<MeasuredNetwork, TrainError> {
     let experiment = experiment(design, format)?;
     let datasets = open_datasets(&experiment)?;
-    let resolved = Resolved::new(&experiment, datasets.train.as_ref(), &design.graph, device)?;
+    let resolved = ResolvedProcess::new(&experiment, datasets.train.as_ref(), &design.graph, device)?;
     let programs = programs(&resolved, &design.graph, device)?;
     let mut persistent = Persistent::default();
     let known = chosen.clone().unwrap_or_default();

@@ -2,8 +2,7 @@
 
 use super::super::setup::RunSetup;
 use super::IterationOutcome;
-use super::slots::IterationTimes;
-use super::slots::timeline_program;
+use super::slots::{IterationTimes, timeline_program};
 use super::tensorboard::TensorBoardLog;
 use super::totals::ValidationKind;
 use crate::TrainError;
@@ -83,7 +82,7 @@ impl RecordFiles {
         self.timeline.append(program, epoch, outcome.iteration, times.wall_ns, times.slots)?;
         if let Some(tensorboard) = &mut self.tensorboard {
             let whole = tail.is_none().then_some(times.slots);
-            tensorboard.iteration(&row, *images as f64 / wall.max(1e-9), (whole, times.wall_ns))?;
+            tensorboard.iteration(&row, *images as f64 / wall.max(1e-9), whole, times.wall_ns)?;
         }
         Ok(())
     }

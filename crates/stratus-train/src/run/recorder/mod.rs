@@ -99,12 +99,7 @@ impl<'a> Recorder<'a> {
     ) -> Result<Self, TrainError> {
         let files = RecordFiles::open(run, setup, &state.positions)?;
         let position = state.positions.get(USAGE).copied().unwrap_or(0);
-        let usage = UsageSampler::start(
-            run,
-            position,
-            (time.started, time.previous_s),
-            setup.device.backend.meter(),
-        )?;
+        let usage = UsageSampler::start(run, position, time, setup.device.backend.meter())?;
         Ok(Self {
             run,
             log,

@@ -1,6 +1,6 @@
 //! The numbers of a run besides its weights: running totals, metrics, speed percentiles.
 
-use crate::Resolved;
+use crate::ResolvedProcess;
 use serde::{Deserialize, Serialize};
 use stratus_engine::session::{Metrics, PixelMetrics};
 use stratus_run::csv::{EpochRow, Task};
@@ -144,7 +144,7 @@ pub(super) struct ValidationKind {
 }
 
 impl ValidationKind {
-    pub fn from_resolved(resolved: &Resolved) -> Self {
+    pub fn from_resolved(resolved: &ResolvedProcess) -> Self {
         let views = Some(resolved.views().len() as u64).filter(|&views| views > 1);
         Self { task: resolved.task(), views, ema_decay: resolved.settings().train.ema_decay }
     }

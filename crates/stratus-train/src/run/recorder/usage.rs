@@ -1,9 +1,10 @@
 //! Samples how the machine is used while a run trains: a thread adds a row to `usage.csv` once a second.
 
 use crate::TrainError;
+use crate::run::run_time::RunTime;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use stratus_engine::device::{DeviceMeter, DeviceUsage};
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvWriter, Task, UsageRow};
@@ -88,12 +89,11 @@ impl Totals {
 }
 
 impl UsageSampler {
-    /// Starts sampling, in a file that is truncated to `position`. `previous_s` are the seconds of the run
-    /// before `started`.
+    /// Starts sampling, in a file that is truncated to `position`.
     pub fn start(
         run: &RunDir,
         position: u64,
-        (started, previous_s): (Instant, f64),
+        time: RunTime,
         device: Option<Box<dyn DeviceMeter>>,
     ) -> Result<Self, TrainError> {
         let mut rows = CsvWriter::open(&run.usage(), Task::default())?;
@@ -104,7 +104,7 @@ impl UsageSampler {
         let samples = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("usage".to_owned())
-            .spawn(move || samples.sample(&mut Meters::new(started, previous_s, device)))
+            .spawn(move || samples.sample(&mut Meters::new(time, device)))
             .ok();
         Ok(Self { shared, thread, cpu: UsageMeter::from_now() })
     }
@@ -183,8 +183,7 @@ impl Shared {
 
 /// The meters that are read once a second.
 struct Meters {
-    started: Instant,
-    previous_s: f64,
+    time: RunTime,
     cpu: UsageMeter,
     process: ProcessMeter,
     before: ProcessCounts,
@@ -192,10 +191,10 @@ struct Meters {
 }
 
 impl Meters {
-    fn new(started: Instant, previous_s: f64, device: Option<Box<dyn DeviceMeter>>) -> Self {
+    fn new(time: RunTime, device: Option<Box<dyn DeviceMeter>>) -> Self {
         let mut process = ProcessMeter::open();
         let before = process.counts();
-        Self { started, previous_s, cpu: UsageMeter::from_now(), process, before, device }
+        Self { time, cpu: UsageMeter::from_now(), process, before, device }
     }
 
     /// The usage since the last call.
@@ -207,7 +206,7 @@ impl Meters {
         let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
         let device = self.device.as_mut().map_or(DeviceUsage::default(), |device| device.usage());
         UsageRow {
-            elapsed_s: self.previous_s + self.started.elapsed().as_secs_f64(),
+            elapsed_s: self.time.elapsed_s(),
             cpu_percent: cpu.map(|usage| usage.own_percent),
             rss_bytes: counts.rss_bytes,
             disk_read_bytes: since(counts.disk_read_bytes, before.disk_read_bytes),
@@ -223,6 +222,7 @@ impl Meters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
     use stratus_run::csv;
 
     struct Busy(f64);
@@ -234,13 +234,17 @@ mod tests {
         }
     }
 
+    fn time(previous_s: f64) -> RunTime {
+        RunTime { started: Instant::now(), previous_s }
+    }
+
     fn run(root: &std::path::Path) -> RunDir {
         RunDir::create(root, "digits").unwrap()
     }
 
     #[test]
     fn rows_are_differences_and_totals_sum_them_up() {
-        let mut meters = Meters::new(Instant::now(), 100.0, Some(Box::new(Busy(0.0))));
+        let mut meters = Meters::new(time(100.0), Some(Box::new(Busy(0.0))));
         let mut totals = Totals::default();
         let rows: Vec<UsageRow> = (0..3).map(|_| meters.row()).collect();
         rows.iter().for_each(|row| totals.add(row));
@@ -259,7 +263,7 @@ mod tests {
         let run = run(root.path());
         let start = |position| {
             let device: Box<dyn DeviceMeter> = Box::new(Busy(0.0));
-            UsageSampler::start(&run, position, (Instant::now(), 0.0), Some(device)).unwrap()
+            UsageSampler::start(&run, position, time(0.0), Some(device)).unwrap()
         };
         let await_rows = |count: usize| loop {
             let rows = csv::read::<UsageRow>(&run.usage()).unwrap();

@@ -22,7 +22,7 @@ use super::run_time::RunTime;
 use super::setup::RunSetup;
 use super::stop_policy::{Interruption, StopPolicy};
 use super::worker_role::Decision;
-use super::{OpenRun, RunOptions};
+use super::{OpenRun, PreparedRun, RunOptions};
 use crate::evaluate::Evaluator;
 use crate::{Observer, TrainError, TrainingProgress};
 use batches::Batches;
@@ -50,12 +50,13 @@ pub(super) struct Trainer<'a> {
 impl<'a> Trainer<'a> {
     /// A run that continues from the `state` of its checkpoint, or starts without one.
     pub fn new(
-        (setup, loaders): (RunSetup, Loaders),
+        prepared: PreparedRun,
         run: &'a OpenRun,
         log: Log,
         state: Option<State>,
         options: &RunOptions,
     ) -> Result<Self, TrainError> {
+        let PreparedRun { setup, loaders } = prepared;
         let mut state = match state {
             Some(state) => State { resumed: state.resumed + 1, ..state },
             None => State::default(),

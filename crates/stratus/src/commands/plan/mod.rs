@@ -23,7 +23,7 @@ use stratus_train::input::{HostMemory, open_datasets};
 use stratus_train::network::{Network, check_layer_file};
 use stratus_train::resolve::Rank;
 use stratus_train::sizing::{LargestBatch, LargestBatchSearch};
-use stratus_train::{Observer, Resolved, device, run};
+use stratus_train::{Observer, ResolvedProcess, device, run};
 
 /// Arguments of `stratus plan`.
 #[derive(Args, Debug)]
@@ -113,7 +113,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let mut progress = Progress::new(*output);
     let device = device::open_monitored(&experiment.train, &progress.startup_monitor())?;
     device.warnings.iter().for_each(|warning| progress.warn(warning));
-    let resolved = Resolved::new(&experiment, dataset.as_ref(), &graph, &device)?
+    let resolved = ResolvedProcess::new(&experiment, dataset.as_ref(), &graph, &device)?
         .with_rank(Rank { rank: 0, world_size: workers });
     if !arguments.largest_batch {
         run::check_parts(&resolved)?;

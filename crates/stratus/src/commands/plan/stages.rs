@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::fmt;
 use stratus_base::text::bytes;
 use stratus_engine::{Kernel, Phase, Plan, Step};
-use stratus_train::Resolved;
+use stratus_train::ResolvedProcess;
 use stratus_train::compile::FittedRun;
 
 /// The stages of a pipeline.
@@ -37,7 +37,7 @@ struct Stage {
 }
 
 impl Stages {
-    pub fn new(resolved: &Resolved, stages: &[FittedRun]) -> Self {
+    pub fn new(resolved: &ResolvedProcess, stages: &[FittedRun]) -> Self {
         let flops = |plan: &Plan| -> u64 {
             (0..plan.program.steps.len()).map(|step| plan.program.step_flops(step)).sum()
         };

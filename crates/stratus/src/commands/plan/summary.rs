@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt;
 use stratus_base::text::bytes;
 use stratus_report::report::{BlockKind, MemoryMap};
-use stratus_train::Resolved;
+use stratus_train::ResolvedProcess;
 use stratus_train::compile::Plans;
 use stratus_train::device::OpenDevice;
 use stratus_train::input::HostMemory;
@@ -60,7 +60,12 @@ struct MemoryItem {
 }
 
 impl Summary {
-    pub fn of(resolved: &Resolved, plans: &Plans, device: &OpenDevice, host_memory: HostMemory) -> Self {
+    pub fn of(
+        resolved: &ResolvedProcess,
+        plans: &Plans,
+        device: &OpenDevice,
+        host_memory: HostMemory,
+    ) -> Self {
         let (settings, plan) = (resolved.settings(), &plans.train);
         let program = &plan.program;
         let map = MemoryMap::from_plan(plan);

@@ -4,7 +4,7 @@ use crate::output::table;
 use serde::Serialize;
 use stratus_base::text::bytes;
 use stratus_engine::{Kernel, Plan};
-use stratus_train::Resolved;
+use stratus_train::ResolvedProcess;
 use stratus_train::compile::Plans;
 
 /// The share of one worker.
@@ -41,7 +41,7 @@ pub(super) struct Bucket {
 
 impl WorkerShare {
     /// The share of a worker; `None` for a single process.
-    pub fn of(resolved: &Resolved, plans: &Plans) -> Option<Self> {
+    pub fn of(resolved: &ResolvedProcess, plans: &Plans) -> Option<Self> {
         let (share, workers) = (resolved.batch_slice(), resolved.rank().world_size);
         if workers < 2 {
             return None;

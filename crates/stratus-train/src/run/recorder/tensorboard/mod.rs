@@ -53,12 +53,14 @@ impl TensorBoardLog {
         Ok(Self { events, task, tags, shares, sums, wall_ns: 0 })
     }
 
-    /// Adds an iteration. `slots` are its times, if it was on a whole batch.
+    /// Adds an iteration. `slots` are the nanoseconds of its steps, if it was on a whole
+    /// batch, and `wall_ns` those of the iteration.
     pub fn iteration(
         &mut self,
         row: &IterationRow,
         images_per_second: f64,
-        (slots, wall_ns): (Option<&[u64]>, u64),
+        slots: Option<&[u64]>,
+        wall_ns: u64,
     ) -> Result<(), TrainError> {
         if let Some(slots) = slots {
             for (&share, &ns) in self.shares.iter().zip(slots) {

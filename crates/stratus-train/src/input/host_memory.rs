@@ -1,0 +1,57 @@
+//! The host memory of a run.
+
+use super::{BatchFormat, Datasets};
+use crate::TrainError;
+use crate::resolve::ResolvedProcess;
+use serde::Serialize;
+use stratus_data::{Loader, LoaderConfig};
+use stratus_engine::Plan;
+
+/// The host memory of a run besides its arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct HostMemory {
+    /// Number of training batches that are read ahead.
+    pub batches: usize,
+    /// Bytes of a training batch.
+    pub batch_bytes: u64,
+    /// Bytes of the batches that validation reads ahead.
+    pub validation_bytes: u64,
+    /// Bytes of the data sets.
+    pub dataset_bytes: u64,
+}
+
+impl HostMemory {
+    /// The host memory of a run with these plans.
+    ///
+    /// # Errors
+    /// As [`InputPipeline::read_ahead`].
+    pub fn for_run(
+        resolved: &ResolvedProcess,
+        datasets: &Datasets,
+        train: &Plan,
+        evaluate: &Plan,
+    ) -> Result<Self, TrainError> {
+        let Datasets { train: training, validation } = datasets;
+        let input = resolved.input();
+        let config = LoaderConfig {
+            workers: resolved.max_loader_threads(),
+            slice: resolved.batch_slice(),
+            ..input.training(BatchFormat::from_plan(train))
+        };
+        let config = input.read_ahead(training.as_ref(), config)?;
+        let evaluation = input.evaluation(BatchFormat::from_plan(evaluate), evaluate.program.batch);
+        Ok(Self {
+            batches: config.slots,
+            batch_bytes: Loader::batch_bytes(training.as_ref(), &config)?,
+            validation_bytes: Loader::batch_bytes(validation.as_ref(), &evaluation)?
+                * evaluation.slots as u64,
+            dataset_bytes: training.resident_bytes() + validation.resident_bytes(),
+        })
+    }
+
+    /// The total bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.batch_bytes * self.batches as u64 + self.validation_bytes + self.dataset_bytes
+    }
+}
