@@ -225,7 +225,10 @@ def activations():
     """The operators in the table of activations of docs/onnx.md, which `make reference` writes."""
     page = pathlib.Path(__file__).parent.parent / "docs/onnx.md"
     rows = [line.split("|") for line in page.read_text().splitlines() if line.startswith("| `")]
-    return [row[2].strip(" `") for row in rows if row[3].strip().isdigit()]
+    found = [row[2].strip(" `") for row in rows if row[3].strip().isdigit()]
+    if not found:
+        sys.exit(f"error: {page} has no table of activations")
+    return found
 
 
 def others(everything):

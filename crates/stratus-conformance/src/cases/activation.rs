@@ -13,7 +13,7 @@ const CURVED: Fill = Fill::Uniform { low: -7.0, high: 5.0 };
 /// Values where `exp(|x|)` is infinite in f32, but which are small enough for checking derivatives by f64
 /// differences.
 const TAILS: Fill = Fill::Exact([-200.0, -104.0, 89.0, 200.0]);
-/// Values on every piece of a piecewise-linear activation with bends at -3 and 3, near the bends.
+/// Values on every piece of an activation with kinks at -3 and 3, near the kinks.
 const PIECEWISE: Fill = Fill::Exact([-200.0, -3.25, 2.75, 200.0]);
 /// Values on the middle piece.
 const MIDDLE: Fill = Fill::Uniform { low: -2.0, high: 2.0 };
@@ -23,18 +23,18 @@ fn tests() -> Vec<Case> {
         [&[2, 8, 28, 28], &[1, 1, 1, 1], &[3, 17, 5, 7], &[2, 33, 4, 4], &[1, 5, 1, 1], &[4, 10], &[1, 1]];
     let mut cases = Vec::new();
     for activation in Activation::examples() {
-        let pieces = activation.spec().is_piecewise_linear;
+        let has_kinks = activation.spec().has_zero_gradient_interval;
         for shape in shapes {
-            // A single element on a constant piece would have no gradient to check.
+            // A single element where the derivative is 0 would have no gradient to check.
             let single = shape.iter().product::<usize>() == 1;
-            let numbers = if single && pieces { MIDDLE } else { CURVED };
+            let numbers = if single && has_kinks { MIDDLE } else { CURVED };
             cases.extend(kernels(activation, shape, DTypeClass::Compute, numbers, ""));
             if shape.len() == 2 {
                 let suffix = " of the master precision";
                 cases.extend(kernels(activation, shape, DTypeClass::Master, numbers, suffix));
             }
         }
-        let far = if pieces { PIECEWISE } else { TAILS };
+        let far = if has_kinks { PIECEWISE } else { TAILS };
         cases.extend(kernels(activation, &[1, 4], DTypeClass::Compute, far, " far out"));
     }
     cases

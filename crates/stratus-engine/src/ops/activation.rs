@@ -5,13 +5,12 @@
 //! There is one kernel forward and one backward, with the activation as a field. Each activation has its own
 //! kernel names, such as `gelu_forward`, which plans store.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
+use super::{Kernel, KernelSpec, Tiling, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
-use serde::de::{Error, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::fmt;
+use serde::de::VariantAccess;
+use serde::{Serialize, Serializer};
 use stratus_graph::Node;
 use stratus_graph::ops::{self, Activation};
 
@@ -42,32 +41,6 @@ macro_rules! named {
                 }
             }
         }
-
-        impl<'de> Deserialize<'de> for $kernel {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Stored;
-
-                impl<'de> Visitor<'de> for Stored {
-                    type Value = $kernel;
-
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str("a kernel with its attributes")
-                    }
-
-                    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<$kernel, M::Error> {
-                        let name: String =
-                            map.next_key()?.ok_or_else(|| Error::custom("a kernel without a name"))?;
-                        $(if name == concat!($kind, $suffix) {
-                            let activation = map.next_value::<ops::$name>()?;
-                            return Ok($kernel(activation.into()));
-                        })*
-                        Err(Error::custom(format_args!("unknown kernel `{name}`")))
-                    }
-                }
-
-                deserializer.deserialize_map(Stored)
-            }
-        }
     };
 }
 
@@ -79,8 +52,30 @@ macro_rules! named_backward {
     ($($activations:tt)*) => { named!(ActivationBackward, "_backward", $($activations)*); };
 }
 
+/// Generates [`read_kernel`].
+macro_rules! read_by_name {
+    ($($name:ident $kind:literal,)*) => {
+        /// Reads the kernel of an activation by its stored name. Other kernels get their content back.
+        pub(super) fn read_kernel<'de, V: VariantAccess<'de>>(
+            name: &str,
+            content: V,
+        ) -> Result<Result<Kernel, V::Error>, V> {
+            $(if name == concat!($kind, "_forward") {
+                let activation = content.newtype_variant::<ops::$name>();
+                return Ok(activation.map(|activation| ActivationForward(activation.into()).into()));
+            }
+            if name == concat!($kind, "_backward") {
+                let activation = content.newtype_variant::<ops::$name>();
+                return Ok(activation.map(|activation| ActivationBackward(activation.into()).into()));
+            })*
+            Err(content)
+        }
+    };
+}
+
 stratus_graph::with_activations!(named_forward);
 stratus_graph::with_activations!(named_backward);
+stratus_graph::with_activations!(read_by_name);
 
 pub(super) fn lower(activation: Activation, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
     let (x, y) = (lowering.input(node, 0), lowering.output(node));
@@ -144,7 +139,6 @@ impl KernelSpec for ActivationBackward {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kernel;
     use stratus_graph::ops::{Gelu, HardSigmoid, HardSwish, LeakyRelu, Sigmoid, Silu};
 
     /// Plans of earlier versions, in which each activation had its own kernel types, stay readable.
@@ -179,5 +173,18 @@ mod tests {
         }
         let leaky = Kernel::from(ActivationForward(LeakyRelu { alpha: 0.25 }.into()));
         assert_eq!(serde_json::to_string(&leaky).unwrap(), "{\"leaky_relu_forward\":{\"alpha\":0.25}}");
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_be_read_is_an_error_that_says_why() {
+        for (text, expected) in [
+            (r#"{"gelu_sideways":null}"#, "unknown variant `gelu_sideways`, expected one of `accumulate`, "),
+            (r#""flatten""#, "invalid type: unit variant, expected newtype variant"),
+            (r#"{"leaky_relu_forward":{}}"#, "missing field `alpha`"),
+            (r#"{"scale":{"factor":"two"}}"#, "invalid type: string \"two\", expected f32"),
+        ] {
+            let message = serde_json::from_str::<Kernel>(text).unwrap_err().to_string();
+            assert!(message.starts_with(expected), "{text}: {message}");
+        }
     }
 }

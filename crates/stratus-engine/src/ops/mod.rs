@@ -38,6 +38,7 @@ mod scale;
 mod sgd;
 mod stage_transfer;
 mod stem;
+mod stored_kernel;
 mod tree_sum;
 
 pub use activation::{ActivationBackward, ActivationForward};
@@ -140,7 +141,7 @@ macro_rules! kernels {
     ($($(#[$serde:meta])* $name:ident),* $(,)?) => {
         /// The computation of a step, with its attributes.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
+        #[serde(rename_all = "snake_case", remote = "Self")]
         pub enum Kernel {
             $(
                 #[doc = concat!("See [`", stringify!($name), "`].")]
@@ -185,6 +186,9 @@ macro_rules! with_kernels {
     ($callback:ident) => {
         $callback! {
             Accumulate,
+            // Stored under the names of the activations: see `stored_kernel`.
+            #[serde(skip)] ActivationBackward,
+            #[serde(skip)] ActivationForward,
             AdaptiveUpdate,
             AddBias,
             AddForward,
@@ -255,9 +259,6 @@ macro_rules! with_kernels {
             StemStatistics,
             SumOfSquares,
             #[serde(rename = "add_parts")] TreeSum,
-            // Their names depend on the activation. Untagged kernels are last, as serde requires.
-            #[serde(untagged)] ActivationBackward,
-            #[serde(untagged)] ActivationForward,
         }
     };
 }

@@ -143,7 +143,7 @@ fn extents(conv: &Conv2d, x: &Value, y: &Value) -> Option<ConvExtents> {
     })
 }
 
-/// The kind of a kernel that is not a convolution.
+/// The kind of a kernel that is not a convolution. There is no default, so that every new kernel decides.
 fn kind(kernel: &Operation) -> KernelKind {
     match kernel {
         Operation::LinearForward(_)
@@ -179,6 +179,45 @@ fn kind(kernel: &Operation) -> KernelKind {
         | Operation::SgdUpdate(_)
         | Operation::SumOfSquares(_) => KernelKind::Update,
         Operation::BiasGradient(_) => KernelKind::BiasGradient,
-        _ => KernelKind::Elementwise,
+        Operation::Accumulate(_)
+        | Operation::ActivationBackward(_)
+        | Operation::ActivationForward(_)
+        | Operation::AddBias(_)
+        | Operation::AddForward(_)
+        | Operation::AddTiles(_)
+        | Operation::AdjustLossScale(_)
+        | Operation::AllReduceBucket(_)
+        | Operation::ChannelScale(_)
+        | Operation::ChannelScaleGradient(_)
+        | Operation::ClipFactor(_)
+        | Operation::ConcatBackward(_)
+        | Operation::ConcatForward(_)
+        | Operation::Conv2dBackwardData(_)
+        | Operation::Conv2dBackwardWeights(_)
+        | Operation::Conv2dForward(_)
+        | Operation::Convert(_)
+        | Operation::CountLabels(_)
+        | Operation::Dropout(_)
+        | Operation::Dropout2d(_)
+        | Operation::FindOverflow(_)
+        | Operation::Flatten(_)
+        | Operation::JoinWeights(_)
+        | Operation::LayerScale(_)
+        | Operation::LayerScaleGradient(_)
+        | Operation::NormalisePixels(_)
+        | Operation::PixelCrossEntropy(_)
+        | Operation::PreluBackward(_)
+        | Operation::PreluForward(_)
+        | Operation::PreluGradient(_)
+        | Operation::ReluBackward(_)
+        | Operation::ReluForward(_)
+        | Operation::Reorder(_)
+        | Operation::Scale(_)
+        | Operation::ScatterChannels(_)
+        | Operation::SelectChannels(_)
+        | Operation::SoftmaxCrossEntropy(_)
+        | Operation::SplitGradient(_)
+        | Operation::StageTransfer(_)
+        | Operation::TreeSum(_) => KernelKind::Elementwise,
     }
 }

@@ -101,10 +101,9 @@ pub fn prelu_gradient<A: Element, B: Element>(
     sum_channels(cpu, geometry, sums, scratch, |elements, sums| {
         add_below_zero(cpu.level, &x[elements.clone()], &dy[elements], sums);
     });
-    if let ([shared], true) = (&mut *gradient, geometry.channels > 1) {
-        *shared = sums.iter().map(|sum| f64::from(*sum)).sum::<f64>() as f32;
-    } else {
-        gradient.copy_from_slice(sums);
+    match gradient {
+        [shared] => *shared = sums.iter().map(|sum| f64::from(*sum)).sum::<f64>() as f32,
+        slopes => slopes.copy_from_slice(sums),
     }
 }
 

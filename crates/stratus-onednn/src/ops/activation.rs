@@ -1,12 +1,11 @@
 //! Activations.
 
-use super::native::{native_step, typed};
+use super::native::{mixed, native_step};
 use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::activation::{Constants, NativeActivation};
 use crate::native::elementwise::CpuContext;
 use crate::native::rows::MapGeometry;
-use crate::native::simd::{Bf16, Element};
-use stratus_engine::DType;
+use crate::native::simd::Element;
 use stratus_engine::ops::{ActivationBackward, ActivationForward};
 use stratus_graph::ops::{self, Activation};
 
@@ -41,11 +40,7 @@ fn forward<F: NativeActivation>(
     let has_padding = operands.layouts[1].elements() > operands.values[1].elements();
     let padded =
         (has_padding && F::value(0.0, constants) != 0.0).then(|| operands.geometry(1)).transpose()?;
-    Ok(match (operands.dtype(0), operands.dtype(1)) {
-        // Outputs of linear layers have the master precision.
-        (Some(DType::F32), Some(DType::Bf16)) => map::<F, f32, Bf16>(constants, cpu.clone(), padded),
-        _ => typed!(operands.one_type(&[0, 1])?, E => map::<F, E, E>(constants, cpu.clone(), padded)),
-    })
+    Ok(mixed!(operands, [1], A, B => map::<F, A, B>(constants, cpu.clone(), padded)))
 }
 
 /// `padded`: the output's geometry, if its padding has to be cleared.
@@ -70,12 +65,7 @@ fn backward<F: NativeActivation>(
 ) -> Result<NativeStep, String> {
     operands.expect_same_layout(&[0, 1, 2])?;
     let (constants, cpu) = (activation.constants(), cpu.clone());
-    Ok(match (operands.dtype(0), operands.one_type(&[1, 2])?) {
-        (Some(DType::F32), DType::Bf16) => native_step(0, move |o| {
-            cpu.activation_backward::<F, f32, Bf16>(constants, o.elements(0), o.elements(1), o.elements(2));
-        }),
-        _ => typed!(operands.one_type(&[0, 1, 2])?, E => native_step(0, move |o| {
-            cpu.activation_backward::<F, E, E>(constants, o.elements(0), o.elements(1), o.elements(2));
-        })),
-    })
+    Ok(mixed!(operands, [1, 2], A, B => native_step(0, move |o| {
+        cpu.activation_backward::<F, A, B>(constants, o.elements(0), o.elements(1), o.elements(2));
+    })))
 }

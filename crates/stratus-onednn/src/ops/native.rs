@@ -56,4 +56,23 @@ macro_rules! typed {
     };
 }
 
-pub(super) use typed;
+/// [`typed!`] for the types `$a` of the first operand and `$b` of the operands `$others`, which differ only
+/// after a linear layer, whose output has the master precision.
+macro_rules! mixed {
+    ($operands:ident, $others:expr, $a:ident, $b:ident => $step:expr) => {
+        match ($operands.dtype(0), $operands.one_type(&$others)?) {
+            (Some(stratus_engine::DType::F32), stratus_engine::DType::Bf16) => {
+                type $a = f32;
+                type $b = crate::native::simd::Bf16;
+                $step
+            }
+            _ => $crate::ops::native::typed!($operands.one_type(&[&[0][..], &$others[..]].concat())?, E => {
+                type $a = E;
+                type $b = E;
+                $step
+            }),
+        }
+    };
+}
+
+pub(super) use {mixed, typed};

@@ -1,5 +1,6 @@
 //! Nodes that become layers, are folded into layers, or change the view of a layer's output.
 
+use super::operators::activation_of;
 use super::{DimOrder, ImportError, ImportResult, Importer, LayerOutput, MAX_DIM, Value, count_first};
 use crate::export::{DOC_DROPOUT2D, DOC_POINTWISE_LINEAR, DOC_STOCHASTIC_DEPTH, bins};
 use crate::proto::Node;
@@ -80,7 +81,7 @@ impl<'a> Importer<'a> {
             }
             "Softmax" | "LogSoftmax" => Err("supported only as the last node".into()),
             operator => match activation_of(operator) {
-                Some((activation, defaults)) => self.activation(node, activation, defaults),
+                Some((activation, onnx)) => self.activation(node, activation, onnx.defaults),
                 None => Err("unsupported operator".into()),
             },
         }
@@ -111,10 +112,11 @@ impl<'a> Importer<'a> {
         defaults: &[f32],
     ) -> ImportResult<Value> {
         let values = activation.attribute_names().iter().zip(defaults).zip(activation.values());
+        // Some writers round to six digits, which matters for a default such as 1/6.
+        let has_six_digits = |number: f32| (number * 1e6).round() / 1e6 == number;
         let read = |((name, default), own): ((&&str, &f32), f32)| {
             let value = node.attribute(name).map_or(*default, |attribute| attribute.float);
-            // Some writers round to six digits.
-            if (value - own).abs() <= 1e-6 { own } else { value }
+            if (value - own).abs() <= 1e-6 && !has_six_digits(own) { own } else { value }
         };
         let values: Vec<f32> = values.map(read).collect();
         self.elementwise(node, activation.with_values(&values))
@@ -130,7 +132,9 @@ impl<'a> Importer<'a> {
                 self.per_channel(input, constant)?
             }
             None => {
-                return Err("a slope for each channel of flattened or grouped ones is not supported".into());
+                return Err("a slope for each channel is not supported after a `Reshape` that flattens \
+                            channels-last maps or groups channels"
+                    .into());
             }
         };
         let value = self.push(node, Prelu { slopes: slopes.len() }, &[input], vec![slopes])?;
@@ -499,14 +503,6 @@ impl<'a> Importer<'a> {
         let value = self.push(node, Concat, &inputs, vec![])?;
         Ok(in_order(value, order))
     }
-}
-
-/// The activation of an operator, with ONNX's defaults of its attributes.
-fn activation_of(operator: &str) -> Option<(Activation, &'static [f32])> {
-    Activation::all().into_iter().find_map(|activation| {
-        let onnx = activation.spec().onnx.filter(|onnx| onnx.name == operator)?;
-        Some((activation, onnx.defaults))
-    })
 }
 
 /// Sets the dimension order of a value.

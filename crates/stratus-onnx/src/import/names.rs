@@ -1,9 +1,9 @@
 //! The names of layers: the prefixes of their weights' names, or else the nodes' names, valid in layer files.
 
+use super::operators::activation_of;
 use crate::proto::{Graph, Node};
 use crate::tensor::is_float;
 use std::collections::{HashMap, HashSet};
-use stratus_graph::ops::Activation;
 
 /// The maximum length of a name.
 const MAX_NAME_CHARS: usize = 120;
@@ -142,9 +142,7 @@ pub(super) fn sanitised(text: &str) -> String {
 }
 
 fn is_module_operator(operator: &str) -> bool {
-    let is_activation =
-        |activation: &Activation| activation.spec().onnx.is_some_and(|onnx| onnx.name == operator);
-    MODULE_OPERATORS.contains(&operator) || Activation::all().iter().any(is_activation)
+    MODULE_OPERATORS.contains(&operator) || activation_of(operator).is_some()
 }
 
 /// The module of a node. PyTorch's exporters name nodes `/layer1/layer1.0/relu_1/Relu` or `node_relu_1`.

@@ -3,7 +3,7 @@
 
 use crate::proto::{Attribute, Node};
 use stratus_base::printable;
-use stratus_graph::ops::Activation;
+use stratus_graph::ops::{Activation, OnnxOperator};
 
 /// An operator: its name, the first operator set of this version, its attributes with their types
 /// ([`TYPES`]), and the maximum number of inputs. A set that changes neither attributes nor inputs has no
@@ -120,20 +120,27 @@ impl Version {
 /// numbers as attributes.
 fn versions(operator: &str) -> Vec<Version> {
     let listed = OPERATORS.iter().filter(|(name, ..)| *name == operator);
-    let listed = listed.map(|&(_, since, attributes, max_inputs)| {
+    let version = |&(_, since, attributes, max_inputs): &Signature| {
         let attributes = attributes.split_whitespace().filter_map(|pair| pair.split_once(':')).collect();
         Version { since, attributes, max_inputs }
-    });
-    let listed: Vec<Version> = listed.collect();
+    };
+    let listed: Vec<Version> = listed.map(version).collect();
     if !listed.is_empty() {
         return listed;
     }
-    let version = |activation: Activation| {
-        let onnx = activation.spec().onnx.filter(|onnx| onnx.name == operator)?;
+    let version = |(activation, onnx): (Activation, OnnxOperator)| {
         let attributes = activation.attribute_names().iter().map(|name| (*name, "f")).collect();
-        Some(Version { since: onnx.since, attributes, max_inputs: 1 })
+        Version { since: onnx.since, attributes, max_inputs: 1 }
     };
-    Activation::all().into_iter().filter_map(version).collect()
+    activation_of(operator).map(version).into_iter().collect()
+}
+
+/// The activation that an operator is, as the table of activations declares it.
+pub(super) fn activation_of(operator: &str) -> Option<(Activation, OnnxOperator)> {
+    Activation::all().into_iter().find_map(|activation| {
+        let onnx = activation.spec().onnx.filter(|onnx| onnx.name == operator)?;
+        Some((activation, onnx))
+    })
 }
 
 /// Checks that the attributes and inputs of a node are those of its operator in this operator set. Unknown

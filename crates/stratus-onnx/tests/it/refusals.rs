@@ -220,6 +220,39 @@ fn rejects_constants_that_are_not_one_value_per_channel() {
 }
 
 #[test]
+fn rejects_slopes_that_are_not_one_value_per_channel() {
+    let prelu = |shape: &[i64]| File::new(17).with(&counted("s", shape)).node("PRelu x s -> y", &[]);
+    for (shape, slopes) in [(&[][..], 1), (&[1], 1), (&[3, 1, 1], 3), (&[1, 3, 1, 1], 3)] {
+        assert_eq!(weight(&prelu(shape).import(), "the_y.weight").len(), slopes, "{shape:?}");
+    }
+    for shape in [&[3][..], &[3, 1], &[3, 3, 3], &[3, 1, 1, 1]] {
+        prelu(shape).refused(&format!(
+            "PRelu `the_y`: its constant has the shape {shape:?}, expected one value per channel"
+        ));
+    }
+    let last = File::new(17).node("Transpose x -> l", &[ints("perm", &[0, 2, 3, 1])]);
+    let flattened = last.node("Flatten l -> f", &[]).with(&counted("s", &[27]));
+    flattened
+        .node("PRelu f s -> y", &[])
+        .refused("PRelu `the_y`: a slope for each channel is not supported after a `Reshape` that flattens");
+}
+
+/// Only a default that six digits cannot express may be rounded.
+#[test]
+fn attributes_of_activations_may_be_rounded_to_six_digits() {
+    let read = |operator: &str, alpha: f32| {
+        let alpha = attribute("alpha", 1).float(2, alpha);
+        let imported = File::new(17).node(&format!("{operator} x -> y"), &[alpha]).import();
+        stratus_graph::Operation::attributes(&imported.graph.nodes[0].op)
+    };
+    for alpha in [1.0 / 6.0, 0.166_667, 0.166_666_6] {
+        assert_eq!(read("HardSigmoid", alpha), "", "{alpha}");
+    }
+    assert_eq!(read("HardSigmoid", 0.1667), "alpha 0.1667");
+    assert_eq!([0.01, 0.010_000_5].map(|alpha| read("LeakyRelu", alpha)), ["", "alpha 0.0100005"]);
+}
+
+#[test]
 fn rejects_a_softmax_over_other_dimensions() {
     let with_softmax = |opset, input: &str, attributes: &[Message]| {
         let file = File::new(opset).node("Relu x -> r", &[]).node("Flatten r -> f", &[]);

@@ -60,16 +60,17 @@ pub struct ActivationSpec {
     pub formula: &'static str,
     /// True if no output is negative.
     pub is_never_negative: bool,
-    /// True if it is piecewise linear. With the default attributes, its kinks are between -3 and 3.
-    pub is_piecewise_linear: bool,
+    /// True if its derivative is 0 on an interval. With the default attributes, kinks are at -3 and 3.
+    pub has_zero_gradient_interval: bool,
     /// The ONNX operator; `None` if there is none in operator set 22 or earlier.
     pub onnx: Option<OnnxOperator>,
 }
 
 impl ActivationSpec {
-    /// The properties of a smooth activation that has negative values and no ONNX operator.
-    const CURVE: Self =
-        Self { formula: "", is_never_negative: false, is_piecewise_linear: false, onnx: None };
+    /// The properties of an activation with negative outputs, no interval of derivative 0, and no ONNX
+    /// operator.
+    const DEFAULT: Self =
+        Self { formula: "", is_never_negative: false, has_zero_gradient_interval: false, onnx: None };
 }
 
 /// The ONNX operator of an activation. Its attributes have the names of the activation's.

@@ -85,7 +85,7 @@ impl ActivationFunction for Elu {
     const SPEC: ActivationSpec = ActivationSpec {
         formula: "`x` above 0, else `alpha (exp(x) - 1)`",
         onnx: Some(OnnxOperator { name: "Elu", since: 6, defaults: &[1.0] }),
-        ..ActivationSpec::CURVE
+        ..ActivationSpec::DEFAULT
     };
 
     fn value(&self, x: f64) -> f64 {
@@ -131,7 +131,7 @@ impl ActivationFunction for Gelu {
     const SPEC: ActivationSpec = ActivationSpec {
         formula: "exact, without the tanh approximation",
         onnx: Some(OnnxOperator { name: "Gelu", since: 20, defaults: &[] }),
-        ..ActivationSpec::CURVE
+        ..ActivationSpec::DEFAULT
     };
 
     fn value(&self, x: f64) -> f64 {
@@ -189,7 +189,7 @@ impl ActivationFunction for HardSigmoid {
     const SPEC: ActivationSpec = ActivationSpec {
         formula: "`min(max(alpha x + beta, 0), 1)`",
         is_never_negative: true,
-        is_piecewise_linear: true,
+        has_zero_gradient_interval: true,
         onnx: Some(OnnxOperator { name: "HardSigmoid", since: 6, defaults: &[0.2, 0.5] }),
     };
 
@@ -231,9 +231,9 @@ activation! {
 impl ActivationFunction for HardSwish {
     const SPEC: ActivationSpec = ActivationSpec {
         formula: "`x` times its hard sigmoid",
-        is_piecewise_linear: true,
+        has_zero_gradient_interval: true,
         onnx: Some(OnnxOperator { name: "HardSwish", since: 14, defaults: &[] }),
-        ..ActivationSpec::CURVE
+        ..ActivationSpec::DEFAULT
     };
 
     fn value(&self, x: f64) -> f64 {
@@ -265,7 +265,7 @@ impl ActivationFunction for LeakyRelu {
     const SPEC: ActivationSpec = ActivationSpec {
         formula: "`x` above 0, else `alpha x`",
         onnx: Some(OnnxOperator { name: "LeakyRelu", since: 6, defaults: &[0.01] }),
-        ..ActivationSpec::CURVE
+        ..ActivationSpec::DEFAULT
     };
 
     fn value(&self, x: f64) -> f64 {
@@ -290,7 +290,7 @@ impl ActivationFunction for Mish {
     const SPEC: ActivationSpec = ActivationSpec {
         formula: "`x tanh(ln(1 + exp(x)))`",
         onnx: Some(OnnxOperator { name: "Mish", since: 18, defaults: &[] }),
-        ..ActivationSpec::CURVE
+        ..ActivationSpec::DEFAULT
     };
 
     fn value(&self, x: f64) -> f64 {
@@ -319,7 +319,7 @@ impl ActivationFunction for Sigmoid {
     const SPEC: ActivationSpec = ActivationSpec {
         is_never_negative: true,
         onnx: Some(OnnxOperator { name: "Sigmoid", since: 6, defaults: &[] }),
-        ..ActivationSpec::CURVE
+        ..ActivationSpec::DEFAULT
     };
 
     fn value(&self, x: f64) -> f64 {
@@ -340,7 +340,8 @@ activation! {
 }
 
 impl ActivationFunction for Silu {
-    const SPEC: ActivationSpec = ActivationSpec { formula: "`x` times its sigmoid", ..ActivationSpec::CURVE };
+    const SPEC: ActivationSpec =
+        ActivationSpec { formula: "`x` times its sigmoid", ..ActivationSpec::DEFAULT };
 
     fn value(&self, x: f64) -> f64 {
         x * Sigmoid.value(x)

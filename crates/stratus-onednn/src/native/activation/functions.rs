@@ -62,7 +62,7 @@ const DENSITY_AT_ZERO: f32 = 0.398_942_3;
 /// error 1.5e-6 to the end of the tail.
 #[inline(always)]
 fn normal(x: f32) -> [f32; 2] {
-    let bell = exp_of_negative((-0.5 * x * x).max(-87.0));
+    let bell = exp_of_negative((-0.5 * x * x).max(MIN_EXP_ARGUMENT));
     let t = 1.0 / x.abs().mul_add(TAIL_SLOPE, 1.0);
     let mut sum = TAIL[7];
     for coefficient in [TAIL[6], TAIL[5], TAIL[4], TAIL[3], TAIL[2], TAIL[1], TAIL[0]] {
@@ -81,6 +81,8 @@ impl NativeActivation for Gelu {
     #[inline(always)]
     fn derivative(x: f32, _: Constants) -> f32 {
         let [distribution, bell] = normal(x);
+        // The bell is bounded from below, so its product with a large `x` would not be nearly 0.
+        let x = if -0.5 * x * x < MIN_EXP_ARGUMENT { 0.0 } else { x };
         (x * DENSITY_AT_ZERO).mul_add(bell, distribution)
     }
 }
@@ -268,21 +270,26 @@ mod tests {
             }
             assert!(value(f32::NAN).is_nan() && derivative(f32::NAN).is_nan(), "{name}");
             let far = value(f32::INFINITY);
-            assert!(far == 1.0 || far == f32::INFINITY, "{name}: {far}");
+            assert_eq!(f64::from(far), exact.value(f64::INFINITY), "{name}");
         }
-        let (none, sigmoid, far) = ([0.0; 2], SWISH_SIGMOID, [-f32::MAX, -1e30, 1e30, f32::MAX]);
-        assert_eq!(far.map(|x| HardSigmoid::value(x, sigmoid)), [0.0, 0.0, 1.0, 1.0]);
-        assert_eq!(far.map(|x| HardSwish::value(x, none)), [0.0, 0.0, 1e30, f32::MAX]);
-        assert_eq!(far.map(|x| Sigmoid::value(x, none)), [0.0, 0.0, 1.0, 1.0]);
-        assert_eq!(far.map(|x| Sigmoid::derivative(x, none)), [0.0; 4]);
+        let (none, sigmoid) = ([0.0; 2], SWISH_SIGMOID);
+        let far = [-f32::MAX, -1e30, -90.0, 90.0, 1e30, f32::MAX];
+        assert_eq!(far.map(|x| HardSigmoid::value(x, sigmoid)), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+        assert_eq!(far.map(|x| HardSwish::value(x, none)), [0.0, 0.0, 0.0, 90.0, 1e30, f32::MAX]);
+        assert_eq!(far.map(|x| Sigmoid::value(x, none)), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+        assert_eq!(far.map(|x| Sigmoid::derivative(x, none)), [0.0; 6]);
         for value in [Silu::value, Mish::value] {
-            assert_eq!(far.map(|x| value(x, none)), [0.0, 0.0, 1e30, f32::MAX]);
+            assert_eq!(far.map(|x| value(x, none)), [0.0, 0.0, 0.0, 90.0, 1e30, f32::MAX]);
         }
         for derivative in [Silu::derivative, Mish::derivative] {
-            assert_eq!(far.map(|x| derivative(x, none)), [0.0, 0.0, 1.0, 1.0]);
+            assert_eq!(far.map(|x| derivative(x, none)), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
         }
         assert_eq!(HardSwish::value(f32::NEG_INFINITY, none), 0.0);
         assert_eq!(Sigmoid::value(f32::NEG_INFINITY, none), 0.0);
+        let far = [-f32::MAX, -1e30, 100.0, 1e30, f32::MAX];
+        assert_eq!(far.map(|x| Gelu::value(x, none)), [0.0, 0.0, 100.0, 1e30, f32::MAX]);
+        assert_eq!(far.map(|x| Gelu::derivative(x, none)), [0.0, 0.0, 1.0, 1.0, 1.0]);
+        assert_eq!([f32::NEG_INFINITY, f32::INFINITY].map(|x| Gelu::derivative(x, none)), [0.0, 1.0]);
     }
 
     /// The series of the reference backend, whose own tests compare it with tables.
@@ -334,6 +341,14 @@ mod tests {
     #[test]
     fn pieces_meet_at_their_boundaries() {
         let [sigmoid, none] = [SWISH_SIGMOID, [0.0; 2]];
+        let near =
+            |got: f32, expected: f64| assert!((f64::from(got) - expected).abs() < 3e-7, "{got} {expected}");
+        for step in -600..=600 {
+            let x = step as f32 * 1e-2;
+            let share = ((f64::from(x) + 3.0) / 6.0).clamp(0.0, 1.0);
+            near(HardSigmoid::value(x, sigmoid), share);
+            near(HardSwish::value(x, none), f64::from(x) * share);
+        }
         let places = [-4.0, -3.0, 0.0, 3.0, 4.0];
         let slopes = places.map(|x| HardSigmoid::derivative(x, sigmoid));
         assert_eq!(slopes, [0.0, 0.0, 1.0 / 6.0, 0.0, 0.0]);
