@@ -127,7 +127,7 @@ pub trait Processor: Send + Sync {
         Default::default()
     }
 
-    /// Adapts an implementation to this processor.
+    /// Returns the implementation that this processor runs in place of another; by default the same.
     fn adapt(&self, implementation: Implementation) -> Implementation {
         implementation
     }

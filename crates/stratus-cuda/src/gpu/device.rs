@@ -6,7 +6,7 @@
 //! run 3…  launches the graph as a whole, so that the host's time per step no longer counts
 //! ```
 //!
-//! Kernels record the times of steps (`step_clock.rs`), which are copied to the process after the last step.
+//! Kernels record the times of steps (`timestamps.rs`), which are copied to the process after the last step.
 //!
 //! Initialisation inside a library may not be capturable. If a capture fails, that run enqueues its steps one
 //! by one, which completes more of the initialisation, and the next run captures again.

@@ -22,6 +22,7 @@ use crate::geometry::Region;
 /// The numbers of bytes at the beginning and the end of a file that are checked to detect truncation.
 const PROBE_HEAD_BYTES: usize = 16 << 10;
 const PROBE_TAIL_BYTES: usize = 4 << 10;
+
 /// Reads at an offset, filling the buffer.
 pub(crate) type ReadAt<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> Result<(), String>;
 

@@ -7,6 +7,7 @@ use crate::datasets::split::Split;
 pub(super) const EXTENSION: &str = ".tar";
 /// Marks a folder in which packing is unfinished: the shards in it are incomplete.
 pub(super) const UNFINISHED_MARKER: &str = "packing.unfinished";
+
 /// The names of a split's shards, preferred ones first, including those of a split that may replace it.
 pub(crate) fn split_names(split: Split) -> &'static [&'static str] {
     match split {

@@ -68,3 +68,53 @@ impl Resizer {
         self.0.resize_typed(&source, &mut out, &options).map_err(|error| error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Orientation;
+
+    const WHOLE: Window = Window { top: 0.0, left: 0.0, height: 2.0, width: 4.0 };
+    const GREY: [u8; 8] = [10, 30, 50, 70, 20, 40, 60, 80];
+
+    /// A sample of 2×4 pixels.
+    fn sample(pixels: &[u8], channels: usize, order: PixelOrder) -> Sample<'_> {
+        let (shape, orientation) = ([channels, 2, 4], Orientation::default());
+        Sample { pixels, shape, dct_scaled: None, order, orientation, label: 0, mask: None }
+    }
+
+    fn resized(sample: &Sample<'_>, window: Window, size: [usize; 2]) -> Result<Vec<u8>, String> {
+        let mut out = Vec::new();
+        match Resizer::default().resize(sample, window, &mut out, size) {
+            Ok(()) => Ok(out),
+            Err(DataError::Resize { problem }) => Err(problem),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn halving_averages_neighbours_of_each_channel() {
+        // The column means are 15, 35, 55, 75. A triangle of two pixels to each side has the weights 3, 3, 1
+        // and 0, which gives 205/7 and 425/7.
+        let grey = sample(&GREY, 1, PixelOrder::Interleaved);
+        assert_eq!(resized(&grey, WHOLE, [1, 2]), Ok(vec![29, 61]));
+        let interleaved = GREY.map(|value| [value, 255 - value, 7]).concat();
+        let colours = sample(&interleaved, 3, PixelOrder::Interleaved);
+        assert_eq!(resized(&colours, WHOLE, [1, 2]), Ok(vec![29, 226, 7, 61, 194, 7]));
+        let planes = [GREY, GREY.map(|value| 255 - value), [7; 8]].concat();
+        let colours = sample(&planes, 3, PixelOrder::Planes);
+        assert_eq!(resized(&colours, WHOLE, [1, 2]), Ok(vec![29, 61, 226, 194, 7, 7]));
+    }
+
+    #[test]
+    fn rejects_other_channels_missing_pixels_and_windows_beyond_the_image() {
+        let order = PixelOrder::Interleaved;
+        assert_eq!(
+            resized(&sample(&[0; 16], 2, order), WHOLE, [1, 1]).unwrap_err(),
+            "2 channels are not supported, only 1 or 3"
+        );
+        assert!(!resized(&sample(&[0; 7], 1, order), WHOLE, [1, 2]).unwrap_err().is_empty());
+        let beyond = Window { left: 2.0, ..WHOLE };
+        assert!(!resized(&sample(&GREY, 1, order), beyond, [1, 2]).unwrap_err().is_empty());
+    }
+}

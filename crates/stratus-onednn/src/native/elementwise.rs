@@ -24,7 +24,7 @@ pub(super) const MAX_STATES: usize = 2;
 type ParameterShare<'a> = (&'a mut [f32], [&'a mut [f32]; MAX_STATES], &'a mut [Bf16]);
 
 /// The threads and instructions of native kernels.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct CpuContext {
     /// The threads.
     pub team: ThreadTeam,

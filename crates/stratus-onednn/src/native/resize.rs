@@ -13,10 +13,11 @@
 //! in vectors that may overlap the next pixel, which is written afterwards. Threads divide the written rows,
 //! and every sum has the order of its terms.
 
+use super::elementwise::CpuContext;
 use super::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use super::rows::MapGeometry;
-use super::simd::{Element, IsaLevel, multiversion, stream};
-use super::threads::{ThreadTeam, split, split_lengths, zip_parts};
+use super::simd::{Element, multiversion, stream};
+use super::threads::{split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_engine::DType;
 use stratus_engine::ops::Bilinear;
@@ -35,8 +36,7 @@ pub struct Resize {
     vertical: WeightedSums,
     horizontal: WeightedSums,
     horizontal_first: bool,
-    level: IsaLevel,
-    team: ThreadTeam,
+    cpu: CpuContext,
 }
 
 /// A source row or pixel, and its weight.
@@ -100,41 +100,28 @@ impl WeightedSums {
 impl Resize {
     /// `x -> y`, between maps of these geometries.
     #[must_use]
-    pub fn forward(
-        bilinear: &Bilinear,
-        x: MapGeometry,
-        y: MapGeometry,
-        level: IsaLevel,
-        team: ThreadTeam,
-    ) -> Self {
+    pub fn forward(bilinear: &Bilinear, x: MapGeometry, y: MapGeometry, cpu: &CpuContext) -> Self {
         let vertical = WeightedSums::forward(bilinear, 0, x.height, y.height);
         let horizontal = WeightedSums::forward(bilinear, 1, x.row_pixels, y.row_pixels);
-        Self::new([x, y], [vertical, horizontal], level, team)
+        Self::new([x, y], [vertical, horizontal], cpu)
     }
 
     /// `dy -> dx`: each pixel gathers from the outputs that it contributes to.
     #[must_use]
-    pub fn backward(
-        bilinear: &Bilinear,
-        dx: MapGeometry,
-        dy: MapGeometry,
-        level: IsaLevel,
-        team: ThreadTeam,
-    ) -> Self {
+    pub fn backward(bilinear: &Bilinear, dx: MapGeometry, dy: MapGeometry, cpu: &CpuContext) -> Self {
         let vertical = WeightedSums::backward(bilinear, 0, dx.height, dy.height);
         let horizontal = WeightedSums::backward(bilinear, 1, dx.row_pixels, dy.row_pixels);
-        Self::new([dy, dx], [vertical, horizontal], level, team)
+        Self::new([dy, dx], [vertical, horizontal], cpu)
     }
 
     fn new(
         [from, to]: [MapGeometry; 2],
         [vertical, horizontal]: [WeightedSums; 2],
-        level: IsaLevel,
-        team: ThreadTeam,
+        cpu: &CpuContext,
     ) -> Self {
         // Two rows are buffered, and each is resized horizontally once.
         let horizontal_first = to.height > from.height && vertical.max_sources() <= 2;
-        Self { from, to, vertical, horizontal, horizontal_first, level, team }
+        Self { from, to, vertical, horizontal, horizontal_first, cpu: cpu.clone() }
     }
 
     /// The elements of a row between the two passes, padded for its last vector.
@@ -151,18 +138,18 @@ impl Resize {
     /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.team.threads() * self.row_buffer() * size_of::<f32>()
+        self.cpu.team.threads() * self.row_buffer() * size_of::<f32>()
     }
 
     /// Resizes a map.
     pub fn run<A: LaneElement, B: LaneElement>(&self, from: &[A], to: &mut [B], scratch: &mut [f32]) {
-        let threads = self.team.threads();
+        let threads = self.cpu.team.threads();
         let (rows, elements) = (self.to.planes * self.to.height, self.to.row_elements());
         let maps =
             split_lengths(to, (0..threads).map(|thread| split(rows, threads, thread).len() * elements));
         let row_buffer = split_lengths(scratch, (0..threads).map(|_| self.row_buffer()));
         let mut parts = zip_parts(maps, row_buffer);
-        self.team.run_parts(&mut parts[..threads], &|thread, (to, row_buffer)| {
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, (to, row_buffer)| {
             let rows = split(rows, threads, thread);
             if self.horizontal_first {
                 self.horizontal_first::<A, B>(rows, from, to, row_buffer);
@@ -200,23 +187,29 @@ impl Resize {
                 if *is_buffered != row_of(part) {
                     *is_buffered = row_of(part);
                     let from = &from[*is_buffered * in_row..];
-                    horizontal_map(self.level, &self.horizontal, self.to.pixel_channels, from, row_buffer);
+                    horizontal_map(
+                        self.cpu.level,
+                        &self.horizontal,
+                        self.to.pixel_channels,
+                        from,
+                        row_buffer,
+                    );
                 }
             }
             let row_buffer = row_buffer.each_ref().map(|row_buffer| &row_buffer[..out_row]);
             if stage.is_empty() {
-                vertical_buffered(self.level, parts, row_buffer, to);
+                vertical_buffered(self.cpu.level, parts, row_buffer, to);
                 continue;
             }
             for (number, to) in to.chunks_mut(ROW_CHUNK).enumerate() {
                 let stage = &mut stage[..to.len()];
                 vertical_buffered(
-                    self.level,
+                    self.cpu.level,
                     parts,
                     row_buffer.map(|row_buffer| &row_buffer[number * ROW_CHUNK..]),
                     stage,
                 );
-                stream(self.level, stage, to);
+                stream(self.cpu.level, stage, to);
             }
         }
     }
@@ -232,12 +225,12 @@ impl Resize {
         for (row, to) in rows.zip(to.chunks_exact_mut(self.to.row_elements())) {
             let plane = &from[row / self.to.height * plane_elements..][..plane_elements];
             vertical_map(
-                self.level,
+                self.cpu.level,
                 self.vertical.sources_of(row % self.to.height),
                 plane,
                 &mut row_buffer[..elements],
             );
-            horizontal_buffered(self.level, &self.horizontal, self.to.pixel_channels, row_buffer, to);
+            horizontal_buffered(self.cpu.level, &self.horizontal, self.to.pixel_channels, row_buffer, to);
         }
     }
 }
@@ -403,6 +396,8 @@ fn one_by_one<A: Element, B: Element>(
 mod tests {
     use super::*;
     use crate::native::simd::Isa;
+    use crate::native::simd::IsaLevel;
+    use crate::native::threads::ThreadTeam;
 
     const EDGES: Bilinear = Bilinear { align_corners: false, scale: None };
 
@@ -440,7 +435,7 @@ mod tests {
             for (small, large) in [([5, 7], [20, 9]), ([9, 8], [4, 13]), ([1, 1], [6, 5]), ([6, 5], [1, 1])] {
                 let (x, y) = (geometry(small[0], small[1]), geometry(large[0], large[1]));
                 let both = |level, threads| {
-                    let team = || ThreadTeam::emulating(threads);
+                    let cpu = CpuContext { team: ThreadTeam::emulating(threads), level };
                     let map: Vec<f32> =
                         (0..2 * x.plane_elements()).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
                     let (mut out, mut back) =
@@ -448,8 +443,8 @@ mod tests {
                     let run = |resize: Resize, from: &[f32], to: &mut [f32]| {
                         resize.run(from, to, &mut vec![f32::NAN; resize.scratch_bytes() / size_of::<f32>()]);
                     };
-                    run(Resize::forward(&EDGES, x, y, level, team()), &map, &mut out);
-                    run(Resize::backward(&EDGES, x, y, level, team()), &out, &mut back);
+                    run(Resize::forward(&EDGES, x, y, &cpu), &map, &mut out);
+                    run(Resize::backward(&EDGES, x, y, &cpu), &out, &mut back);
                     [out, back]
                 };
                 // All instruction sets with fused multiply-add give the same bits.

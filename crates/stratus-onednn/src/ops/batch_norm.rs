@@ -1,11 +1,11 @@
 //! Batch norm, with fused ReLU and pooling.
 
-use super::max_pool2d::max_pool;
 use super::native::native_step;
 use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::norm::batch::pooled::disjoint::DisjointPool;
 use crate::native::norm::batch::{BatchNorm, Pooling};
+use crate::native::pool::max::MaxPool;
 use crate::native::rows::{ChannelSlice, MapGeometry};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
@@ -179,7 +179,7 @@ pub(super) fn batch_norm(
     [dtype, output_dtype]: [DType; 2],
 ) -> Result<BatchNorm, String> {
     let pool = pool.map(|(FusedPool { window, overlapping }, pooled)| match overlapping {
-        Some(pool) => Pooling::Overlapping(Box::new(max_pool(cpu, &pool, input.slice(), pooled))),
+        Some(pool) => Pooling::Overlapping(Box::new(MaxPool::new(&pool, input.slice(), pooled, cpu))),
         None => Pooling::Disjoint(DisjointPool { window }),
     });
     if pool.is_some() && dtype != output_dtype {

@@ -14,7 +14,7 @@ fn norm(
     cpu: &CpuContext,
 ) -> Result<LayerNorm, String> {
     operands.expect_same_layout(maps)?;
-    Ok(LayerNorm::new(epsilon, operands.geometry(0)?, cpu.level, cpu.team.clone()))
+    Ok(LayerNorm::new(epsilon, operands.geometry(0)?, cpu))
 }
 
 impl CpuOp for LayerNormForward {

@@ -121,6 +121,6 @@ fn stem(
             MapGeometry::from_layout(&shape, &Layout::channels_last(&shape)).ok_or("it has no pooled map")?
         }
     };
-    StemKernel::new(stem, batch, [height, width], geometry, cpu.level, cpu.team.clone())
+    StemKernel::new(stem, batch, [height, width], geometry, cpu)
         .ok_or_else(|| format!("no kernel for {stem:?} of images {images:?}"))
 }

@@ -175,7 +175,6 @@ impl FolderStorage {
             several => quoted(several),
         };
         let missing_splits = |found: String| DataError::MissingSplits { root: self.root.clone(), found };
-        let invalid = |problem: String| DataError::Invalid { path: self.root.clone(), problem };
         match train {
             Some(train) => missing_splits(format!("found `{train}`, but no folder {expected}")),
             None if classes.len() == folders.len() && classes.iter().any(|class| self.has_images(class)) => {
@@ -189,19 +188,20 @@ impl FolderStorage {
                 ))
             }
             None if folders.is_empty() && self.has_images("") => invalid(
+                &self.root,
                 "found images but no class folders; move them to train/<class>/ and val/<class>/, or to \
-                 <class>/ with data.split_seed"
-                    .to_owned(),
+                 <class>/ with data.split_seed",
             ),
             None => {
                 let found = match folders.iter().map(String::as_str).collect::<Vec<_>>() {
                     none if none.is_empty() => String::new(),
                     some => format!(", found {}", quoted(&some[..some.len().min(MAX_LISTED_CLASSES)])),
                 };
-                invalid(format!(
+                let problem = format!(
                     "no folder {expected}{found}; expected train/<class>/<image> and val/<class>/<image>, or \
                      <class>/<image> with data.split_seed"
-                ))
+                );
+                invalid(&self.root, problem)
             }
         }
     }

@@ -12,9 +12,10 @@
 //! `f64`, and those of the threads are added in the order of the threads.
 
 use super::pixels::PixelView;
+use crate::native::elementwise::CpuContext;
 use crate::native::rows::MapGeometry;
 use crate::native::simd::{Element, IsaLevel, multiversion};
-use crate::native::threads::{ThreadTeam, split_lengths, zip_parts};
+use crate::native::threads::{split_lengths, zip_parts};
 
 /// Partial sums over channels: the lanes of an AVX-512 register.
 const LANES: usize = 16;
@@ -36,8 +37,9 @@ type Sums<'a> = (&'a mut [f32], &'a mut [f64]);
 impl LayerNorm {
     /// The normalisation of maps with this geometry.
     #[must_use]
-    pub fn new(epsilon: f32, geometry: MapGeometry, level: IsaLevel, team: ThreadTeam) -> Self {
-        Self { pixels: PixelView { geometry, team }, epsilon, level }
+    pub fn new(epsilon: f32, geometry: MapGeometry, cpu: &CpuContext) -> Self {
+        let pixels = PixelView { geometry, team: cpu.team.clone() };
+        Self { pixels, epsilon, level: cpu.level }
     }
 
     fn channels(&self) -> usize {
@@ -240,6 +242,7 @@ fn add_pixels_body<E: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::native::threads::ThreadTeam;
 
     const CHANNELS: usize = 37;
 
@@ -253,7 +256,7 @@ mod tests {
             groups,
             channels: CHANNELS,
         };
-        let norm = LayerNorm::new(1e-5, geometry, level, team);
+        let norm = LayerNorm::new(1e-5, geometry, &CpuContext { team, level });
         let count = geometry.planes * geometry.plane_elements();
         let number = |seed: usize| move |i: usize| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0;
         let map = |seed| (0..count).map(number(seed)).collect::<Vec<f32>>();

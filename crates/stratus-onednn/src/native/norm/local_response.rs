@@ -9,9 +9,9 @@
 //! shifted copies, in every layout of the map.
 
 use super::pixels::PixelView;
+use crate::native::elementwise::CpuContext;
 use crate::native::rows::MapGeometry;
 use crate::native::simd::{Element, IsaLevel, multiversion};
-use crate::native::threads::ThreadTeam;
 use stratus_graph::ops::LocalResponseNorm;
 
 /// The parameters of local response norm kernels.
@@ -54,10 +54,11 @@ impl<'a> PixelScratch<'a> {
 impl Lrn {
     /// The normalisation of maps with this geometry.
     #[must_use]
-    pub fn new(norm: &LocalResponseNorm, geometry: MapGeometry, level: IsaLevel, team: ThreadTeam) -> Self {
+    pub fn new(norm: &LocalResponseNorm, geometry: MapGeometry, cpu: &CpuContext) -> Self {
         let reach = [norm.size / 2, (norm.size - 1) / 2].map(|reach| reach.min(geometry.channels));
         let weight = (f64::from(norm.alpha) / norm.size as f64) as f32;
-        Self { pixels: PixelView { geometry, team }, reach, weight, k: norm.k, beta: norm.beta, level }
+        let pixels = PixelView { geometry, team: cpu.team.clone() };
+        Self { pixels, reach, weight, k: norm.k, beta: norm.beta, level: cpu.level }
     }
 
     /// The floats of one thread's scratch.
@@ -203,6 +204,7 @@ fn gradient_body<E: Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::native::threads::ThreadTeam;
 
     /// Forward and backward of two images of 20 channels, channels last or blocked, at a level.
     fn both(level: IsaLevel, [groups, width]: [usize; 2], beta: f32) -> [Vec<f32>; 2] {
@@ -215,7 +217,7 @@ mod tests {
             channels: 20,
         };
         let norm = LocalResponseNorm { size: 5, alpha: 2.0, beta, k: 1.0 };
-        let lrn = Lrn::new(&norm, geometry, level, ThreadTeam::single());
+        let lrn = Lrn::new(&norm, geometry, &CpuContext { team: ThreadTeam::single(), level });
         let count = geometry.planes * geometry.plane_elements();
         let number = |seed: usize| move |i: usize| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0;
         let (x, dy): (Vec<f32>, Vec<f32>) =

@@ -3,9 +3,10 @@
 //! Memory-bound: forward reads the map once and writes the pooled one, backward vice versa. Sums are `f32`
 //! for every element type. Threads divide the written rows.
 
+use crate::native::elementwise::CpuContext;
 use crate::native::rows::MapGeometry;
-use crate::native::simd::{Element, IsaLevel, multiversion};
-use crate::native::threads::{ThreadTeam, split, split_lengths};
+use crate::native::simd::{Element, multiversion};
+use crate::native::threads::{split, split_lengths};
 use std::ops::Range;
 use stratus_engine::ops::{AvgPooling, PoolRange};
 
@@ -16,8 +17,7 @@ pub struct AvgPool {
     output: MapGeometry,
     vertical: Axis,
     horizontal: Axis,
-    level: IsaLevel,
-    team: ThreadTeam,
+    cpu: CpuContext,
 }
 
 /// One axis of a pooling.
@@ -67,16 +67,10 @@ macro_rules! by_width {
 impl AvgPool {
     /// The pooling between maps of these geometries.
     #[must_use]
-    pub fn new(
-        averages: &AvgPooling,
-        input: MapGeometry,
-        output: MapGeometry,
-        level: IsaLevel,
-        team: ThreadTeam,
-    ) -> Self {
+    pub fn new(averages: &AvgPooling, input: MapGeometry, output: MapGeometry, cpu: &CpuContext) -> Self {
         let vertical = Axis::new(averages, 0, output.height, input.height);
         let horizontal = Axis::new(averages, 1, output.row_pixels, input.row_pixels);
-        Self { input, output, vertical, horizontal, level, team }
+        Self { input, output, vertical, horizontal, cpu: cpu.clone() }
     }
 
     /// Computes `y` from `x`.
@@ -84,7 +78,7 @@ impl AvgPool {
         let (input, output) = (&self.input, &self.output);
         self.each_row(output, y, &|plane, row, y| {
             let x = &x[plane * input.plane_elements()..][..input.plane_elements()];
-            by_width!(input.pixel_channels, average_row::<E>(self.level, self, row, x, y));
+            by_width!(input.pixel_channels, average_row::<E>(self.cpu.level, self, row, x, y));
         });
     }
 
@@ -93,7 +87,7 @@ impl AvgPool {
         let (input, output) = (&self.input, &self.output);
         self.each_row(input, dx, &|plane, row, dx| {
             let dy = &dy[plane * output.plane_elements()..][..output.plane_elements()];
-            by_width!(input.pixel_channels, gather_row::<E>(self.level, self, row, dy, dx));
+            by_width!(input.pixel_channels, gather_row::<E>(self.cpu.level, self, row, dy, dx));
         });
     }
 
@@ -105,9 +99,9 @@ impl AvgPool {
         body: &(dyn Fn(usize, usize, &mut [E]) + Sync),
     ) {
         let (threads, rows, elements) =
-            (self.team.threads(), geometry.planes * geometry.height, geometry.row_elements());
+            (self.cpu.team.threads(), geometry.planes * geometry.height, geometry.row_elements());
         let mut parts = split_lengths(map, (0..threads).map(|t| split(rows, threads, t).len() * elements));
-        self.team.run_parts(&mut parts[..threads], &|thread, part| {
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, part| {
             for (number, to) in split(rows, threads, thread).zip(part.chunks_exact_mut(elements)) {
                 body(number / geometry.height, number % geometry.height, to);
             }
@@ -182,6 +176,8 @@ fn gather_row_body<E: Element, const K: usize>(pool: &AvgPool, row: usize, dy: &
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::native::simd::IsaLevel;
+    use crate::native::threads::ThreadTeam;
     use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d};
 
     /// Positions that no window covers have no readers; shared positions have several.
@@ -213,7 +209,8 @@ mod tests {
             ] {
                 let (input, output) = (geometry(5, 7), geometry(to[0], to[1]));
                 let both = |level| {
-                    let pool = AvgPool::new(&averages, input, output, level, ThreadTeam::single());
+                    let cpu = CpuContext { team: ThreadTeam::single(), level };
+                    let pool = AvgPool::new(&averages, input, output, &cpu);
                     let x: Vec<f32> =
                         (0..2 * input.plane_elements()).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
                     let (mut y, mut dx) =

@@ -10,9 +10,10 @@
 //! for any number of filters. Threads divide output rows; their sums, in `f64`, are added in the order of the
 //! threads.
 
+use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::simd::{Element, IsaLevel};
-use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
+use crate::native::simd::Element;
+use crate::native::threads::{MAX_THREADS, split, split_lengths};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
@@ -42,21 +43,14 @@ pub struct Correlation {
     offsets: Vec<usize>,
     /// The output rows of a band.
     band: usize,
-    level: IsaLevel,
-    team: ThreadTeam,
+    cpu: CpuContext,
 }
 
 impl Correlation {
     /// The correlation of `batch` images of `input` = `[H, W]`; `None` if the convolution has a stride,
     /// dilation or groups.
     #[must_use]
-    pub fn new(
-        conv: &Conv2d,
-        batch: usize,
-        input: [usize; 2],
-        level: IsaLevel,
-        team: ThreadTeam,
-    ) -> Option<Self> {
+    pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], cpu: &CpuContext) -> Option<Self> {
         let output = conv.output_size(input).ok()?;
         if conv.stride != [1, 1] || conv.dilation != [1, 1] || conv.groups != 1 {
             return None;
@@ -70,8 +64,7 @@ impl Correlation {
             output,
             offsets: Vec::new(),
             band: 1,
-            level,
-            team,
+            cpu: cpu.clone(),
         };
         let rows = BAND_FLOATS / (correlation.channels * correlation.pitch()).max(1);
         correlation.band = (rows + 1).saturating_sub(conv.kernel[0]).clamp(1, MAX_BAND_ROWS.min(output[0]));
@@ -121,13 +114,13 @@ impl Correlation {
     /// The scratch bytes of [`Self::add`].
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.team.threads() * (self.sums() * size_of::<f64>() + self.floats() * size_of::<f32>())
+        self.cpu.team.threads() * (self.sums() * size_of::<f64>() + self.floats() * size_of::<f32>())
     }
 
     /// Adds to `to`, `[taps + 1, taps]`: C in its upper triangle, s in the last row. Overwrites both if
     /// `first`.
     pub fn add<E: LaneElement>(&self, images: &[E], first: bool, to: &mut [f64], scratch: &mut [u8]) {
-        let (threads, sums, taps) = (self.team.threads(), self.sums(), self.taps());
+        let (threads, sums, taps) = (self.cpu.team.threads(), self.sums(), self.taps());
         let (totals, rest) = scratch.split_at_mut(threads * sums * size_of::<f64>());
         let totals: &mut [f64] = bytemuck::cast_slice_mut(totals);
         let mut ends = split_lengths(&mut totals[..], (0..threads).map(|_| sums));
@@ -137,8 +130,8 @@ impl Correlation {
             (std::mem::take(&mut ends[thread]), std::mem::take(&mut scratches[thread]))
         });
         let rows = self.batch * self.output[0];
-        self.team.run_parts(&mut parts[..threads], &|thread, (totals, scratch)| {
-            correlate(self.level, self, split(rows, threads, thread), images, totals, scratch);
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, (totals, scratch)| {
+            correlate(self.cpu.level, self, split(rows, threads, thread), images, totals, scratch);
         });
         if first {
             to.fill(0.0);

@@ -22,10 +22,10 @@ use correlation::Correlation;
 use crate::native::conv::direct::forward::RowKernel;
 use crate::native::conv::direct::gradient::{GradientRows, add_rows};
 use crate::native::conv::direct::{CHANNELS, DirectConv, Ring};
+use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::MapGeometry;
-use crate::native::simd::IsaLevel;
-use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
+use crate::native::threads::{MAX_THREADS, split, split_lengths};
 use std::ops::Range;
 use stratus_engine::backend::Tile;
 use stratus_engine::ops::Stem;
@@ -50,8 +50,7 @@ pub struct StemKernel {
     batch: usize,
     /// The layout of the pooled map.
     pooled: MapGeometry,
-    level: IsaLevel,
-    team: ThreadTeam,
+    cpu: CpuContext,
 }
 
 /// A thread's share of a pooling pass.
@@ -71,16 +70,15 @@ impl StemKernel {
         batch: usize,
         input: [usize; 2],
         pooled: MapGeometry,
-        level: IsaLevel,
-        team: ThreadTeam,
+        cpu: &CpuContext,
     ) -> Option<Self> {
         let output = stem.conv.output_size(input).ok()?;
         if !pooled.pixel_channels.is_multiple_of(CHANNELS) {
             return None;
         }
-        let conv = DirectConv::new(&stem.conv, batch, input, level, team.clone())?;
-        let correlation = Correlation::new(&stem.conv, batch, input, level, team.clone())?;
-        Some(Self { stem, conv, correlation, output, batch, pooled, level, team })
+        let conv = DirectConv::new(&stem.conv, batch, input, cpu)?;
+        let correlation = Correlation::new(&stem.conv, batch, input, cpu)?;
+        Some(Self { stem, conv, correlation, output, batch, pooled, cpu: cpu.clone() })
     }
 
     fn taps(&self) -> usize {
@@ -94,7 +92,7 @@ impl StemKernel {
 
     /// A thread's rows of the convolution's output, counted over all images.
     fn thread_rows(&self, thread: usize) -> Range<usize> {
-        split(self.batch * self.output[0], self.team.threads(), thread)
+        split(self.batch * self.output[0], self.cpu.team.threads(), thread)
     }
 
     /// The floats of a row of the convolution's output, with eight channels.
@@ -111,7 +109,7 @@ impl StemKernel {
     #[must_use]
     pub fn apply_scratch_bytes(&self) -> usize {
         let shared = self.conv.packed_floats() + self.conv.groups() * LANES;
-        size_of::<f32>() * (shared + self.team.threads() * self.strip_floats())
+        size_of::<f32>() * (shared + self.cpu.team.threads() * self.strip_floats())
     }
 
     /// The scratch bytes of [`Self::statistics`].
@@ -124,7 +122,7 @@ impl StemKernel {
     #[must_use]
     pub fn gradients_scratch_bytes(&self) -> usize {
         let sums = size_of::<f64>() * self.stem.conv.out_channels * (self.taps() + 1);
-        self.team.threads() * (sums + size_of::<f32>() * self.conv.gradient_floats())
+        self.cpu.team.threads() * (sums + size_of::<f32>() * self.conv.gradient_floats())
     }
 
     /// See [`stratus_engine::ops::StemStatistics`].
@@ -205,7 +203,7 @@ impl StemKernel {
         index: &mut [u8],
         scratch: &mut [f32],
     ) {
-        let (threads, groups) = (self.team.threads(), self.conv.groups());
+        let (threads, groups) = (self.cpu.team.threads(), self.conv.groups());
         let (packed, scratch) = scratch.split_at_mut(self.conv.packed_floats());
         let (shifts, scratch) = scratch.split_at_mut(groups * LANES);
         self.conv.pack(weight, packed);
@@ -234,8 +232,8 @@ impl StemKernel {
             index: std::mem::take(&mut indices[thread]),
             scratch: std::mem::take(&mut scratches[thread]),
         });
-        self.team.run_parts(&mut shares[..threads], &|thread, share| {
-            pool_images(self.level, self, images_of(thread), images, constants, share);
+        self.cpu.team.run_parts(&mut shares[..threads], &|thread, share| {
+            pool_images(self.cpu.level, self, images_of(thread), images, constants, share);
         });
     }
 
@@ -253,7 +251,7 @@ impl StemKernel {
         tile: Tile,
         scratch: &mut [u8],
     ) {
-        let (threads, taps) = (self.team.threads(), self.taps());
+        let (threads, taps) = (self.cpu.team.threads(), self.taps());
         let per_thread = sums.len();
         let (totals, rest) = scratch.split_at_mut(threads * per_thread * size_of::<f64>());
         let totals: &mut [f64] = bytemuck::cast_slice_mut(totals);
@@ -263,12 +261,12 @@ impl StemKernel {
         let mut parts: [(&mut [f64], &mut [f32]); MAX_THREADS] = std::array::from_fn(|thread| {
             (std::mem::take(&mut ends[thread]), std::mem::take(&mut scratches[thread]))
         });
-        self.team.run_parts(&mut parts[..threads], &|thread, (totals, scratch)| {
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, (totals, scratch)| {
             totals.fill(0.0);
             let rows = self.thread_rows(thread);
             for first in rows.clone().step_by(ROWS_PER_FLUSH) {
                 let rows = first..rows.end.min(first + ROWS_PER_FLUSH);
-                gradient_rows(self.level, self, rows, images, dy, index, scratch);
+                gradient_rows(self.cpu.level, self, rows, images, dy, index, scratch);
                 self.flush(scratch, totals);
             }
         });

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::native::conv::direct::tests::numbers;
+use crate::native::simd::IsaLevel;
+use crate::native::threads::ThreadTeam;
 use stratus_engine::Layout;
 use stratus_graph::ops::{BatchNorm2d, Conv2d};
 
@@ -25,7 +27,7 @@ fn results(
     let groups = channels.div_ceil(16);
     let in_blocks = MapGeometry { planes: batch * groups, pixel_channels: 16, groups, ..whole };
     let pooled = if blocks { in_blocks } else { whole };
-    let kernel = StemKernel::new(stem, batch, input, pooled, level, team).unwrap();
+    let kernel = StemKernel::new(stem, batch, input, pooled, &CpuContext { team, level }).unwrap();
     let elements = pooled.planes * pooled.plane_elements();
     let images = numbers(batch * conv.in_channels * input[0] * input[1], 1);
     let weight = numbers(conv.weight_shape().iter().product(), 2);

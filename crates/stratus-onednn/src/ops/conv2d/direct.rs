@@ -55,7 +55,7 @@ fn candidate(
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = context.channels_last()? else { return Ok(None) };
     let cpu = builder.cpu;
-    let conv = DirectConv::new(context.conv, batch, input, cpu.level, cpu.team.clone());
+    let conv = DirectConv::new(context.conv, batch, input, cpu);
     let Some(conv) = conv else { return Ok(None) };
     let name = context.row_major_name(builder, "")?;
     let operands = context.operands(builder, pass, context.row_major_weights(builder, weights)?)?;

@@ -19,9 +19,10 @@
 pub(crate) mod forward;
 pub(crate) mod gradient;
 
+use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes};
-use crate::native::simd::{Element, Isa, IsaLevel};
-use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
+use crate::native::simd::{Element, Isa};
+use crate::native::threads::{MAX_THREADS, split, split_lengths};
 use forward::forward_rows;
 use gradient::gradient_rows;
 use std::ops::Range;
@@ -67,8 +68,7 @@ pub struct DirectConv {
     last_offset: usize,
     /// [`Self::row_segments`].
     segments: Vec<RingSegment>,
-    level: IsaLevel,
-    team: ThreadTeam,
+    cpu: CpuContext,
 }
 
 /// The pixels of one channel and residue of an expanded input row.
@@ -108,13 +108,7 @@ impl<'a> Ring<'a> {
 impl DirectConv {
     /// The kernel for `batch` images of `input` = `[H, W]`; `None` if it does not support the convolution.
     #[must_use]
-    pub fn new(
-        conv: &Conv2d,
-        batch: usize,
-        input: [usize; 2],
-        level: IsaLevel,
-        team: ThreadTeam,
-    ) -> Option<Self> {
+    pub fn new(conv: &Conv2d, batch: usize, input: [usize; 2], cpu: &CpuContext) -> Option<Self> {
         let output = conv.output_size(input).ok()?;
         let taps = conv.in_channels.checked_mul(conv.kernel[0])?.checked_mul(conv.kernel[1])?;
         let is_supported = conv.groups == 1
@@ -140,8 +134,7 @@ impl DirectConv {
             offsets: Vec::new(),
             last_offset: 0,
             segments: Vec::new(),
-            level,
-            team,
+            cpu: cpu.clone(),
         };
         let rows = RING_BYTES / (direct.row_floats() * size_of::<f32>()).max(1);
         let prefetched = (rows.saturating_sub(conv.kernel[0]) / conv.stride[0]).min(MAX_PREFETCHED_ROWS - 1);
@@ -162,7 +155,7 @@ impl DirectConv {
 
     /// Returns whether there are 32 registers of 16 lanes.
     pub(crate) fn is_wide(&self) -> bool {
-        self.level.isa() == Isa::Avx512
+        self.cpu.level.isa() == Isa::Avx512
     }
 
     pub(crate) fn taps(&self) -> usize {
@@ -210,18 +203,18 @@ impl DirectConv {
     #[must_use]
     pub fn forward_scratch_bytes(&self) -> usize {
         let shared = self.packed_floats() + self.groups() * LANES;
-        (shared + self.team.threads() * self.ring_floats()) * size_of::<f32>()
+        (shared + self.cpu.team.threads() * self.ring_floats()) * size_of::<f32>()
     }
 
     /// The scratch bytes of [`Self::gradients`].
     #[must_use]
     pub fn gradients_scratch_bytes(&self) -> usize {
-        self.team.threads() * self.gradient_floats() * size_of::<f32>()
+        self.cpu.team.threads() * self.gradient_floats() * size_of::<f32>()
     }
 
     /// A thread's output rows, counted over all images.
     fn thread_rows(&self, thread: usize) -> Range<usize> {
-        split(self.batch * self.output[0], self.team.threads(), thread)
+        split(self.batch * self.output[0], self.cpu.team.threads(), thread)
     }
 
     /// `y = x * weights + bias`, with ReLU if `relu` (NaN is propagated). Weights are `[O, I, H, W]`; `bias`
@@ -244,14 +237,14 @@ impl DirectConv {
             }
         }
         let (packed, biases) = (&*packed, &*biases);
-        let threads = self.team.threads();
+        let threads = self.cpu.team.threads();
         let mut rows =
             split_lengths(y, (0..threads).map(|t| self.thread_rows(t).len() * self.row_elements()));
         let mut rings = split_lengths(scratch, (0..threads).map(|_| self.ring_floats()));
         let mut parts: [(&mut [E], &mut [f32]); MAX_THREADS] =
             std::array::from_fn(|t| (std::mem::take(&mut rows[t]), std::mem::take(&mut rings[t])));
-        self.team.run_parts(&mut parts[..threads], &|thread, (y, ring)| {
-            forward_rows(self.level, self, self.thread_rows(thread), x, packed, biases, relu, y, ring);
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, (y, ring)| {
+            forward_rows(self.cpu.level, self, self.thread_rows(thread), x, packed, biases, relu, y, ring);
         });
     }
 
@@ -264,10 +257,10 @@ impl DirectConv {
         bias: &mut [f32],
         scratch: &mut [f32],
     ) {
-        let threads = self.team.threads();
+        let threads = self.cpu.team.threads();
         let mut parts = split_lengths(scratch, (0..threads).map(|_| self.gradient_floats()));
-        self.team.run_parts(&mut parts[..threads], &|thread, scratch| {
-            gradient_rows(self.level, self, self.thread_rows(thread), x, dy, scratch);
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, scratch| {
+            gradient_rows(self.cpu.level, self, self.thread_rows(thread), x, dy, scratch);
         });
         // In the order of the threads; within a thread, even pixels before odd ones.
         let total = |at: usize| {

@@ -1,6 +1,8 @@
 //! Tests beyond the case tables: every instruction set, uninitialised scratch.
 
 use super::*;
+use crate::native::simd::IsaLevel;
+use crate::native::threads::ThreadTeam;
 
 /// Small integers, whose products and sums are exact in any order.
 pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
@@ -55,7 +57,8 @@ fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
     let bias_gradient: Vec<f32> =
         (0..bias.len()).map(|o| y.iter().skip(o).step_by(bias.len()).sum()).collect();
     for level in IsaLevel::all() {
-        let Some(direct) = DirectConv::new(conv, batch, input, level, ThreadTeam::single()) else {
+        let cpu = CpuContext { team: ThreadTeam::single(), level };
+        let Some(direct) = DirectConv::new(conv, batch, input, &cpu) else {
             panic!("{conv:?} is not supported")
         };
         // Scratch starts as NaN: nothing may depend on its contents.
@@ -106,8 +109,8 @@ fn every_level_matches_the_definition() {
 #[test]
 fn refuses_unsupported_convolutions() {
     let refused = |conv: Conv2d, input| {
-        let level = IsaLevel::detect([true, true]);
-        assert!(DirectConv::new(&conv, 1, input, level, ThreadTeam::single()).is_none(), "{conv:?}");
+        let cpu = CpuContext { team: ThreadTeam::single(), level: IsaLevel::detect([true, true]) };
+        assert!(DirectConv::new(&conv, 1, input, &cpu).is_none(), "{conv:?}");
     };
     refused(Conv2d::new(1, 12, 3, 1, 1), [8, 8]);
     refused(Conv2d::new(64, 64, 3, 1, 1), [8, 8]);

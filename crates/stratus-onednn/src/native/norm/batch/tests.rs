@@ -1,6 +1,7 @@
 //! Tests beyond the case tables: every instruction set, and means far from zero.
 
 use super::*;
+use crate::native::elementwise::CpuContext;
 use crate::native::rows::{ChannelSlice, MapGeometry};
 use crate::native::threads::ThreadTeam;
 use stratus_engine::Layout;
@@ -16,7 +17,8 @@ fn norm(shape: &[usize; 4], level: IsaLevel, pool: Option<FusedPool>) -> BatchNo
     let pool = pool.map(|fused| match fused.overlapping {
         Some(pool) => {
             let pooled = channels_last(&fused.output_shape(*shape));
-            Pooling::Overlapping(Box::new(MaxPool::new(&pool, geometry, pooled, level, team.clone())))
+            let cpu = CpuContext { team: team.clone(), level };
+            Pooling::Overlapping(Box::new(MaxPool::new(&pool, geometry, pooled, &cpu)))
         }
         None => Pooling::Disjoint(DisjointPool { window: fused.window }),
     });

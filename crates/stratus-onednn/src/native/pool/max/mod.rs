@@ -12,10 +12,11 @@
 
 use super::index::{RELU_MASKED, clear_padding, indices, load};
 use super::ordered::Ordered;
+use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use crate::native::rows::MapGeometry;
-use crate::native::simd::{Element, IsaLevel, multiversion, prefetch_l2};
-use crate::native::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
+use crate::native::simd::{Element, multiversion, prefetch_l2};
+use crate::native::threads::{MAX_THREADS, split, split_lengths};
 use std::ops::Range;
 use stratus_graph::ops::MaxPool2d;
 
@@ -34,8 +35,7 @@ pub struct MaxPool {
     windows: [Vec<CoveringWindows>; 2],
     /// True if ReLU masks the gradient of outputs that are not positive.
     mask_relu: bool,
-    level: IsaLevel,
-    team: ThreadTeam,
+    cpu: CpuContext,
 }
 
 /// The extent of a window along an axis.
@@ -62,13 +62,7 @@ struct CoveringWindows {
 
 impl MaxPool {
     #[must_use]
-    pub fn new(
-        pool: &MaxPool2d,
-        input: MapGeometry,
-        output: MapGeometry,
-        level: IsaLevel,
-        team: ThreadTeam,
-    ) -> Self {
+    pub fn new(pool: &MaxPool2d, input: MapGeometry, output: MapGeometry, cpu: &CpuContext) -> Self {
         let extents = [(input.height, output.height), (input.row_pixels, output.row_pixels)];
         let covers = |axis: usize| {
             let (kernel, stride, padding) = (pool.kernel[axis], pool.stride[axis], pool.padding[axis]);
@@ -99,8 +93,7 @@ impl MaxPool {
             covers: [covers(0), covers(1)],
             windows: [windows(0), windows(1)],
             mask_relu: false,
-            level,
-            team,
+            cpu: cpu.clone(),
         }
     }
 
@@ -134,7 +127,7 @@ impl MaxPool {
     /// Computes `y` and, unless it is empty, `index`. NaN is the largest; zeros of either sign become
     /// positive.
     pub fn forward<E: Ordered>(&self, x: &[E], y: &mut [E], index: &mut [u8]) {
-        let (threads, rows) = (self.team.threads(), self.output.planes * self.output.height);
+        let (threads, rows) = (self.cpu.team.threads(), self.output.planes * self.output.height);
         let row_elements = self.output.row_elements();
         let keep = !index.is_empty();
         let lengths = || (0..threads).map(|t| split(rows, threads, t).len() * row_elements);
@@ -142,13 +135,13 @@ impl MaxPool {
         let mut indices = split_lengths(index, lengths().map(|length| if keep { length } else { 0 }));
         let mut parts: [(&mut [E], &mut [u8]); MAX_THREADS] =
             std::array::from_fn(|t| (std::mem::take(&mut ys[t]), std::mem::take(&mut indices[t])));
-        self.team.run_parts(&mut parts[..threads], &|thread, (y, index)| {
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, (y, index)| {
             for (position, row) in split(rows, threads, thread).enumerate() {
                 let (plane, row) = (row / self.output.height, row % self.output.height);
                 let to = position * row_elements..(position + 1) * row_elements;
                 let x = &x[plane * self.input.plane_elements()..][..self.input.plane_elements()];
                 let index = if keep { &mut index[to.clone()] } else { &mut [] };
-                let (level, y) = (self.level, &mut y[to]);
+                let (level, y) = (self.cpu.level, &mut y[to]);
                 // Process as many channels at a time as the registers hold keys and indices.
                 match self.input.pixel_channels {
                     width if width.is_multiple_of(32) => pool_row::<E, 32>(level, self, row, x, y, index),
@@ -163,13 +156,13 @@ impl MaxPool {
 
     /// Computes `dx` from `dy` and `index`: each pixel gathers from the windows whose argmax it is.
     pub fn backward<E: LaneElement>(&self, dy: &[E], index: &[u8], dx: &mut [E]) {
-        let (threads, rows) = (self.team.threads(), self.input.planes * self.input.height);
+        let (threads, rows) = (self.cpu.team.threads(), self.input.planes * self.input.height);
         let row_elements = self.input.row_elements();
         let mut parts = split_lengths(dx, (0..threads).map(|t| split(rows, threads, t).len() * row_elements));
-        self.team.run_parts(&mut parts[..threads], &|thread, part| {
+        self.cpu.team.run_parts(&mut parts[..threads], &|thread, part| {
             for (row, dx) in split(rows, threads, thread).zip(part.chunks_exact_mut(row_elements.max(1))) {
                 let (row, dy, index) = self.plane_of(row, dy, index);
-                let level = self.level;
+                let level = self.cpu.level;
                 match self.input.pixel_channels {
                     width if width.is_multiple_of(LANES) => gather_lanes(level, self, row, dy, index, dx),
                     width if width.is_multiple_of(8) => {
@@ -192,7 +185,7 @@ impl MaxPool {
         dx: &mut [f32],
     ) {
         let (row, dy, index) = self.plane_of(row, dy, index);
-        let level = self.level;
+        let level = self.cpu.level;
         match self.input.pixel_channels {
             width if width.is_multiple_of(LANES) => {
                 gather_lanes_f32(level, self, row, dy, index, also_read, dx);

@@ -1,7 +1,8 @@
 //! Values that the case tables do not contain: NaN, infinities, zeros of both signs, and ties among them.
 
 use super::*;
-use crate::native::simd::Bf16;
+use crate::native::simd::{Bf16, IsaLevel};
+use crate::native::threads::ThreadTeam;
 use proptest::prelude::*;
 use stratus_engine::Layout;
 
@@ -62,8 +63,8 @@ fn check<E: Ordered + LaneElement>(pool: MaxPool2d, shape: [usize; 4], values: &
     }
     let dy: Vec<E> = (0..outputs).map(|at| E::store(dy(at))).collect();
     for level in IsaLevel::all() {
-        let pool =
-            MaxPool::new(&pool, geometry(&shape), geometry(&y_shape), level, ThreadTeam::emulating(threads));
+        let cpu = CpuContext { team: ThreadTeam::emulating(threads), level };
+        let pool = MaxPool::new(&pool, geometry(&shape), geometry(&y_shape), &cpu);
         let (mut y, mut index, mut dx) =
             (vec![E::store(7.0); outputs], vec![9; outputs], vec![E::store(7.0); x.len()]);
         pool.forward(&x, &mut y, &mut index);

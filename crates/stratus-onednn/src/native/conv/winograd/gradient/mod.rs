@@ -341,27 +341,22 @@ unsafe fn transform_body<V: Lanes, E: LaneElement>(
     bias: &mut [f32],
 ) {
     const HALF: usize = ALPHA / 2;
+    macro_rules! transform {
+        ($taps:literal, $first:expr, $rows:expr) => {
+            transform_maps::<V, E, { output_edge($taps) }, { $first }, { $rows }>(
+                kernel, block, thread, x, dy, patches, gradients, bias,
+            )
+        };
+    }
     // SAFETY: upheld by the caller.
     unsafe {
         match (kernel.grid.taps, kernel.groups, thread / kernel.threads_per_group()) {
-            (5, 1, _) => transform_maps::<V, E, { output_edge(5) }, 0, ALPHA>(
-                kernel, block, thread, x, dy, patches, gradients, bias,
-            ),
-            (5, _, 0) => transform_maps::<V, E, { output_edge(5) }, 0, HALF>(
-                kernel, block, thread, x, dy, patches, gradients, bias,
-            ),
-            (5, _, _) => transform_maps::<V, E, { output_edge(5) }, HALF, HALF>(
-                kernel, block, thread, x, dy, patches, gradients, bias,
-            ),
-            (_, 1, _) => transform_maps::<V, E, { output_edge(3) }, 0, ALPHA>(
-                kernel, block, thread, x, dy, patches, gradients, bias,
-            ),
-            (_, _, 0) => transform_maps::<V, E, { output_edge(3) }, 0, HALF>(
-                kernel, block, thread, x, dy, patches, gradients, bias,
-            ),
-            _ => transform_maps::<V, E, { output_edge(3) }, HALF, HALF>(
-                kernel, block, thread, x, dy, patches, gradients, bias,
-            ),
+            (5, 1, _) => transform!(5, 0, ALPHA),
+            (5, _, 0) => transform!(5, 0, HALF),
+            (5, _, _) => transform!(5, HALF, HALF),
+            (_, 1, _) => transform!(3, 0, ALPHA),
+            (_, _, 0) => transform!(3, 0, HALF),
+            _ => transform!(3, HALF, HALF),
         }
     }
 }
