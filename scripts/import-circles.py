@@ -7,13 +7,13 @@ FOLDER contains `crates`; the default is this repository. An older commit is mea
 
     mkdir OLD && git archive COMMIT crates | tar x -C OLD && scripts/import-circles.py OLD
 
-A circle is a strongly connected component of the graph of imports: each of its files reaches every other one.
-An import is a path that begins with `crate`, `self`, `super` or a child module, in `use` or in an expression.
-It leads to the file that defines the name: re-exports are followed. Imports between a module and its own parts
+A circle is a strongly connected component of the graph of imports: each of its files reaches all others. An
+import is a path that begins with `crate`, `self`, `super` or a child module, in `use` or in an expression. It
+leads to the file that defines the name: re-exports are followed. Imports between a module and its own parts
 (`a` and `a::b`) do not count. Methods that are called without a path, and tests, are not seen.
 
-The lines are those of all `.rs` files in `crates/*/src`, except for tests: `tests.rs`, folders called `tests`,
-and what follows `#[cfg(test)] mod tests {` in a file. Comments and empty lines count.
+The lines are those of all `.rs` files in `crates/*/src` except tests: `tests.rs`, folders called `tests`, and
+what follows `#[cfg(test)] mod tests {` in a file. Comments and empty lines count.
 """
 
 import argparse
