@@ -14,7 +14,7 @@ import os, re, sys
 
 KINDS = (".rs", ".cu", ".h", ".c", ".md", ".sh", ".py")
 SKIPPED = re.compile(r"crates/[^/]+/tests/(.*/)?fixtures/|\.min\.|^scripts/check-words\.sh$|^CHANGELOG\.md$")
-# Types of the time before names were those of the field.
+# Former names of types, which gave way to terms of the field.
 PRIVATE = "|".join("""
     Asked Begun Behind Board Brief Brought Chosen Declared Ended Foreseen Framer Goods Judged Kept Learnt Left
     LeftOut Listed Noted Outlook Parcel Place Places Pretender Ran Seen Shown Sketch Stands Stretch Tally Told
