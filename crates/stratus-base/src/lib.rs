@@ -1,6 +1,6 @@
 //! Utilities that crates of every layer use: memory aligned for vector units, checksums, errors about a file,
-//! text for a terminal, the median, suggestions for misspelt names, the search for C libraries, messages in
-//! protobuf's wire format.
+//! text for a terminal, times in UTC, the median, suggestions for misspelt names, the search for C libraries,
+//! messages in protobuf's wire format.
 
 mod aligned;
 pub mod checksum;
@@ -10,6 +10,7 @@ pub mod protobuf;
 mod statistics;
 mod suggest;
 pub mod text;
+pub mod time;
 
 pub use aligned::{ALIGNMENT, AlignedBytes, OutOfMemory};
 pub use file::{FileError, printable, sync_folder};

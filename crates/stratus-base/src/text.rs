@@ -12,7 +12,8 @@ pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
     let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
+    // Values from here on would be rounded to 1024.
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
     }
@@ -82,8 +83,13 @@ mod tests {
     #[test]
     fn bytes_are_formatted_with_binary_units() {
         assert_eq!(
-            [0, 1023, 1536, 33_554_432, u64::MAX].map(bytes),
-            ["0 B", "1023 B", "1.5 KiB", "32 MiB", "16777216 TiB"]
+            [0, 999, 1023, 1024, 1536, 33_554_432, u64::MAX].map(bytes),
+            ["0 B", "999 B", "1023 B", "1 KiB", "1.5 KiB", "32 MiB", "16777216 TiB"]
+        );
+        // Rounding never gives 1024 of a unit.
+        assert_eq!(
+            [1_047_000, 1_048_530, 47_395_635, (1 << 30) - 1].map(bytes),
+            ["1022 KiB", "1.0 MiB", "45.2 MiB", "1.0 GiB"]
         );
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stratus_base::text::seconds;
-use stratus_run::log::days;
+use stratus_base::time::days;
 use toml::value::Datetime;
 
 /// `train.deadline`.

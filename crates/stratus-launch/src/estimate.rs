@@ -38,18 +38,13 @@ pub struct LaunchEstimate<'a> {
     rows: &'a [RunForecast],
     /// The number of runs of each experiment.
     repetitions: u64,
-    /// Seconds of all runs: lower bound, expected, upper bound; `None` if the number of steps is unknown.
-    seconds: Option<[f64; 3]>,
 }
 
 impl<'a> LaunchEstimate<'a> {
     /// The estimate of a launch of experiments with these forecasts, each with `repetitions` runs.
     #[must_use]
     pub fn new(settings: &'a TargetSettings, rows: &'a [RunForecast], repetitions: u64) -> Self {
-        let mut estimate = Self { settings, rows, repetitions, seconds: None };
-        let [low, expected, high] = [0, 1, 2].map(|bound| estimate.total_seconds(bound));
-        estimate.seconds = low.zip(expected).zip(high).map(|((low, expected), high)| [low, expected, high]);
-        estimate
+        Self { settings, rows, repetitions }
     }
 
     fn runs(&self) -> u64 {
@@ -65,6 +60,11 @@ impl<'a> LaunchEstimate<'a> {
             TargetKind::Hosts(hosts) => (hosts.hosts.len() as u64).clamp(1, runs),
             TargetKind::Local | TargetKind::Ssh(_) => 1,
         }
+    }
+
+    /// Seconds of all runs: lower bound, expected, upper bound; `None` if the number of steps is unknown.
+    fn seconds(&self) -> Option<[f64; 3]> {
+        Some([self.total_seconds(0)?, self.total_seconds(1)?, self.total_seconds(2)?])
     }
 
     /// A bound of the seconds of all runs.
@@ -115,7 +115,7 @@ impl<'a> LaunchEstimate<'a> {
     pub fn describe(&self) -> String {
         let name = self.rows.first().map_or("", |row| row.machine.as_str());
         let mut text = format!("{}: forecast for {name}:", self.settings.name);
-        match (self.seconds, self.rows) {
+        match (self.seconds(), self.rows) {
             (Some([low, expected, high]), _) => {
                 text += &format!(" {} ({} to {})", duration(expected), duration(low), duration(high));
             }
@@ -159,8 +159,86 @@ impl<'a> LaunchEstimate<'a> {
                 row.machine
             ));
         }
-        let [low, ..] = self.seconds?;
+        let [low, ..] = self.seconds()?;
         let left = left_s.filter(|left| low > *left)?;
         Some(format!("needs at least {}, and --until leaves {}", duration(low), duration(left)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HostsSettings, SshSettings};
+    use std::collections::BTreeMap;
+
+    fn target(kind: TargetKind) -> TargetSettings {
+        TargetSettings {
+            name: "lab".to_owned(),
+            kind,
+            folder: "~/.stratus".to_owned(),
+            environment: BTreeMap::new(),
+            machine: Some("v100".to_owned()),
+            notify: None,
+            release: None,
+        }
+    }
+
+    fn forecast(seconds: [f64; 3]) -> RunForecast {
+        RunForecast {
+            machine: "v100".to_owned(),
+            step_s: 0.1,
+            seconds: seconds.map(Some),
+            price: Some([2.0, 3.0]),
+            currency: Some("USD".to_owned()),
+            device_bytes: 1 << 30,
+            fits: Some(true),
+            spare_bytes: Some(1 << 30),
+            largest_batch: Some(64),
+            loader_threads: 3,
+            requested: Resources { seconds: Some(900), memory_bytes: Some(1 << 30), cpus: None },
+        }
+    }
+
+    #[test]
+    fn runs_beyond_the_number_of_hosts_are_trained_in_rounds() {
+        let host = |host: &str| SshSettings { host: host.to_owned(), user: None, port: None, config: None };
+        let hosts = HostsSettings { hosts: vec![host("a"), host("b")], lost_after_s: 300 };
+        let settings = target(TargetKind::Hosts(hosts));
+        let rows = [forecast([60.0, 120.0, 180.0])];
+        let estimate = LaunchEstimate::new(&settings, &rows, 3);
+        assert_eq!(
+            estimate.describe(),
+            "lab: forecast for v100: 4 min 00 s (2 min 00 s to 6 min 00 s), 1 GiB of the device's memory, \
+             6.00 USD (up to 9.00); 3 repetitions, 2 one after the other"
+        );
+        assert_eq!(estimate.expected_s(), Some(120.0));
+        assert_eq!(estimate.resources(), rows[0].requested);
+        assert_eq!(estimate.shortage(Some(121.0)), None);
+        let shortage = estimate.shortage(Some(100.0)).unwrap();
+        assert_eq!(shortage, "needs at least 2 min 00 s, and --until leaves 1 min 40 s");
+    }
+
+    #[test]
+    fn launch_without_memory_or_known_length_says_so() {
+        let settings = target(TargetKind::Local);
+        let short = RunForecast {
+            seconds: [None; 3],
+            price: None,
+            fits: Some(false),
+            spare_bytes: Some(-(1 << 20)),
+            ..forecast([1.0; 3])
+        };
+        let rows = [short, forecast([1.0; 3])];
+        let estimate = LaunchEstimate::new(&settings, &rows, 1);
+        assert_eq!(
+            estimate.describe(),
+            "lab: forecast for v100: (number of steps unknown), up to 1 GiB of the device's memory; 2 runs, \
+             one after the other"
+        );
+        assert_eq!(
+            estimate.shortage(None).unwrap(),
+            "does not fit the memory of v100: needs 1 GiB, 1 MiB more than available; the largest batch is 64"
+        );
+        assert_eq!(estimate.expected_s(), None);
     }
 }

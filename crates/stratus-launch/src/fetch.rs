@@ -25,6 +25,7 @@ const HASH_LINE_BYTES: usize = 65;
 
 /// The task of the scripts, in errors.
 const TASK: &str = "read the run";
+
 /// Local disk space that must stay free.
 const RESERVED_DISK_BYTES: u64 = 64 << 20;
 
@@ -116,13 +117,14 @@ pub(crate) fn fetch_run(
 /// Checks that `bytes` more bytes fit on the local disk.
 pub(crate) fn check_local_space(into: &Path, bytes: u64, name: &str) -> Result<()> {
     let place = format!("{name}: not enough disk space here");
-    check_space(free_bytes(into), [bytes, RESERVED_DISK_BYTES], &place, "free disk space and fetch again")
+    check_space(free_bytes(into), bytes, RESERVED_DISK_BYTES, &place, "free disk space and fetch again")
 }
 
 /// Checks that `bytes` bytes and a reserve fit into the free bytes of a disk, if these are known.
 pub(crate) fn check_space(
     free: Option<u64>,
-    [bytes, reserve]: [u64; 2],
+    bytes: u64,
+    reserve: u64,
     problem: &str,
     hint: &str,
 ) -> Result<()> {

@@ -1,10 +1,10 @@
 //! Leases: the time until which a target may be used, and by which all runs must be fetched.
 
-use crate::{Error, LinkMeasurement, Result};
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 use stratus_base::text::{bytes, duration};
-use stratus_run::log::timestamp;
+use stratus_base::time::timestamp;
 
 /// The time reserved for the fetch, as a multiple of the time at the measured bandwidth.
 const FETCH_TIME_FACTOR: f64 = 1.5;
@@ -20,6 +20,15 @@ pub struct Lease {
     /// The time at which training must stop so that all files can be fetched, by the target's clock.
     #[serde(rename = "stop")]
     pub stop_at: u64,
+}
+
+/// The measured connection to a target.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkMeasurement {
+    /// The seconds by which the target's clock is ahead of the local one.
+    pub clock_offset_s: i64,
+    /// The download bandwidth in bytes per second.
+    pub bytes_per_s: f64,
 }
 
 /// The seconds from now until `end`.

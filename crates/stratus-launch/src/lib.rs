@@ -38,10 +38,10 @@ pub use fetch::FetchStats;
 pub use file_set::{FileEntry, FileSet};
 pub use hook::run_hook;
 pub use job::{Job, LaunchRecord, LaunchState, RepetitionState, RepetitionStatus, Resources};
-pub use lease::{Lease, seconds_left};
+pub use lease::{Lease, LinkMeasurement, seconds_left};
 pub use open::open_target;
 pub use shell::escape_control_characters;
-pub use target::{LinkMeasurement, PrepareOptions, PreparedTarget, Target};
+pub use target::{PrepareOptions, PreparedTarget, Target};
 pub use targets::{
     HostsSettings, SkySettings, SlurmSettings, SshSettings, TARGETS_FILE, TargetKind, TargetSettings,
     find_target, user_targets_file,

@@ -5,10 +5,9 @@
 //! not required.
 
 use crate::job::{Job, LaunchRecord, LaunchState, RepetitionStatus, describe_owners};
+use crate::lease::LinkMeasurement;
 use crate::shell;
-use crate::target::{
-    LinkMeasurement, PrepareOptions, PreparedTarget, ShellTarget, Target, already_running_error,
-};
+use crate::target::{PrepareOptions, PreparedTarget, ShellTarget, Target, already_running_error};
 use crate::{Error, FetchStats, Resources, Result, SlurmSettings};
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -386,7 +386,9 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replacen('{', "{\"later\": 1,", 1)).unwrap();
         assert_eq!(Summary::read(&path).unwrap().resumed, 2);
-        std::fs::write(&path, "{\"status\": 5}").unwrap();
-        assert!(Summary::read(&path).unwrap_err().to_string().contains("summary.json is damaged"));
+        for damaged in ["{\"status\": 5}", "{}"] {
+            std::fs::write(&path, damaged).unwrap();
+            assert!(Summary::read(&path).unwrap_err().to_string().contains("summary.json is damaged"));
+        }
     }
 }

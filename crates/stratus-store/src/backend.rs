@@ -57,9 +57,10 @@ pub(crate) fn read_block(
 ) -> Result<(Vec<u8>, bool), StoreError> {
     let left = (bytes - done).min(max as u64);
     let is_last = done + left == bytes;
-    let mut block = Vec::new();
     // Reading one byte more than announced detects a source that is too long.
-    from.take(left + u64::from(is_last)).read_to_end(&mut block).map_err(|cause| StoreError::StreamIo {
+    let read_bytes = left + u64::from(is_last);
+    let mut block = Vec::with_capacity(read_bytes as usize);
+    from.take(read_bytes).read_to_end(&mut block).map_err(|cause| StoreError::StreamIo {
         file: file(),
         action: "cannot read the source",
         cause,

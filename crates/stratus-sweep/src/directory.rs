@@ -235,9 +235,11 @@ fn on_one_line(field: &str) -> String {
 
 /// The fields of a line of the table.
 fn fields(line: &str) -> Vec<String> {
-    let reader = ::csv::ReaderBuilder::new().has_headers(false).from_reader(line.as_bytes());
+    // The reader removes a byte order mark at the start of its input, so the line follows an empty field.
+    let text = format!(",{line}");
+    let reader = ::csv::ReaderBuilder::new().has_headers(false).from_reader(text.as_bytes());
     let record = reader.into_records().flatten().next().unwrap_or_default();
-    record.iter().map(str::to_owned).collect()
+    record.iter().skip(1).map(str::to_owned).collect()
 }
 
 /// Parses the rows of `cells.csv`, which must match the definition.
@@ -282,10 +284,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn csv_fields_round_trip(texts in prop::collection::vec("[^\r\n]*", 1..6)) {
-            // The first field is a number.
-            let row: Vec<String> = once("1".to_owned()).chain(texts).collect();
-            prop_assert_eq!(fields(&csv::to_text([&row])), row);
+        fn csv_fields_round_trip(texts in prop::collection::vec("\u{feff}?[^\r\n]*", 1..6)) {
+            prop_assert_eq!(fields(&csv::to_text([&texts])), texts);
         }
     }
 }

@@ -7,7 +7,8 @@
 //! reachable hosts train none twice.
 
 use crate::job::{Job, LaunchRecord, LaunchState, RepetitionState, RepetitionStatus};
-use crate::target::{LinkMeasurement, PrepareOptions, PreparedTarget, ShellTarget, Target};
+use crate::lease::LinkMeasurement;
+use crate::target::{PrepareOptions, PreparedTarget, ShellTarget, Target};
 use crate::{Error, FetchStats, Result, restore};
 use std::collections::BTreeMap;
 use std::io::Write;

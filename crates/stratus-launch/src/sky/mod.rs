@@ -12,9 +12,10 @@ mod queue;
 mod task;
 
 use crate::job::{Job, LaunchRecord, LaunchState, RepetitionStatus, describe_owners};
+use crate::lease::LinkMeasurement;
 use crate::local::LocalShell;
 use crate::shell::{self, ScriptExit};
-use crate::target::{LinkMeasurement, PrepareOptions, PreparedTarget, Target, already_running_error};
+use crate::target::{PrepareOptions, PreparedTarget, Target, already_running_error};
 use crate::{Error, FetchStats, FileSet, Result, SkySettings};
 use bucket::Bucket;
 use queue::JobQueue;

@@ -2,6 +2,7 @@
 
 use crate::file_set::{FileEntry, FileSet};
 use crate::job::{self, Job, LaunchRecord, LaunchState};
+use crate::lease::LinkMeasurement;
 use crate::shell::frame::unique_token;
 use crate::shell::{self, ScriptExit, Shell};
 use crate::{Error, Executable, FetchStats, Resources, Result, executable, fetch, notices};
@@ -52,15 +53,6 @@ pub struct PreparedTarget {
     pub hosts: Vec<String>,
     /// Notes for the user.
     pub notes: Vec<String>,
-}
-
-/// The measured connection to a target.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LinkMeasurement {
-    /// The seconds by which the target's clock is ahead of the local one.
-    pub clock_offset_s: i64,
-    /// The download bandwidth in bytes per second.
-    pub bytes_per_s: f64,
 }
 
 /// A kind of target.
@@ -293,7 +285,7 @@ impl ShellTarget {
         let bytes: u64 = missing.iter().map(|(item, offset)| item.size.saturating_sub(*offset)).sum();
         let problem = format!("{}: not enough disk space", self.shell.name());
         let hint = format!("free disk space there, or set another `folder` than {root}");
-        fetch::check_space(facts.free_bytes, [bytes, RESERVED_DISK_BYTES], &problem, &hint)?;
+        fetch::check_space(facts.free_bytes, bytes, RESERVED_DISK_BYTES, &problem, &hint)?;
         let mut batch: Vec<&FileEntry> = Vec::new();
         for (item, offset) in &missing {
             if item.size >= LARGE_FILE_BYTES {

@@ -6,8 +6,6 @@ mod wrap;
 pub use table::{Table, key_value_list, table};
 pub use wrap::wrap;
 
-pub use stratus_base::text::bytes;
-
 use crate::errors::{Failure, Result};
 use serde::Serialize;
 use std::borrow::Cow;

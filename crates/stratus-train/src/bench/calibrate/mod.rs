@@ -9,6 +9,7 @@ use crate::device::OpenDevice;
 use crate::libraries::LibraryProbes;
 use network::{ReusedChoices, measure_network};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use stratus_base::time::timestamp;
 use stratus_engine::Precision;
 use stratus_experiment::Precision as PrecisionSetting;
 use stratus_forecast::calibration::design::{Design, network};
@@ -16,8 +17,8 @@ use stratus_forecast::calibration::{CalibratedMachine, Calibration, MIN_NETWORKS
 use stratus_forecast::catalogue::{Catalogue, Cpu, Processor};
 use stratus_forecast::peaks::{NumberFormat, on_matrix_units};
 use stratus_forecast::work::{Kernel, MatrixProduct};
+use stratus_run::csv;
 use stratus_run::machine::survey::MachineSurvey;
-use stratus_run::{csv, log};
 
 /// A nominal clock: only the product of GHz and FLOP/cycle matters.
 const NOMINAL_GHZ: f64 = 3.0;
@@ -156,7 +157,7 @@ fn measured_cpu(name: Option<&str>, device: &OpenDevice) -> Result<Cpu, TrainErr
         memory_gib: survey.usable_memory().map(|bytes| bytes as f64 / f64::from(1 << 30)),
         second_level_kib: (device.tile_kib > 0).then_some(device.tile_kib / cores),
         source: "stratus calibrate: base_ghz is nominal".to_owned(),
-        date: log::timestamp(SystemTime::now().max(UNIX_EPOCH)).chars().take(7).collect(),
+        date: timestamp(SystemTime::now().max(UNIX_EPOCH)).chars().take(7).collect(),
         ..found.map_or_else(|| Cpu::unknown(&model, cores), |known| Cpu { cores, boost_ghz: None, ..known })
     })
 }

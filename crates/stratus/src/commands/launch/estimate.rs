@@ -19,7 +19,8 @@ use stratus_train::forecast::forecast_training;
 pub(super) fn estimate_launch(
     settings: &TargetSettings,
     spec: &LaunchSpec,
-    (left_s, force): (Option<f64>, bool),
+    left_s: Option<f64>,
+    force: bool,
     output: &Output,
 ) -> Result<(Resources, Option<f64>)> {
     let Some(machine) = &settings.machine else { return Ok(Default::default()) };

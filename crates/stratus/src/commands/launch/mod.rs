@@ -1,6 +1,7 @@
 //! `stratus launch`: trains on other machines, and fetches the runs as they progress.
 
 mod estimate;
+mod fetch;
 mod release;
 mod spec;
 mod start;

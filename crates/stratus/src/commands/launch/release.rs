@@ -1,6 +1,6 @@
 //! Releases a target after all files were fetched and verified.
 
-use super::watch::fetch_runs;
+use super::fetch::fetch_runs;
 use super::{find_target, now, open_target};
 use crate::errors::{Failure, Result};
 use crate::output::Output;

@@ -114,8 +114,8 @@ pub(super) fn launch(
         .collect::<Result<_>>()?;
     spec.check_directories()?;
     let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
-    let limits = (end.map(seconds_left), arguments.force);
-    let (resources, expected_s) = estimate::estimate_launch(settings, spec, limits, output)?;
+    let left_s = end.map(seconds_left);
+    let (resources, expected_s) = estimate::estimate_launch(settings, spec, left_s, arguments.force, output)?;
     let workers = arguments.workers.filter(|workers| *workers > 1);
     if workers.is_some() && matches!(settings.kind, TargetKind::Sky(_)) {
         return Err(Failure::usage(format!(

@@ -1,0 +1,101 @@
+//! Fetches the runs of a launch.
+
+use crate::errors::Result;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use stratus_launch::{FetchStats, LaunchRecord, LaunchState, RepetitionStatus, Target};
+use stratus_run::layout::{RUNS, SUMMARY};
+use stratus_run::summary::{Status as RunStatus, Summary};
+
+/// A run, and the files that were fetched.
+#[derive(Serialize)]
+pub(super) struct FetchedRun {
+    pub run: PathBuf,
+    #[serde(flatten)]
+    pub fetched: FetchStats,
+    /// The reason that nothing could be fetched.
+    pub problem: Option<String>,
+}
+
+/// The stamp of each run at its last complete fetch, by repetition; unchanged runs are skipped.
+pub(super) type FetchedStamps = BTreeMap<usize, u64>;
+
+/// Fetches new files of the runs, except those that are unchanged since `seen`.
+///
+/// # Errors
+/// If the target cannot be reached; fetched files stay.
+pub(super) fn fetch_runs(
+    target: &dyn Target,
+    record: &LaunchRecord,
+    state: &LaunchState,
+    mut seen: Option<&mut FetchedStamps>,
+) -> Result<Vec<FetchedRun>> {
+    let mut fetched_runs = Vec::new();
+    for (number, run) in (1..).zip(&record.runs) {
+        let number: usize = number;
+        let one = state.repetitions.get(number - 1);
+        // Every file of a completed repetition was verified when it was fetched.
+        if record.done.contains(&number) && run.exists() {
+            fetched_runs.push(FetchedRun { run: run.clone(), fetched: FetchStats::default(), problem: None });
+            continue;
+        }
+        // The host of the repetition cannot be reached.
+        if let Some(one) =
+            one.filter(|one| one.status == RepetitionStatus::Unknown && !record.host_by_repetition.is_empty())
+        {
+            let (run, problem) = (run.clone(), Some(one.last_line.clone()));
+            fetched_runs.push(FetchedRun { run, fetched: FetchStats::default(), problem });
+            continue;
+        }
+        let stamp = one.and_then(|one| one.stamp);
+        let before = seen.as_ref().map(|seen| seen.get(&number).copied());
+        let is_seen = match (one.map(|one| one.status), before) {
+            // A completed run must be fetched once more to mark it as done.
+            (Some(RepetitionStatus::Completed) | None, _) | (_, None) => false,
+            (Some(RepetitionStatus::Waiting), Some(before)) => stamp == before,
+            (Some(_), Some(before)) => stamp.is_some() && stamp == before,
+        };
+        if is_seen {
+            fetched_runs.push(FetchedRun { run: run.clone(), fetched: FetchStats::default(), problem: None });
+            continue;
+        }
+        let mut fetched = target.fetch(record, number, run)?;
+        // Files that changed during the fetch are fetched once more.
+        if fetched.changing > 0 {
+            let second = target.fetch(record, number, run)?;
+            fetched.files += second.files;
+            fetched.bytes += second.bytes;
+            fetched.changing = second.changing;
+        }
+        // The stamp was taken before the fetch, so that changes since then are fetched next time.
+        if let (Some(stamp), Some(seen)) = (stamp.filter(|_| fetched.changing == 0), &mut seen) {
+            seen.insert(number, stamp);
+        }
+        let is_completed = one.is_some_and(|one| one.status == RepetitionStatus::Completed);
+        if fetched.changing == 0 && is_completed && is_completed_here(run) {
+            mark_done(record, number)?;
+        }
+        fetched_runs.push(FetchedRun { run: run.clone(), fetched, problem: None });
+    }
+    Ok(fetched_runs)
+}
+
+/// Returns whether the summary of the fetched run says that the run is completed.
+fn is_completed_here(run: &Path) -> bool {
+    Summary::read(&run.join(SUMMARY)).is_ok_and(|summary| summary.status == RunStatus::Completed)
+}
+
+/// Records that a repetition is completely fetched.
+fn mark_done(record: &LaunchRecord, repetition: usize) -> Result {
+    let runs = Path::new(RUNS);
+    let lock = record.lock(runs)?;
+    // Another process may have changed the record meanwhile.
+    let mut record = LaunchRecord::find(runs, Some(&record.id))?;
+    if !record.done.contains(&repetition) {
+        record.done.push(repetition);
+        record.write(runs)?;
+    }
+    drop(lock);
+    Ok(())
+}
