@@ -24,7 +24,7 @@ impl HostMemory {
     /// The host memory of a run with these plans.
     ///
     /// # Errors
-    /// As [`InputPipeline::read_ahead`].
+    /// As [`InputPipeline::read_ahead`](super::InputPipeline::read_ahead).
     pub fn for_run(
         resolved: &ResolvedProcess,
         datasets: &Datasets,

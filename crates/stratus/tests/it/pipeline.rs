@@ -80,34 +80,34 @@ fn rejects_settings_that_pipelines_do_not_support() {
     }
     let dir = TestDir::new();
     for (settings, workers, expected) in [
-        (&["train.stages=2"][..], "1", "train.stages is 2, but there is 1 process"),
-        (&["train.stages=2"], "4", "train.stages is 2, but there are 4 processes"),
-        (&["train.stages=3"], "1", "`train.stages` = 3 is not a power of two"),
-        (&["train.stages=8", "train.parts=4"], "8", "train.stages = 8 exceeds train.parts = 4"),
-        (&["train.stages=16", "train.parts=16", "data.drop_last=true"], "16", "stages, got 16"),
+        (&["train.stages=2"][..], None, "train.stages is 2, but there is 1 process"),
+        (&["train.stages=2"], Some("4"), "train.stages is 2, but there are 4 processes"),
+        (&["train.stages=3"], None, "`train.stages` = 3 is not a power of two"),
+        (&["train.stages=8", "train.parts=4"], Some("8"), "train.stages = 8 exceeds train.parts = 4"),
+        (&["train.stages=16", "train.parts=16", "data.drop_last=true"], Some("16"), "stages, got 16"),
         (
             &["train.stages=2", "train.memory_limit_mib=1"],
-            "2",
+            Some("2"),
             "in 2 stages of 4 parts, the largest stage of digits needs",
         ),
         (
             &["train.stages=2", "train.parts=0", "train.activations_kib=256"],
-            "1",
+            None,
             "`train.activations_kib` cannot be combined with train.stages = 2",
         ),
         (
             &["train.stages=2", "validation.mirror=true"],
-            "1",
+            None,
             "`validation.mirror` cannot be combined with train.stages = 2",
         ),
         (
             &["train.stages=2", "train.parts=0", "train.micro_batches=2"],
-            "1",
+            None,
             "`train.micro_batches` cannot be combined with train.stages = 2",
         ),
     ] {
-        let mut more = vec!["--workers", workers];
-        more.extend(settings.iter().flat_map(|setting| ["--set", setting]));
+        let workers = workers.iter().flat_map(|workers| ["--workers", workers]);
+        let more: Vec<&str> = workers.chain(settings.iter().flat_map(|setting| ["--set", setting])).collect();
         let ran = train(&dir, "refused", 1, &more).expect(2);
         assert_eq!(ran.err.matches(expected).count(), 1, "{more:?}: {}", ran.err);
         assert!(!dir.path("refused").exists(), "{more:?}");
