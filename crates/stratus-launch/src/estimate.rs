@@ -135,7 +135,7 @@ impl<'a> LaunchEstimate<'a> {
             let how = match self.concurrent_runs() {
                 1 => "one after the other".to_owned(),
                 count if count == runs => "at the same time".to_owned(),
-                count => format!("{} one after the other", runs.div_ceil(count)),
+                count => format!("{count} at a time"),
             };
             let unit = if self.rows.len() > 1 { "runs" } else { "repetitions" };
             text += &format!("; {runs} {unit}, {how}");
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(
             estimate.describe(),
             "lab: forecast for v100: 4 min 00 s (2 min 00 s to 6 min 00 s), 1 GiB of the device's memory, \
-             6.00 USD (up to 9.00); 3 repetitions, 2 one after the other"
+             6.00 USD (up to 9.00); 3 repetitions, 2 at a time"
         );
         assert_eq!(estimate.expected_s(), Some(120.0));
         assert_eq!(estimate.resources(), rows[0].requested);

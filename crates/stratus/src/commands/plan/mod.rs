@@ -185,9 +185,9 @@ fn render_largest(found: &LargestBatch, command: &str) -> String {
     let whole = if is_whole_data_set { ", the whole data set" } else { "" };
     format!(
         "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; \
-             limit for the network {}\n\nTo train with it, use --batch {batch_size}. The fastest batch is \
-             often smaller: compare with `stratus forecast {command} --batch 64,128,256 --on here`. Kernels \
-             were not measured; those of the training run may need a few per cent more or less memory.\n",
+         limit for the network {}\n\nTo train with it, use --batch {batch_size}. The fastest batch is often \
+         smaller: compare with `stratus forecast {command} --batch 64,128,256 --on here`. Kernels were not \
+         measured; those of the training run may need a few per cent more or less memory.\n",
         bytes(arena_bytes as u64),
         bytes(host_memory.bytes()),
         bytes(limit_bytes as u64),
