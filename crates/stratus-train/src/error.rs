@@ -20,6 +20,9 @@ pub enum TrainError {
         /// The suggested fix.
         hint: String,
     },
+    /// An error that all workers have found, after which they end together.
+    #[error(transparent)]
+    AllWorkers(Box<TrainError>),
     /// The network.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -124,6 +127,7 @@ impl TrainError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
+            Self::AllWorkers(error) => error.hint(),
             Self::Experiment(error) => error.hint(),
             Self::Forecast(error) => error.hint(),
             Self::Configuration { hint, .. } | Self::WeightsMismatch { hint, .. } => Some(hint.clone()),
@@ -177,8 +181,9 @@ impl TrainError {
     /// Returns whether this is an error of usage or configuration, before anything was started.
     #[must_use]
     pub fn is_usage(&self) -> bool {
+        let error = if let Self::AllWorkers(error) = self { error } else { self };
         matches!(
-            self,
+            error,
             Self::Experiment(_)
                 | Self::Configuration { .. }
                 | Self::Forecast(_)

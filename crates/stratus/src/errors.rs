@@ -47,6 +47,13 @@ impl Failure {
         }
     }
 
+    /// Returns whether all workers end with this failure, none of them being waited for by another.
+    #[must_use]
+    pub fn ends_all_workers(&self) -> bool {
+        let error = self.error.downcast_ref::<TrainError>();
+        self.code == INTERRUPTED || matches!(error, Some(TrainError::AllWorkers(_)))
+    }
+
     /// Adds a hint, which says what to type.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {

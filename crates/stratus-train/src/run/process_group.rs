@@ -123,7 +123,7 @@ impl ProcessGroup {
         experiment: &Experiment,
         is_resume: bool,
     ) -> Result<Experiment, TrainError> {
-        let mut experiment = self.with_stages(experiment, is_resume)?;
+        let mut experiment = self.agree(self.with_stages(experiment, is_resume))?;
         let Rank { world_size: workers, .. } = self.rank();
         let Some(others) = self.workers() else { return Ok(experiment) };
         if experiment.train.threads == 0 {
@@ -132,7 +132,24 @@ impl ProcessGroup {
             let threads = <[u8; 8]>::try_from(first.as_slice()).map_or(1, u64::from_le_bytes);
             experiment = experiment.with_overrides(&[("train.threads", threads.to_string())])?;
         }
-        with_parts_for(&experiment, workers)
+        self.agree(with_parts_for(&experiment, workers))
+    }
+
+    /// The outcome of a step before training that every worker takes. If it failed on all workers, the error
+    /// is [`TrainError::AllWorkers`]: they then end together instead of being killed by their launcher.
+    ///
+    /// # Errors
+    /// If the step failed, or a worker has disconnected.
+    pub(super) fn agree<T>(&self, outcome: Result<T, TrainError>) -> Result<T, TrainError> {
+        let Some(workers) = self.workers() else { return outcome };
+        let failures = workers.all_gather(&[u8::from(outcome.is_err())]);
+        match outcome {
+            Ok(value) => failures.map(|_| value).map_err(Into::into),
+            Err(error) if failures.is_ok_and(|failures| failures.iter().all(|failed| *failed == [1])) => {
+                Err(TrainError::AllWorkers(Box::new(error)))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The experiment with a pipeline stage per worker. Resuming may change their number, which does not
@@ -179,12 +196,12 @@ impl ProcessGroup {
         let all = workers.all_gather(hash.as_bytes())?;
         match all.iter().position(|other| *other != all[0]) {
             None => Ok(()),
-            Some(other) => Err(TrainError::Configuration {
+            Some(other) => self.agree(Err(TrainError::Configuration {
                 problem: format!(
                     "worker {other} has a different experiment, checkpoint or program version than worker 0"
                 ),
                 hint: "start all workers with the same program, arguments and files".to_owned(),
-            }),
+            })),
         }
     }
 
@@ -203,13 +220,13 @@ impl ProcessGroup {
         let differences = record(0).zip(record(rank)).map(|(first, other)| first.differences(&other));
         let mut listed = differences.unwrap_or_default();
         listed.truncate(MAX_LISTED);
-        Err(TrainError::Configuration {
+        self.agree(Err(TrainError::Configuration {
             problem: format!(
                 "worker {rank} has a different data set than worker 0{}",
                 listed.iter().map(|difference| format!("\n  {difference}")).collect::<String>()
             ),
             hint: "use the same files on all workers; the folder may differ between machines".to_owned(),
-        })
+        }))
     }
 
     /// Shares the path of the run directory, which worker 0 has created, with all workers.

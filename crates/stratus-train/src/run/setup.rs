@@ -20,6 +20,7 @@ use crate::weights::{Pretrained, WeightsPurpose};
 use crate::{LayerFile, Observer, TrainError};
 use std::path::Path;
 use std::time::Duration;
+use stratus_data::Dataset;
 use stratus_engine::{Precision, Stage};
 use stratus_experiment::Experiment;
 use stratus_forecast::forecast::probed_interval;
@@ -55,22 +56,26 @@ pub(super) enum RunStart {
     Resumed,
 }
 
-impl RunSetup {
-    pub fn new(
+/// The parts of [`RunSetup`] that need neither plan nor memory.
+struct ResolvedRun {
+    graph: Graph,
+    layer_file: Option<LayerFile>,
+    pretrained: Option<Pretrained>,
+    device: OpenDevice,
+    resolved: ResolvedProcess,
+}
+
+impl ResolvedRun {
+    /// Builds the network for the training set, opens the weights and the device, and checks that the
+    /// experiment can be trained with them.
+    fn new(
         experiment: &Experiment,
         start: RunStart,
-        started: Option<StartedRun<'_>>,
-        selection: &KernelSelection<'_>,
+        train: &dyn Dataset,
         options: &RunOptions,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
         let group = &options.group;
-        check_layer_file(experiment)?;
-        let datasets = open_datasets(experiment)?;
-        let data = data_record(experiment, &datasets);
-        group.check_same_data(&data)?;
-        started.map_or(Ok(()), |started| started.check_same_data(&data, observer))?;
-        let train = datasets.train.as_ref();
         let Network { graph, layer_file } = Network::for_dataset(experiment, train)?;
         let mut warn = |text: &str| observer.warn(text);
         let weights = experiment.model.weights.as_deref().filter(|_| start == RunStart::New);
@@ -102,6 +107,29 @@ impl RunSetup {
             (Err(error), RunStart::Resumed) => warn(&error.to_string()),
             (Ok(()), _) => {}
         }
+        Ok(Self { graph, layer_file, pretrained, device, resolved })
+    }
+}
+
+impl RunSetup {
+    pub fn new(
+        experiment: &Experiment,
+        start: RunStart,
+        started: Option<StartedRun<'_>>,
+        selection: &KernelSelection<'_>,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, TrainError> {
+        let group = &options.group;
+        let datasets = group.agree(check_layer_file(experiment).and_then(|()| open_datasets(experiment)))?;
+        let data = data_record(experiment, &datasets);
+        group.check_same_data(&data)?;
+        let same_data = started.map_or(Ok(()), |started| started.check_same_data(&data, observer));
+        let resolved = same_data
+            .and_then(|()| ResolvedRun::new(experiment, start, datasets.train.as_ref(), options, observer));
+        let ResolvedRun { graph, layer_file, pretrained, device, resolved } = group.agree(resolved)?;
+        let train = datasets.train.as_ref();
+        let mut warn = |text: &str| observer.warn(text);
         if resolved.precision() == Precision::Bf16 && !device.has_native_bf16 {
             warn("train.precision is bf16, but this CPU has no bf16 instructions: f32 is faster here");
         }
@@ -111,7 +139,7 @@ impl RunSetup {
         }
         if start == RunStart::New {
             announce::run_lines(&resolved, &datasets, &graph).iter().for_each(|line| observer.info(line));
-            let warning = announce::image_warning(&experiment, train, &graph.input_shape().0);
+            let warning = announce::image_warning(resolved.settings(), train, &graph.input_shape().0);
             warning.into_iter().for_each(|warning| observer.warn(&warning));
         }
         let mut warn = |text: &str| observer.warn(text);
@@ -124,6 +152,7 @@ impl RunSetup {
             let whole = ProgramVariant { stage: None, ..ProgramVariant::new(&resolved) };
             variant_programs(whole, &graph, &device)
         };
+        let stage = resolved.stage();
         let role = group.role(stage, &compiled.session, whole)?;
         if stage.is_none_or(Stage::is_last) {
             session_state::set_class_weights(&mut compiled.session, &resolved)?;

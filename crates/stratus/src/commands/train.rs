@@ -3,7 +3,7 @@
 use super::common_keys::CommonKeyArguments;
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
-use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
+use crate::errors::{FAILED, Failure, Result};
 use crate::globals::Globals;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -102,11 +102,11 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let outcome =
         train(arguments, globals, output, (process_started, stop), group.unwrap_or_default(), &heartbeat);
     heartbeat.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
-    let all_workers_end = outcome.as_ref().map_or_else(|failure| failure.code == INTERRUPTED, |()| true);
+    let all_workers_end = outcome.as_ref().map_or_else(|failure| failure.ends_all_workers(), |()| true);
     if let Some(joined) = joined.filter(|_| all_workers_end) {
         joined.workers.leave().map_err(Failure::failed)?;
         if rank > 0 {
-            // Rank 0 reports the interruption.
+            // Rank 0 reports the error.
             return Ok(());
         }
     }
