@@ -25,6 +25,12 @@ pub enum Error {
         /// A suggested fix.
         hint: String,
     },
+    /// The sweep to launch.
+    #[error(transparent)]
+    Sweep(#[from] stratus_sweep::Error),
+    /// The directory of a run.
+    #[error(transparent)]
+    Run(#[from] stratus_run::Error),
     /// A local file cannot be used.
     #[error("cannot {what} {}", path.display())]
     File {
@@ -55,13 +61,18 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Usage { hint, .. } | Self::Target { hint, .. } => (!hint.is_empty()).then(|| hint.clone()),
-            Self::File { .. } => None,
+            Self::Sweep(error) => error.hint(),
+            Self::Run(_) | Self::File { .. } => None,
         }
     }
 
     /// Returns whether this is a usage or configuration error.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Usage { .. })
+        match self {
+            Self::Usage { .. } => true,
+            Self::Sweep(error) => error.is_usage(),
+            Self::Target { .. } | Self::Run(_) | Self::File { .. } => false,
+        }
     }
 }

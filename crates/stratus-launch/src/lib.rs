@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! targets.toml ──▶ TargetSettings ──▶ Target     one module per kind of target, behind one trait
+//! experiment or sweep ──▶ LaunchSpec             the runs to train, and their directories
 //! executable, libraries, data ──▶ FileSet        files by SHA-256; the target receives only missing ones
-//! experiments ──▶ Job                            a folder on the target; trains repetitions in order
+//! LaunchSpec, FileSets ──▶ LaunchBundle          everything that is uploaded
+//! LaunchBundle ──▶ Job                           a folder on the target; trains repetitions in order
 //! Target, Job ──▶ LaunchRecord                   what was started where; a file next to the runs
 //! LaunchRecord ──▶ LaunchState, log, runs        fetched as they grow
 //! ```
@@ -11,6 +13,7 @@
 //! Everything from a target is untrusted: numbers are parsed, text is escaped, and no path leaves the folder
 //! that it is fetched into.
 
+mod bundle;
 mod error;
 mod estimate;
 mod executable;
@@ -27,10 +30,13 @@ mod restore;
 mod shell;
 mod sky;
 mod slurm;
+mod spec;
 mod ssh;
 mod target;
 mod targets;
+mod uploads;
 
+pub use bundle::{BundledMpi, LaunchBundle};
 pub use error::{Error, Result};
 pub use estimate::{LaunchEstimate, RunForecast};
 pub use executable::Executable;
@@ -41,6 +47,7 @@ pub use job::{Job, LaunchRecord, LaunchState, RepetitionState, RepetitionStatus,
 pub use lease::{Lease, LinkMeasurement, seconds_left};
 pub use open::open_target;
 pub use shell::escape_control_characters;
+pub use spec::{LaunchSpec, MAX_RUNS};
 pub use target::{PrepareOptions, PreparedTarget, Target};
 pub use targets::{
     HostsSettings, SkySettings, SlurmSettings, SshSettings, TARGETS_FILE, TargetKind, TargetSettings,

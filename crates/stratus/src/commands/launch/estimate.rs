@@ -1,12 +1,11 @@
 //! The estimate of a launch, printed before anything is started; a launch that cannot fit is rejected.
 
-use super::spec::LaunchSpec;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use crate::progress::Progress;
 use stratus_experiment::Experiment;
 use stratus_forecast::forecast::Forecast;
-use stratus_launch::{LaunchEstimate, Resources, RunForecast, TargetSettings};
+use stratus_launch::{LaunchEstimate, LaunchSpec, Resources, RunForecast, TargetSettings};
 use stratus_train::Observer;
 use stratus_train::forecast::forecast_training;
 

@@ -3,10 +3,8 @@
 mod estimate;
 mod fetch;
 mod release;
-mod spec;
 mod start;
 mod until;
-mod uploads;
 mod watch;
 
 use super::target::RunOrExperiment;
@@ -14,16 +12,13 @@ use crate::errors::{Failure, Result};
 use crate::globals::Globals;
 use crate::output::Output;
 use clap::{Args, Subcommand};
-use spec::LaunchSpec;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use stratus_launch::{LaunchRecord, Lease, Target, TargetSettings};
+use stratus_launch::{LaunchRecord, LaunchSpec, Lease, MAX_RUNS, Target, TargetSettings};
 use stratus_run::layout::RUNS;
 
 /// The maximum number of workers of a run.
 const MAX_WORKERS: u64 = 1024;
-/// The maximum number of runs of a launch.
-const MAX_RUNS: u64 = 1000;
 
 /// Arguments of `stratus launch`.
 #[derive(Args, Debug)]
@@ -156,7 +151,7 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
         return Err(Failure::usage("missing target or experiment: `stratus launch TARGET EXPERIMENT`"));
     };
     let settings = find_target(name)?;
-    if let Some(spec) = LaunchSpec::of_sweep(experiment, arguments, &globals.set)? {
+    if let Some(spec) = LaunchSpec::of_sweep(experiment, arguments.repetitions, &globals.set)? {
         return start::launch(&settings, &spec, arguments, output);
     }
     match RunOrExperiment::resolve(experiment, globals)? {

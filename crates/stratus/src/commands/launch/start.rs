@@ -1,15 +1,15 @@
 //! Starts a launch, or shows what it would do.
 
-use super::spec::LaunchSpec;
-use super::{LaunchArguments, estimate, now, open_target, until, uploads};
+use super::{LaunchArguments, estimate, now, open_target, until};
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_base::text::bytes;
+use stratus_exchange::mpi::SEARCH;
 use stratus_launch::{
-    Executable, FileSet, Job, LaunchRecord, Lease, PrepareOptions, Resources, TargetKind, TargetSettings,
-    seconds_left,
+    BundledMpi, Executable, Job, LaunchBundle, LaunchRecord, LaunchSpec, Lease, PrepareOptions, TargetKind,
+    TargetSettings, seconds_left,
 };
 use stratus_run::layout::RUNS;
 use stratus_train::sizing::max_run_bytes;
@@ -27,75 +27,6 @@ struct LaunchReport<'a> {
     sent_bytes: u64,
 }
 
-/// Everything to upload: the executable, MPI, and the files of the experiments.
-struct LaunchBundle {
-    program: Executable,
-    /// MPI, if there are several workers: its folder, the environment variable for its library, and the
-    /// library's path in the folder.
-    mpi: Option<(FileSet, &'static str, String)>,
-    /// The files of each cell.
-    uploads: Vec<uploads::UploadsByKey>,
-}
-
-impl LaunchBundle {
-    /// The file sets besides the program, without duplicates.
-    fn file_sets(&self) -> Vec<FileSet> {
-        let mut all: Vec<FileSet> = Vec::new();
-        let uploads = self.uploads.iter().flatten().map(|(_, file_set)| file_set);
-        for file_set in self.mpi.iter().map(|(file_set, ..)| file_set).chain(uploads) {
-            if !all.contains(file_set) {
-                all.push(file_set.clone());
-            }
-        }
-        all
-    }
-
-    /// The job of a launch, with uploads in `root`.
-    fn job(
-        &self,
-        settings: &TargetSettings,
-        id: &str,
-        spec: &LaunchSpec,
-        resources: Resources,
-        root: &str,
-    ) -> Job {
-        let mut environment = settings.environment.clone();
-        let folder = format!("{root}/{}", self.program.file_set.remote_folder());
-        let libraries = self
-            .program
-            .library_variables
-            .iter()
-            .map(|(variable, path)| (*variable, format!("{folder}/{path}")));
-        let mpi = self.mpi.iter().map(|(file_set, variable, path)| {
-            (*variable, format!("{root}/{}/{path}", file_set.remote_folder()))
-        });
-        for (variable, path) in libraries.chain(mpi) {
-            environment.entry(variable.to_owned()).or_insert(path);
-        }
-        let mut experiments = Vec::new();
-        for (cell, uploads) in spec.cells.iter().zip(&self.uploads) {
-            let remote = uploads::remote_experiment(cell, uploads, root);
-            experiments.extend((0..spec.repetitions).map(|number| {
-                let mut experiment = remote.clone();
-                experiment.train.seed = experiment.train.seed.wrapping_add(number);
-                experiment.to_toml()
-            }));
-        }
-        Job {
-            id: id.to_owned(),
-            program: format!("{folder}/stratus"),
-            environment,
-            experiments,
-            resources,
-            workers: None,
-            stop_at: None,
-            notify: settings.notify.clone(),
-            host_by_repetition: Vec::new(),
-            selected: None,
-        }
-    }
-}
-
 /// Starts a launch.
 ///
 /// # Errors
@@ -106,17 +37,13 @@ pub(super) fn launch(
     arguments: &LaunchArguments,
     output: &Output,
 ) -> Result {
-    let mut collector = uploads::UploadCollector::default();
-    let uploads: Vec<uploads::UploadsByKey> = spec
-        .cells
-        .iter()
-        .map(|cell| collector.collect(cell, arguments.remote_data))
-        .collect::<Result<_>>()?;
+    let workers = arguments.workers.filter(|workers| *workers > 1);
+    let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
+    let bundle = LaunchBundle::new(spec, arguments.remote_data, this_program()?, mpi.flatten())?;
     spec.check_directories()?;
     let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
     let left_s = end.map(seconds_left);
     let (resources, expected_s) = estimate::estimate_launch(settings, spec, left_s, arguments.force, output)?;
-    let workers = arguments.workers.filter(|workers| *workers > 1);
     if workers.is_some() && matches!(settings.kind, TargetKind::Sky(_)) {
         return Err(Failure::usage(format!(
             "{}: --workers is not supported on cloud targets",
@@ -126,8 +53,6 @@ pub(super) fn launch(
             "train.parts in one process gives bit-identical results; `ssh` and `slurm` support workers",
         ));
     }
-    let mpi = if workers.is_some() { uploads::bundled_mpi()? } else { None };
-    let bundle = LaunchBundle { program: uploads::this_program()?, mpi, uploads };
     let now = now();
     let name: String = spec.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
     let id = format!("{}-{now:x}-{:x}", name.to_lowercase(), std::process::id());
@@ -269,4 +194,15 @@ fn print_dry_run(settings: &TargetSettings, bundle: &LaunchBundle, job: &Job, ou
         }
         text
     })
+}
+
+/// The executable of this process, with its libraries.
+fn this_program() -> Result<Executable> {
+    let path = std::env::current_exe()
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
+    let libraries = [
+        (stratus_onednn::ENVIRONMENT, stratus_onednn::candidates()),
+        (stratus_jpeg::LIBRARY_VARIABLE, stratus_jpeg::candidates()),
+    ];
+    Ok(Executable::new(&path, &libraries)?)
 }

@@ -1,15 +1,17 @@
 //! The specification of a launch: its experiments, and the directories of their runs.
 
-use super::{LaunchArguments, MAX_RUNS};
-use crate::errors::{Failure, Result};
+use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_run::layout::{RUNS, SWEEPS};
 use stratus_sweep::{Definition, Sweep};
 
+/// The maximum number of runs of a launch.
+pub const MAX_RUNS: u64 = 1000;
+
 /// The specification of a launch.
-pub(super) struct LaunchSpec {
+pub struct LaunchSpec {
     /// The name of the experiment or sweep.
     pub name: String,
     /// The experiments: one, or the cells of a sweep.
@@ -22,51 +24,60 @@ pub(super) struct LaunchSpec {
 
 impl LaunchSpec {
     /// A launch of one experiment.
+    #[must_use]
     pub fn of_experiment(experiment: Experiment, repetitions: u64) -> Self {
         let name = experiment.name().to_owned();
         Self { name, cells: vec![experiment], repetitions, sweep: None }
     }
 
-    /// A launch of a built-in sweep or a sweep file; `None` if the argument is not a sweep.
+    /// A launch of a built-in sweep or a sweep file, with `overrides` of its keys; `None` if `argument` is not
+    /// a sweep.
     ///
     /// # Errors
     /// If the sweep is invalid, or can only be trained on this machine.
     pub fn of_sweep(
         argument: &str,
-        arguments: &LaunchArguments,
-        set: &[(String, String)],
+        repetitions: u64,
+        overrides: &[(String, String)],
     ) -> Result<Option<Self>> {
         let path = Path::new(argument);
         if Sweep::is_sweep(path) {
-            return Err(Failure::usage(format!("{argument} is the directory of a sweep"))
-                .with_hint("resume it here with `stratus sweep`, or launch the sweep file"));
+            return Err(Error::usage(
+                format!("{argument} is the directory of a sweep"),
+                "resume it here with `stratus sweep`, or launch the sweep file",
+            ));
         }
         let builtin = stratus_sweep::builtin(argument);
         let read = || std::fs::read_to_string(path).ok().filter(|text| stratus_sweep::is_sweep(text));
         let Some(text) = builtin.map(|builtin| builtin.text.to_owned()).or_else(read) else {
             return Ok(None);
         };
-        if arguments.repetitions != 1 {
-            return Err(Failure::usage("--repetitions cannot be used with a sweep")
-                .with_hint("set `repetitions` in its section [sweep]"));
+        if repetitions != 1 {
+            return Err(Error::usage(
+                "--repetitions cannot be used with a sweep",
+                "set `repetitions` in its section [sweep]",
+            ));
         }
         let source = match builtin {
             Some(builtin) => PathBuf::from(format!("built-in sweep {}", builtin.name)),
             None => path.to_owned(),
         };
-        let mut definition = Definition::parse(&text, &source, set)?;
+        let mut definition = Definition::parse(&text, &source, overrides)?;
         if let Some(builtin) = builtin {
             builtin.name.clone_into(&mut definition.name);
         }
         if definition.halving.is_some() {
-            return Err(Failure::usage(format!("{argument}: a sweep with halving cannot be launched"))
-                .with_hint("train it with `stratus sweep`, or remove `halving`"));
+            return Err(Error::usage(
+                format!("{argument}: a sweep with halving cannot be launched"),
+                "train it with `stratus sweep`, or remove `halving`",
+            ));
         }
         let count = definition.cells.len() * definition.repetitions;
         if count as u64 > MAX_RUNS {
-            return Err(Failure::usage(format!(
-                "{argument} has {count} runs, more than the {MAX_RUNS} of a launch"
-            )));
+            return Err(Error::usage(
+                format!("{argument} has {count} runs, more than the {MAX_RUNS} of a launch"),
+                "",
+            ));
         }
         let text = definition.with_command(&text, &source)?;
         let cells = definition.cells.iter().map(|cell| cell.experiment.clone()).collect();
@@ -75,6 +86,7 @@ impl LaunchSpec {
     }
 
     /// The number of runs.
+    #[must_use]
     pub fn runs(&self) -> u64 {
         self.cells.len() as u64 * self.repetitions
     }
@@ -100,12 +112,14 @@ impl LaunchSpec {
     ///
     /// # Errors
     /// If there is already a sweep of that name.
-    pub fn check_directories(&self) -> Result {
+    pub fn check_directories(&self) -> Result<()> {
         let Some((definition, _)) = &self.sweep else { return Ok(()) };
         let folder = Path::new(SWEEPS).join(&definition.name);
         if Sweep::is_sweep(&folder) {
-            return Err(Failure::usage(format!("{}: the sweep already exists", folder.display()))
-                .with_hint("rename the sweep file, or move that folder"));
+            return Err(Error::usage(
+                format!("{}: the sweep already exists", folder.display()),
+                "rename the sweep file, or move that folder",
+            ));
         }
         Ok(())
     }

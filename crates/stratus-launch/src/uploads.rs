@@ -1,25 +1,21 @@
-//! The files to upload to a target: the program with its libraries, and the files that experiments name.
+//! The files that the experiments of a launch name: layer files, weights and data.
 
-use crate::errors::{Failure, Result};
+use crate::{Error, FileSet, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use stratus_data::store::is_address;
-use stratus_exchange::mpi::SEARCH;
 use stratus_experiment::Experiment;
-use stratus_launch::{Executable, FileSet};
+use stratus_store::is_address;
 
 const NETWORK: &str = "model.name";
 const WEIGHTS: &str = "model.weights";
 const DATA: &str = "data.path";
-/// The kind of the file set with MPI.
-const MPI: &str = "mpi";
 
 /// The files that an experiment names, by the key that is set to their path on the target.
-pub(super) type UploadsByKey = Vec<(&'static str, FileSet)>;
+pub(crate) type UploadsByKey = Vec<(&'static str, FileSet)>;
 
 /// Collects the files that experiments name; a file that several experiments name is read once.
 #[derive(Default)]
-pub(super) struct UploadCollector {
+pub(crate) struct UploadCollector {
     found: BTreeMap<PathBuf, FileSet>,
 }
 
@@ -32,9 +28,7 @@ impl UploadCollector {
         let path = experiment.data_path();
         if remote_data && !needs_no_upload(experiment) && !path.is_absolute() {
             let problem = format!("--remote-data: {} must be an absolute path", path.display());
-            return Err(
-                Failure::usage(problem).with_hint("name the folder on the target: --set data.path=/…")
-            );
+            return Err(Error::usage(problem, "name the folder on the target: --set data.path=/…"));
         }
         let mut uploads = Vec::new();
         if let Some(path) = experiment.layer_file() {
@@ -62,7 +56,7 @@ impl UploadCollector {
             DATA => "set data.path, or use --remote-data if the data are on the target",
             _ => "the file is uploaded from this machine",
         };
-        Err(Failure::usage(format!("{key}: {} not found", path.display())).with_hint(hint))
+        Err(Error::usage(format!("{key}: {} not found", path.display()), hint))
     }
 }
 
@@ -72,7 +66,7 @@ fn needs_no_upload(experiment: &Experiment) -> bool {
 }
 
 /// The experiment with the paths of its files on the target, where uploads are in `root`.
-pub(super) fn remote_experiment(experiment: &Experiment, uploads: &UploadsByKey, root: &str) -> Experiment {
+pub(crate) fn remote_experiment(experiment: &Experiment, uploads: &UploadsByKey, root: &str) -> Experiment {
     let mut experiment = experiment.clone();
     for (key, file_set) in uploads {
         let local = match *key {
@@ -92,30 +86,4 @@ pub(super) fn remote_experiment(experiment: &Experiment, uploads: &UploadsByKey,
         }
     }
     experiment
-}
-
-/// The executable of this process, with its libraries.
-pub(super) fn this_program() -> Result<Executable> {
-    let path = std::env::current_exe()
-        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
-    let libraries = [
-        (stratus_onednn::ENVIRONMENT, stratus_onednn::candidates()),
-        (stratus_jpeg::LIBRARY_VARIABLE, stratus_jpeg::candidates()),
-    ];
-    Ok(Executable::new(&path, &libraries)?)
-}
-
-/// The MPI that `make deps` installed, with the variable that names its library and the library's path in the
-/// folder; `None` if there is none, so that the target's own MPI is used.
-pub(super) fn bundled_mpi() -> Result<Option<(FileSet, &'static str, String)>> {
-    let with_launcher = |library: &PathBuf| {
-        let folder = library.parent()?.parent()?;
-        (library.is_file() && folder.join("bin/mpiexec").is_file()).then(|| folder.to_owned())
-    };
-    let found = SEARCH.candidates().into_iter().find_map(|library| Some((with_launcher(&library)?, library)));
-    let Some((folder, library)) = found.filter(|(folder, _)| folder.join("installed").is_file()) else {
-        return Ok(None);
-    };
-    let relative = library.strip_prefix(&folder).unwrap_or(&library).display().to_string();
-    Ok(Some((FileSet::from_path(MPI, &folder)?, SEARCH.environment, relative)))
 }
