@@ -1,6 +1,9 @@
 //! Micro-benchmarks of the cases: time per kernel, and its operations and bytes per second.
 
-use crate::Case;
+use crate::suite::training_precisions;
+use crate::{Case, cases};
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
 use stratus_base::median;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::{Backend, Choices, Clock, EngineError, Phase, Precision, Value};
@@ -40,6 +43,38 @@ impl Measurement {
     pub fn gigabytes(&self) -> f64 {
         self.bytes as f64 / self.seconds / 1e9
     }
+}
+
+impl Serialize for Measurement {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Measurement", 7)?;
+        fields.serialize_field("case", &self.case)?;
+        fields.serialize_field("kernel", self.kernel)?;
+        fields.serialize_field("implementation", &self.implementation)?;
+        fields.serialize_field("precision", &self.precision)?;
+        fields.serialize_field("seconds", &self.seconds)?;
+        fields.serialize_field("gflops", &self.gigaflops())?;
+        fields.serialize_field("gb_per_second", &self.gigabytes())?;
+        fields.end()
+    }
+}
+
+/// The measured runs of each case by [`measure_cases`].
+const RUNS: usize = 10;
+
+/// Measures the cases to be measured, or those whose name contains `filter`, in every precision in which the
+/// backend can train. It first measures its candidates.
+///
+/// # Errors
+/// If the backend cannot prepare or run a case.
+pub fn measure_cases(backend: &dyn Backend, filter: Option<&str>) -> Result<Vec<Measurement>, EngineError> {
+    let precisions = training_precisions(backend);
+    let cases = precisions
+        .flat_map(|precision| cases::benchmarks(precision).into_iter().map(move |case| (case, precision)));
+    cases
+        .filter(|(case, _)| filter.is_none_or(|filter| case.name.contains(filter)))
+        .map(|(case, precision)| case.bench(backend, precision, Choices::default(), true, RUNS))
+        .collect()
 }
 
 impl Case {

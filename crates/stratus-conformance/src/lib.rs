@@ -26,8 +26,8 @@ mod inputs;
 mod run;
 mod suite;
 
-pub use bench::Measurement;
+pub use bench::{Measurement, measure_cases};
 pub use case::{Case, DTypeClass, Fill, Operand};
 pub use compare::compare;
 pub use run::Results;
-pub use suite::{Report, Suite, same_bits};
+pub use suite::{Report, Suite, Verification, same_bits};

@@ -1,7 +1,8 @@
 //! Runs many cases on one backend.
 
-use crate::Case;
 use crate::run::Results;
+use crate::{Case, cases};
+use serde::Serialize;
 use stratus_engine::{Backend, Choices, EngineError, Precision};
 
 /// The variants of a case, each with a name for messages.
@@ -131,4 +132,34 @@ pub fn same_bits(first: &Results, second: &Results) -> Result<(), String> {
         Some(position) => format!("element {position} of the results is not bitwise equal in the second run"),
         None => "the second run has a different number of results".to_owned(),
     })
+}
+
+/// The comparison of a backend's kernels with the reference, in every precision in which it can train.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Verification {
+    /// Library and device.
+    pub library: String,
+    /// The number of compared cases; a case counts once per precision.
+    pub compared: usize,
+    /// The differences, one line each.
+    pub failures: Vec<String>,
+}
+
+impl Verification {
+    /// Runs all cases, or those whose name contains `filter`.
+    #[must_use]
+    pub fn new(backend: &dyn Backend, filter: Option<&str>) -> Self {
+        let mut all = Report::default();
+        for precision in training_precisions(backend) {
+            let mut cases = cases::for_precision(precision);
+            cases.retain(|case| filter.is_none_or(|filter| case.name.contains(filter)));
+            all.extend(Suite::new(backend).run(precision, &cases));
+        }
+        Self { library: backend.describe(), compared: all.compared, failures: all.failures }
+    }
+}
+
+/// The precisions in which a backend can train.
+pub(crate) fn training_precisions(backend: &dyn Backend) -> impl Iterator<Item = Precision> {
+    backend.precisions().into_iter().filter(|precision| *precision != Precision::F64)
 }

@@ -19,6 +19,7 @@ pub mod exchange;
 pub mod fusions;
 pub mod layout;
 pub mod memory;
+pub mod memory_map;
 pub mod ops;
 pub mod passes;
 pub mod phases;

@@ -26,6 +26,7 @@ mod error;
 pub mod evaluate;
 mod file;
 pub mod forecast;
+pub mod held_out;
 pub mod measured;
 pub mod memory;
 pub mod model;

@@ -90,9 +90,10 @@ impl LaunchBundle {
             .library_variables
             .iter()
             .map(|(variable, path)| (*variable, format!("{folder}/{path}")));
-        let mpi = self.mpi.iter().map(|mpi| {
-            (mpi.variable, format!("{root}/{}/{}", mpi.file_set.remote_folder(), mpi.library))
-        });
+        let mpi = self
+            .mpi
+            .iter()
+            .map(|mpi| (mpi.variable, format!("{root}/{}/{}", mpi.file_set.remote_folder(), mpi.library)));
         for (variable, path) in libraries.chain(mpi) {
             environment.entry(variable.to_owned()).or_insert(path);
         }

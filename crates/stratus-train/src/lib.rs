@@ -26,6 +26,7 @@ mod layer_file;
 pub mod libraries;
 pub mod network;
 mod observe;
+pub mod plan_summary;
 pub mod resolve;
 pub mod run;
 mod run_limits;

@@ -2,9 +2,10 @@
 
 use super::svg::{Anchor, LogAxis, Svg, short};
 use crate::accounting::Accounting;
-use crate::report::{BlockKind, MemoryMap, RooflineData, RooflinePoint, RunReport};
+use crate::report::{RooflineData, RooflinePoint, RunReport};
 use crate::text::fit;
 use stratus_base::text::bytes;
+use stratus_engine::memory_map::{BlockKind, MemoryMap};
 
 pub(super) const WIDTH: f64 = 960.0;
 

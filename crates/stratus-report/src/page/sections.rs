@@ -7,8 +7,9 @@ use stratus_run::timeline::Phase;
 use super::charts;
 use super::html::{Cell, Html};
 use crate::collect::flatten;
-use crate::report::{Comparison, MemoryMap, Problem, Repetitions, RooflineData, RunReport, score_name};
+use crate::report::{Comparison, Problem, Repetitions, RooflineData, RunReport, score_name};
 use stratus_base::text::{bytes, duration};
+use stratus_engine::memory_map::MemoryMap;
 
 /// Maximum number of values of the arena that the page lists.
 const MAX_LISTED_VALUES: usize = 12;

@@ -8,7 +8,6 @@ mod compare;
 mod cost;
 mod curves;
 mod diff;
-mod memory;
 mod published;
 mod run;
 mod statistics;
@@ -19,7 +18,6 @@ pub(crate) use compare::{apply_batch_scaling, differing_keys, is_ignored_key, se
 pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint};
 pub use curves::{Curve, Curves, LayerCurve};
 pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
-pub use memory::{BlockKind, MemoryBlock, MemoryMap};
 pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;
 pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure, PublishedTable};
 pub use run::{Epoch, Problem, RunReport, score_name};

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use stratus_engine::memory_map::MemoryMap;
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::machine::Machine;
@@ -10,7 +11,6 @@ use stratus_run::summary::Status;
 
 use super::cost::{self, Peaks, RooflineData};
 use super::curves::Curves;
-use super::memory::MemoryMap;
 use super::usage::UsageCurves;
 use crate::Result;
 use crate::accounting::{Accounting, AccountingOptions};

@@ -3,6 +3,8 @@
 
 pub mod calibrate;
 pub mod data_rate;
+pub mod exchange;
+pub mod forecast;
 pub mod peaks;
 pub mod probe;
 pub mod threads;

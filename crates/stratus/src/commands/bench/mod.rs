@@ -9,17 +9,15 @@ use crate::errors::{Failure, Result};
 use crate::globals::Globals;
 use crate::output::{Output, key_value_list, table};
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use std::path::PathBuf;
 use stratus_base::text::bytes;
-use stratus_conformance::{Case, Suite, cases};
-use stratus_engine::{Backend, Choices, Precision};
+use stratus_conformance::{Verification, measure_cases};
 use stratus_experiment::Experiment;
 use stratus_train::bench::data_rate::{DataRate, measure_epochs, measure_rounds};
 use stratus_train::bench::threads::measure as measure_threads;
 use stratus_train::bench::trace::StepTrace;
 use stratus_train::bench::{Bench, Floor};
-use stratus_train::device;
+use stratus_train::device::{self, OpenDevice};
 
 /// Arguments of `stratus bench`.
 #[derive(Args, Debug)]
@@ -307,86 +305,39 @@ fn render_floor(floor: &Floor) -> String {
     )
 }
 
-/// The result of comparing cases with the reference.
-#[derive(Serialize)]
-struct VerifyReport {
-    /// Library and device.
-    library: String,
-    /// The number of compared cases; a case counts once per precision.
-    compared: usize,
-    /// The differences, one line each.
-    failures: Vec<String>,
-}
-
-/// The precisions in which a backend can train.
-fn precisions(backend: &dyn Backend) -> Vec<Precision> {
-    backend.precisions().into_iter().filter(|&precision| precision != Precision::F64).collect()
-}
-
-fn verify(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
+fn open_device(globals: &Globals, output: &Output) -> Result<OpenDevice> {
     let settings = Experiment::default().with_overrides(&globals.set)?.train;
     let device = device::open(&settings)?;
     device.warnings.iter().for_each(|warning| output.warning(warning));
-    let backend = device.backend.as_ref();
-    let mut verified = VerifyReport { library: backend.describe(), compared: 0, failures: Vec::new() };
-    for precision in precisions(backend) {
-        let matches_filter = |case: &Case| filter.is_none_or(|filter| case.name.contains(filter));
-        let cases: Vec<Case> = cases::for_precision(precision).into_iter().filter(matches_filter).collect();
-        let report = Suite::new(backend).run(precision, &cases);
-        verified.compared += report.compared;
-        verified.failures.extend(report.failures);
-    }
-    if verified.compared == 0 {
-        return Err(Failure::usage(format!("no case matches `{}`", filter.unwrap_or_default())));
+    Ok(device)
+}
+
+fn no_case(filter: Option<&str>) -> Failure {
+    Failure::usage(format!("no case matches `{}`", filter.unwrap_or_default()))
+}
+
+fn verify(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
+    let device = open_device(globals, output)?;
+    let verified = Verification::new(device.backend.as_ref(), filter);
+    let Verification { library, compared, failures } = &verified;
+    if *compared == 0 {
+        return Err(no_case(filter));
     }
     output.print_wrapped(&verified, || {
-        let VerifyReport { library, compared, failures } = &verified;
-        let failures: String = failures.iter().map(|failure| format!("{failure}\n")).collect();
-        format!("{failures}{library}: {compared} cases compared, {} differ", verified.failures.len())
+        let lines: String = failures.iter().map(|failure| format!("{failure}\n")).collect();
+        format!("{lines}{library}: {compared} cases compared, {} differ", failures.len())
     })?;
-    match verified.failures.len() {
+    match failures.len() {
         0 => Ok(()),
         count => Err(Failure::failed(format!("{count} cases differ from the reference"))),
     }
 }
 
-/// The timing of a case.
-#[derive(Serialize)]
-struct OpTiming {
-    case: String,
-    kernel: &'static str,
-    implementation: String,
-    precision: Precision,
-    seconds: f64,
-    gflops: f64,
-    gb_per_second: f64,
-}
-
 fn ops(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
-    const RUNS: usize = 10;
-    let settings = Experiment::default().with_overrides(&globals.set)?.train;
-    let device = device::open(&settings)?;
-    device.warnings.iter().for_each(|warning| output.warning(warning));
-    let mut measured = Vec::new();
-    for precision in precisions(device.backend.as_ref()) {
-        for case in cases::benchmarks(precision) {
-            if filter.is_some_and(|filter| !case.name.contains(filter)) {
-                continue;
-            }
-            let result = case.bench(device.backend.as_ref(), precision, Choices::default(), true, RUNS)?;
-            measured.push(OpTiming {
-                gflops: result.gigaflops(),
-                gb_per_second: result.gigabytes(),
-                case: result.case,
-                kernel: result.kernel,
-                implementation: result.implementation,
-                precision,
-                seconds: result.seconds,
-            });
-        }
-    }
+    let device = open_device(globals, output)?;
+    let measured = measure_cases(device.backend.as_ref(), filter)?;
     if measured.is_empty() {
-        return Err(Failure::usage(format!("no case matches `{}`", filter.unwrap_or_default())));
+        return Err(no_case(filter));
     }
     output.print_wrapped(&measured, || {
         let heading =
@@ -398,8 +349,8 @@ fn ops(filter: Option<&str>, globals: &Globals, output: &Output) -> Result {
                 m.kernel.to_owned(),
                 m.precision.to_string(),
                 format!("{:.3}", m.seconds * 1e3),
-                format!("{:.1}", m.gflops),
-                format!("{:.1}", m.gb_per_second),
+                format!("{:.1}", m.gigaflops()),
+                format!("{:.1}", m.gigabytes()),
                 m.implementation.clone(),
             ]
         }));

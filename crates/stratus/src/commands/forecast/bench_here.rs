@@ -1,69 +1,12 @@
-//! `stratus bench forecast --here`: compares forecasts with measured steps on this machine. The forecasts are
-//! made from kernels timed separately, or from a calibration.
+//! `stratus bench forecast --here`: compares forecasts with measured steps on this machine.
 
 use crate::commands::target::RunOrExperiment;
 use crate::errors::Result;
 use crate::globals::Globals;
 use crate::output::{Output, table};
-use serde::Serialize;
 use std::path::Path;
-use std::time::Instant;
-use stratus_engine::StartupMonitor;
-use stratus_experiment::Experiment;
 use stratus_forecast::calibration::Calibration;
-use stratus_forecast::forecast::{forecast, probed_interval};
-use stratus_forecast::model::Framework;
-use stratus_forecast::profile::Interval;
-use stratus_train::bench::Bench;
-use stratus_train::bench::probe::{ProbeReport, probe};
-use stratus_train::forecast::Planner;
-use stratus_train::input::open_datasets;
-
-/// Seconds of measured steps per case.
-const MEASURE_S: f64 = 2.0;
-const MIN_STEPS: usize = 3;
-
-/// The time of whole steps.
-#[derive(Serialize)]
-struct StepTiming {
-    measured_s: f64,
-    /// The number of measured steps.
-    steps: usize,
-    /// Half the interquartile range, in percent of the median.
-    measured_spread_percent: f64,
-    #[serde(skip)]
-    precision: String,
-}
-
-/// A network with a batch size and a precision.
-#[derive(Serialize)]
-struct ForecastCase {
-    network: String,
-    batch: usize,
-    precision: String,
-    forecast_s: f64,
-    #[serde(skip)]
-    interval: Interval,
-    #[serde(flatten)]
-    measured: StepTiming,
-    /// The error of the forecast, in percent of the measured step.
-    error_percent: f64,
-    /// True if the measured step is in the forecast's interval.
-    covered: bool,
-    planning_s: f64,
-    probing_s: f64,
-}
-
-/// The evaluation of all cases.
-#[derive(Serialize)]
-struct HereEvaluation {
-    library: String,
-    cells: Vec<ForecastCase>,
-    mean_percent: f64,
-    worst_percent: f64,
-    /// The percentage of cases within their interval.
-    covered_percent: f64,
-}
+use stratus_train::bench::forecast::{ForecastCase, StepEvaluation, with_synthetic_data};
 
 /// The cases to compare.
 pub struct HereOptions<'a> {
@@ -102,138 +45,21 @@ pub fn run(options: &HereOptions<'_>, globals: &Globals, output: &Output) -> Res
             all.extend(batches.into_iter().map(|batch| with_synthetic_data(&experiment, batch)));
         }
     }
-    let (mut cells, mut library) = (Vec::<ForecastCase>::new(), String::new());
-    for round in 0..options.rounds {
-        for (at, experiment) in all.iter().enumerate() {
-            if round == 0 {
-                let (cell, found) = forecast_and_measure(experiment, calibrated.as_ref(), output)?;
-                cells.push(cell);
-                library = found;
-            } else {
-                let repeat = StepTiming::of(experiment, output)?;
-                cells[at].keep_faster(repeat);
-            }
-            let ForecastCase { network, precision, batch, forecast_s, measured, error_percent, .. } =
-                &cells[at];
-            output.message(&format!(
-                "{network} {precision} batch {batch}: {:.1} ms forecast, {:.1} ms measured, \
-                 {error_percent:+.1} %",
-                forecast_s * 1e3,
-                measured.measured_s * 1e3
-            ));
-        }
-    }
-    let covered = cells.iter().filter(|cell| cell.covered).count();
-    let errors = cells.iter().map(|cell| cell.error_percent.abs());
-    let evaluated = HereEvaluation {
-        library,
-        mean_percent: errors.clone().sum::<f64>() / cells.len().max(1) as f64,
-        worst_percent: errors.fold(0.0, f64::max),
-        covered_percent: 100.0 * covered as f64 / cells.len().max(1) as f64,
-        cells,
+    let mut show = |cell: &ForecastCase| {
+        let ForecastCase { network, precision, batch, forecast_s, measured, error_percent, .. } = cell;
+        output.message(&format!(
+            "{network} {precision} batch {batch}: {:.1} ms forecast, {:.1} ms measured, \
+             {error_percent:+.1} %",
+            forecast_s * 1e3,
+            measured.measured_s * 1e3
+        ));
     };
+    let mut warn = |text: &str| output.warning(text);
+    let evaluated = StepEvaluation::new(&all, calibrated.as_ref(), options.rounds, &mut show, &mut warn)?;
     output.print_wrapped(&evaluated, || render(&evaluated))
 }
 
-/// A forecast of a step.
-struct StepForecast {
-    library: String,
-    step: Interval,
-    planning_s: f64,
-    probing_s: f64,
-}
-
-/// Forecasts a step from kernels timed separately.
-fn forecast_by_probe(experiment: &Experiment, output: &Output) -> Result<StepForecast> {
-    let mut warn = |text: &str| output.warning(text);
-    let ProbeReport { step_s, spread, library, planning_s, probing_s, .. } =
-        probe(experiment, &open_datasets(experiment)?, &StartupMonitor::default(), &mut warn)?;
-    Ok(StepForecast { library, step: probed_interval(step_s, spread), planning_s, probing_s })
-}
-
-/// Forecasts a step from a calibration, which may be of another machine.
-fn forecast_by_calibration(experiment: &Experiment, calibration: &Calibration) -> Result<StepForecast> {
-    let started = Instant::now();
-    let mut planner = Planner::new(experiment.clone(), Framework::Stratus, None, None)?;
-    let machine = calibration.machine();
-    let format = planner.format(&machine)?;
-    let plan = planner.plan(&machine.processor, format, experiment.train.batch_size)?;
-    let row = forecast(&machine, format, &plan, &planner.length(), &calibration.profiles)?;
-    let step = Interval { seconds: row.step_s, low: row.low_s, high: row.high_s };
-    let library = format!("{}, {}", machine.name, calibration.machine.library);
-    Ok(StepForecast { library, step, planning_s: started.elapsed().as_secs_f64(), probing_s: 0.0 })
-}
-
-/// The experiment with synthetic images; their content does not affect the time of a step.
-fn with_synthetic_data(experiment: &Experiment, batch: usize) -> Experiment {
-    let mut experiment = experiment.clone();
-    experiment.train.batch_size = batch;
-    experiment.data.name = "synthetic".to_owned();
-    experiment.data.path = None;
-    experiment.synthetic.images = 2 * batch;
-    experiment.synthetic.validation_images = batch;
-    experiment
-}
-
-impl StepTiming {
-    fn of(experiment: &Experiment, output: &Output) -> Result<Self> {
-        let mut bench = Bench::new(experiment, &mut |text| output.warning(text))?;
-        let mut measured = bench.time_steps_for(MEASURE_S, MIN_STEPS)?;
-        measured.sort_by(f64::total_cmp);
-        let quantile = |part: f64| measured[(part * (measured.len() - 1) as f64).round() as usize];
-        let (measured_s, steps) = (quantile(0.5), measured.len());
-        let measured_spread_percent = 50.0 * (quantile(0.75) - quantile(0.25)) / measured_s;
-        Ok(Self { measured_s, steps, measured_spread_percent, precision: bench.precision().to_string() })
-    }
-}
-
-impl ForecastCase {
-    fn new(experiment: &Experiment, forecast: &StepForecast, measured: StepTiming) -> Self {
-        let step = forecast.step;
-        let mut cell = Self {
-            network: experiment.model.name.clone(),
-            batch: experiment.train.batch_size,
-            precision: measured.precision.clone(),
-            forecast_s: step.seconds,
-            interval: step,
-            error_percent: 0.0,
-            covered: false,
-            planning_s: forecast.planning_s,
-            probing_s: forecast.probing_s,
-            measured,
-        };
-        cell.update_error();
-        cell
-    }
-
-    fn update_error(&mut self) {
-        let measured_s = self.measured.measured_s;
-        self.error_percent = 100.0 * (self.forecast_s / measured_s - 1.0);
-        self.covered = self.interval.contains(measured_s);
-    }
-
-    fn keep_faster(&mut self, repeat: StepTiming) {
-        if repeat.measured_s < self.measured.measured_s {
-            self.measured = repeat;
-            self.update_error();
-        }
-    }
-}
-
-fn forecast_and_measure(
-    experiment: &Experiment,
-    calibration: Option<&Calibration>,
-    output: &Output,
-) -> Result<(ForecastCase, String)> {
-    let forecast = match calibration {
-        Some(calibration) => forecast_by_calibration(experiment, calibration)?,
-        None => forecast_by_probe(experiment, output)?,
-    };
-    let cell = ForecastCase::new(experiment, &forecast, StepTiming::of(experiment, output)?);
-    Ok((cell, forecast.library))
-}
-
-fn render(evaluated: &HereEvaluation) -> String {
+fn render(evaluated: &StepEvaluation) -> String {
     let heading = [
         "network",
         "precision",
@@ -259,7 +85,7 @@ fn render(evaluated: &HereEvaluation) -> String {
         ]
     });
     let heading = heading.map(str::to_owned).to_vec();
-    let HereEvaluation { library, mean_percent, worst_percent, covered_percent, .. } = evaluated;
+    let StepEvaluation { library, mean_percent, worst_percent, covered_percent, .. } = evaluated;
     format!(
         "{}{library}: mean error {mean_percent:.1} %, worst {worst_percent:.1} %; \
          {covered_percent:.0} % within the interval\n",

@@ -21,6 +21,7 @@ use stratus_graph::Graph;
 use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs, check_batch_norm_samples};
 use stratus_train::input::{HostMemory, open_datasets};
 use stratus_train::network::{Network, check_layer_file};
+use stratus_train::plan_summary::{PipelineStages, PlanSummary};
 use stratus_train::resolve::Rank;
 use stratus_train::sizing::{LargestBatch, LargestBatchSearch};
 use stratus_train::{Observer, ResolvedProcess, device, run};
@@ -140,8 +141,8 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     if arguments.dump.is_none() && experiment.train.stages > 1 {
         let stages = compile::fit_stages(&resolved, &graph, &device, &selection, &mut warn)?;
         drop(progress);
-        let stages = stages::Stages::new(&resolved, &stages);
-        return output.print_wrapped(&stages, || stages.to_string());
+        let stages = PipelineStages::new(&resolved, &stages);
+        return output.print_wrapped(&stages, || stages::render(&stages));
     }
     let FittedRun { resolved, programs, planned } =
         compile::fit(&resolved, &graph, &device, &selection, None, &mut warn)?;
@@ -153,9 +154,9 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let plans = &compiled.plans;
     let host_memory = HostMemory::for_run(&resolved, &datasets, &plans.train, &plans.evaluate)?;
     if arguments.dump.is_none() {
-        let summary = summary::Summary::of(&resolved, plans, &device, host_memory);
+        let summary = PlanSummary::new(&resolved, plans, &device, host_memory);
         return output.print_wrapped(&summary, || {
-            format!("{summary}{}", summary::next_steps(&forecast_arguments(arguments, globals)))
+            summary::render(&summary) + &summary::next_steps(&forecast_arguments(arguments, globals))
         });
     }
     output.print_verbatim(&Report::Plans { plans, host_memory }, || {

@@ -1,102 +1,30 @@
-//! The pipeline stages of a network, and the cost of each.
+//! The pipeline stages of a network as text.
 
 use crate::output::table;
-use serde::Serialize;
-use std::fmt;
 use stratus_base::text::bytes;
-use stratus_engine::{Kernel, Phase, Plan, Step};
-use stratus_train::ResolvedProcess;
-use stratus_train::compile::FittedRun;
+use stratus_train::plan_summary::PipelineStages;
 
-/// The stages of a pipeline.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Stages {
-    network: String,
-    parts: usize,
-    /// The fraction of its time that a stage waits: (S - 1) / (V + S - 1), with V parts and S equally long
-    /// stages.
-    bubble: f64,
-    stages: Vec<Stage>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Stage {
-    /// The first and the last layer.
-    layers: [String; 2],
-    /// The fraction of the floating-point operations of a training step.
-    flops_share: f64,
-    /// Bytes of parameters and optimiser state.
-    persistent_bytes: usize,
-    /// Bytes of the arena.
-    arena_bytes: usize,
-    /// The number of parts whose activations the stage keeps at the same time.
-    #[serde(rename = "parts_at_once")]
-    parts_in_flight: usize,
-    /// Bytes received per part, in the forward and backward pass.
-    received_bytes: usize,
-}
-
-impl Stages {
-    pub fn new(resolved: &ResolvedProcess, stages: &[FittedRun]) -> Self {
-        let flops = |plan: &Plan| -> u64 {
-            (0..plan.program.steps.len()).map(|step| plan.program.step_flops(step)).sum()
-        };
-        let all: u64 = stages.iter().map(|run| flops(run.planned.plans()[0])).sum();
-        let stage = |run: &FittedRun| {
-            let [plan, _] = run.planned.plans();
-            let program = &plan.program;
-            // Layers are named by steps that write feature maps; running statistics do not count.
-            let writes_feature_map = |step: &&Step| {
-                let mut outputs = step.outputs.iter().map(|id| program.value(*id));
-                step.phase == Phase::Forward && outputs.any(|value| value.per_sample)
-            };
-            let mut forward = program.steps.iter().filter(writes_feature_map);
-            let name = |step: Option<&Step>| step.map(|step| program.layer_name(step)).unwrap_or_default();
-            let received = program
-                .steps
-                .iter()
-                .filter(|step| matches!(step.kernel, Kernel::StageTransfer(transfer) if !transfer.sends));
-            Stage {
-                layers: [name(forward.clone().next()), name(forward.next_back())],
-                flops_share: flops(plan) as f64 / all.max(1) as f64,
-                persistent_bytes: plan.persistent_bytes,
-                arena_bytes: run.planned.arena_bytes(),
-                parts_in_flight: program.live_copies().into_iter().max().unwrap_or(1),
-                received_bytes: received
-                    .flat_map(|step| &step.outputs)
-                    .map(|id| plan.placements[id.0].bytes)
-                    .sum(),
-            }
-        };
-        let (count, parts) = (stages.len() as f64, resolved.parts() as f64);
-        Self {
-            network: resolved.settings().model.name.clone(),
-            parts: resolved.parts(),
-            bubble: (count - 1.0) / (parts + count - 1.0),
-            stages: stages.iter().map(stage).collect(),
-        }
+/// Renders one row per stage, and the pipeline's bubble.
+pub(super) fn render(pipeline: &PipelineStages) -> String {
+    let PipelineStages { network, parts, bubble, stages } = pipeline;
+    let head = ["stage", "layers", "FLOP share", "parameters", "parts in flight", "received", "memory"];
+    let mut rows: Vec<[String; 7]> = vec![head.map(str::to_owned)];
+    for (number, stage) in stages.iter().enumerate() {
+        let [first, last] = &stage.layers;
+        rows.push([
+            number.to_string(),
+            format!("{first} to {last}"),
+            format!("{:.1} %", 100.0 * stage.flops_share),
+            bytes(stage.persistent_bytes as u64),
+            stage.parts_in_flight.to_string(),
+            bytes(stage.received_bytes as u64),
+            bytes(stage.arena_bytes as u64),
+        ]);
     }
-}
-
-impl fmt::Display for Stages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = ["stage", "layers", "FLOP share", "parameters", "parts in flight", "received", "memory"];
-        let mut rows: Vec<[String; 7]> = vec![head.map(str::to_owned)];
-        for (number, stage) in self.stages.iter().enumerate() {
-            let [first, last] = &stage.layers;
-            rows.push([
-                number.to_string(),
-                format!("{first} to {last}"),
-                format!("{:.1} %", 100.0 * stage.flops_share),
-                bytes(stage.persistent_bytes as u64),
-                stage.parts_in_flight.to_string(),
-                bytes(stage.received_bytes as u64),
-                bytes(stage.arena_bytes as u64),
-            ]);
-        }
-        let Self { network, parts, bubble, .. } = self;
-        writeln!(f, "{network} in {} stages, batches in {parts} parts\n", self.stages.len())?;
-        write!(f, "{}", table(&rows))?;
-        writeln!(f, "\npipeline bubble: {:.1} % for equal stages", 100.0 * bubble)
-    }
+    format!(
+        "{network} in {} stages, batches in {parts} parts\n\n{}\npipeline bubble: {:.1} % for equal stages\n",
+        stages.len(),
+        table(&rows),
+        100.0 * bubble
+    )
 }

@@ -1,120 +1,41 @@
-//! The share of one of several workers: its parts of a batch, and its exchange of gradients.
+//! The share of one of several workers as text.
 
 use crate::output::table;
-use serde::Serialize;
 use stratus_base::text::bytes;
-use stratus_engine::{Kernel, Plan};
-use stratus_train::ResolvedProcess;
-use stratus_train::compile::Plans;
+use stratus_train::plan_summary::{GradientBucket, WorkerShare};
 
-/// The share of one worker.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct WorkerShare {
-    pub workers: usize,
-    /// Parts of a batch.
-    pub parts: usize,
-    /// Parts per worker.
-    pub parts_of_each: usize,
-    /// Images per part.
-    pub images_of_part: usize,
-    /// The gradient buckets, in order of completion.
-    pub buckets: Vec<Bucket>,
-    /// Bytes of all buckets.
-    pub exchanged_bytes: u64,
-    /// Bytes that a worker sends in a step.
-    pub sent_bytes: u64,
-    /// Bytes of send and receive buffers, besides the arena.
-    pub exchange_memory_bytes: u64,
+/// The rows of the summary.
+pub(super) fn summary_rows(shared: &WorkerShare) -> [(String, String); 2] {
+    let WorkerShare { workers, parts, parts_of_each, images_of_part, .. } = shared;
+    [
+        (
+            "workers".to_owned(),
+            format!("{workers}, each with {parts_of_each} of {parts} parts of {images_of_part} images"),
+        ),
+        (
+            "exchange".to_owned(),
+            format!(
+                "{} in {} buckets; a worker sends {} per step",
+                bytes(shared.exchanged_bytes),
+                shared.buckets.len(),
+                bytes(shared.sent_bytes)
+            ),
+        ),
+    ]
 }
 
-/// Gradients that are exchanged together.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Bucket {
-    pub bytes: u64,
-    pub tensors: usize,
-    /// The step, from 0, after which the bucket is complete and sent.
-    #[serde(rename = "behind")]
-    pub after_step: usize,
-    /// The layer of that step.
-    pub layer: String,
-}
-
-impl WorkerShare {
-    /// The share of a worker; `None` for a single process.
-    pub fn of(resolved: &ResolvedProcess, plans: &Plans) -> Option<Self> {
-        let (share, workers) = (resolved.batch_slice(), resolved.rank().world_size);
-        if workers < 2 {
-            return None;
-        }
-        let buckets = buckets(&plans.train);
-        let exchanged_bytes: u64 = buckets.iter().map(|bucket| bucket.bytes).sum();
-        Some(Self {
-            workers,
-            parts: share.parts,
-            parts_of_each: share.count,
-            images_of_part: resolved.settings().train.batch_size / share.parts,
-            buckets,
-            exchanged_bytes,
-            // Reduce-scatter sends a half, a quarter, …; all-gather sends the same amount again.
-            sent_bytes: 2 * (exchanged_bytes - exchanged_bytes / workers as u64),
-            exchange_memory_bytes: plans.exchange_bytes(),
-        })
-    }
-
-    /// The rows of the summary.
-    pub fn summary_rows(&self) -> [(String, String); 2] {
-        let Self { workers, parts, parts_of_each, images_of_part, .. } = self;
+/// Renders one row per bucket.
+pub(super) fn bucket_table(shared: &WorkerShare) -> String {
+    let row = |(number, bucket): (usize, &GradientBucket)| {
         [
-            (
-                "workers".to_owned(),
-                format!("{workers}, each with {parts_of_each} of {parts} parts of {images_of_part} images"),
+            format!(
+                "  {number}, {} tensors, after step {} ({})",
+                bucket.tensors, bucket.after_step, bucket.layer
             ),
-            (
-                "exchange".to_owned(),
-                format!(
-                    "{} in {} buckets; a worker sends {} per step",
-                    bytes(self.exchanged_bytes),
-                    self.buckets.len(),
-                    bytes(self.sent_bytes)
-                ),
-            ),
+            bytes(bucket.bytes),
         ]
-    }
-
-    /// Renders one row per bucket.
-    pub fn bucket_table(&self) -> String {
-        let row = |(number, bucket): (usize, &Bucket)| {
-            [
-                format!(
-                    "  {number}, {} tensors, after step {} ({})",
-                    bucket.tensors, bucket.after_step, bucket.layer
-                ),
-                bytes(bucket.bytes),
-            ]
-        };
-        let mut rows = vec![["gradient buckets, sent when complete".to_owned(), String::new()]];
-        rows.extend(self.buckets.iter().enumerate().map(row));
-        table(&rows)
-    }
-}
-
-fn buckets(plan: &Plan) -> Vec<Bucket> {
-    let program = &plan.program;
-    let starts = program.steps.iter().enumerate().filter_map(|(position, step)| match step.kernel {
-        Kernel::AllReduceBucket(kernel) if !kernel.waits => Some((position, step)),
-        _ => None,
-    });
-    starts
-        .map(|(position, step)| {
-            // Several buckets may start after one step.
-            let exchanges = |step: &stratus_engine::Step| matches!(step.kernel, Kernel::AllReduceBucket(_));
-            let after_step = program.steps[..position].iter().rposition(|step| !exchanges(step)).unwrap_or(0);
-            Bucket {
-                bytes: step.inputs.iter().map(|id| plan.placements[id.0].bytes as u64).sum(),
-                tensors: step.inputs.len(),
-                after_step,
-                layer: program.layer_name(&program.steps[after_step]),
-            }
-        })
-        .collect()
+    };
+    let mut rows = vec![["gradient buckets, sent when complete".to_owned(), String::new()]];
+    rows.extend(shared.buckets.iter().enumerate().map(row));
+    table(&rows)
 }

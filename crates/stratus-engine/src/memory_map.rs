@@ -1,10 +1,10 @@
 //! Memory over a training iteration: the live values at each step, from the plan.
 
+use crate::plan::{Location, Owner};
+use crate::{Phase, Plan, Role};
 use serde::Serialize;
-use stratus_engine::plan::{Location, Owner};
-use stratus_engine::{Phase, Plan, Role};
 
-/// Maximum number of blocks in a report; smaller ones are summed.
+/// The maximum number of named blocks; smaller ones are summed.
 const MAX_BLOCKS: usize = 1500;
 
 /// The memory of a training iteration.
