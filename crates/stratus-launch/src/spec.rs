@@ -30,8 +30,8 @@ impl LaunchSpec {
         Self { name, cells: vec![experiment], repetitions, sweep: None }
     }
 
-    /// A launch of a built-in sweep or a sweep file, with `overrides` of its keys. Returns `None` if `argument`
-    /// is not a sweep.
+    /// A launch of a built-in sweep or a sweep file, with `overrides` of its keys. Returns `None` if the
+    /// argument is not a sweep.
     ///
     /// # Errors
     /// If the sweep is invalid, or can only be trained on this machine.

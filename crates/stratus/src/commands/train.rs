@@ -102,7 +102,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let outcome =
         train(arguments, globals, output, (process_started, stop), group.unwrap_or_default(), &heartbeat);
     heartbeat.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
-    let all_workers_end = outcome.as_ref().map_or_else(|failure| failure.ends_all_workers(), |()| true);
+    let all_workers_end = outcome.as_ref().map_or_else(Failure::ends_all_workers, |()| true);
     if let Some(joined) = joined.filter(|_| all_workers_end) {
         joined.workers.leave().map_err(Failure::failed)?;
         if rank > 0 {
