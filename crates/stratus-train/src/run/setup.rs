@@ -139,7 +139,8 @@ impl RunSetup {
         }
         if start == RunStart::New {
             announce::run_lines(&resolved, &datasets, &graph).iter().for_each(|line| observer.info(line));
-            let warning = announce::image_warning(resolved.settings(), train, &graph.input_shape().0);
+            // The resolved experiment always has a shape; whether the user has set one decides here.
+            let warning = announce::image_warning(experiment, train, &graph.input_shape().0);
             warning.into_iter().for_each(|warning| observer.warn(&warning));
         }
         let mut warn = |text: &str| observer.warn(text);
