@@ -1,5 +1,6 @@
 //! Errors of training and evaluation, with hints.
 
+use crate::infer::FailureReason;
 use std::path::PathBuf;
 use stratus_data::{DataError, LoaderError};
 use stratus_engine::EngineError;
@@ -93,6 +94,12 @@ pub enum TrainError {
         /// The epoch, counted from 1.
         epoch: u64,
     },
+    /// An evaluation whose loss is NaN or infinite.
+    #[error("the loss is {loss}: the network's outputs are not finite, so they have no metrics")]
+    OutputsNotFinite {
+        /// The mean loss.
+        loss: f64,
+    },
     /// The communication of workers failed.
     #[error(transparent)]
     Exchange(#[from] stratus_exchange::ExchangeError),
@@ -171,6 +178,7 @@ impl TrainError {
             Self::Loader(LoaderError::Configuration { key: "resize", .. }) => {
                 Some("raise data.resize, or lower data.shape".to_owned())
             }
+            Self::OutputsNotFinite { .. } => Some(FailureReason::NotFinite.hint().to_owned()),
             Self::Diverged { .. } => {
                 Some("lower optimiser.learning_rate, or raise schedule.warmup_epochs".to_owned())
             }

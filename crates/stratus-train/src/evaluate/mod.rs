@@ -287,6 +287,7 @@ pub fn evaluate_run(
     let scores = evaluator.run(&mut session)?;
     evaluated.skipped = evaluator.skipped_images();
     evaluated.check_any_decoded()?;
+    let scores = scores.check_finite()?;
     let averaged = checkpoint.averaged.is_some();
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
     let views = resolved.views().len();
@@ -346,5 +347,6 @@ pub fn evaluate_weights(
     let scores = evaluator.run(&mut session)?;
     evaluated.skipped = evaluator.skipped_images();
     evaluated.check_any_decoded()?;
+    let scores = scores.check_finite()?;
     Ok(WeightsEvaluation { weights: weights.source().clone(), images: evaluated, scores })
 }

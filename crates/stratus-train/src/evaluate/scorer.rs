@@ -39,6 +39,15 @@ pub enum TaskMetrics {
 }
 
 impl Scores {
+    /// Checks that the loss is finite: else the network's outputs are not, and the metrics mean nothing.
+    ///
+    /// # Errors
+    /// If it is NaN or infinite.
+    pub fn check_finite(self) -> Result<Self, TrainError> {
+        let loss = self.loss;
+        if loss.is_finite() { Ok(self) } else { Err(TrainError::OutputsNotFinite { loss }) }
+    }
+
     /// The fraction of correct predictions, of images or of pixels.
     #[must_use]
     pub fn accuracy(&self) -> Option<f64> {

@@ -108,5 +108,5 @@ fn scores(
         scorer.add_image(&results.labels, &results.predicted, size, results.loss)?;
     }
     evaluated.check_any_decoded()?;
-    Ok((evaluated, scorer.scores(images.as_ref())?))
+    Ok((evaluated, scorer.scores(images.as_ref())?.check_finite()?))
 }

@@ -76,13 +76,22 @@ pub enum FailureReason {
     TooSmall,
     /// There is not enough memory for it.
     TooLarge,
+    /// The network's output for it is NaN or infinite.
+    NotFinite,
 }
 
 impl ImageFailure {
+    /// The failure of an image for which the network's output is not finite.
+    fn not_finite() -> Self {
+        let problem = "the network's output is not finite".to_owned();
+        Self { problem, reason: FailureReason::NotFinite }
+    }
+
     /// A message that names the image.
     #[must_use]
     pub fn message(&self, image: &str) -> String {
-        let colon = if self.reason == FailureReason::Unreadable { ":" } else { "" };
+        let is_clause = matches!(self.reason, FailureReason::Unreadable | FailureReason::NotFinite);
+        let colon = if is_clause { ":" } else { "" };
         format!("{image}{colon} {}", self.problem)
     }
 }
@@ -95,6 +104,10 @@ impl FailureReason {
             Self::Unreadable => "replace or remove the files that the warnings name",
             Self::TooSmall => "set a window that is not larger than the images",
             Self::TooLarge => "split the images, or use a machine with more memory",
+            Self::NotFinite => {
+                "the weights have diverged: use an earlier checkpoint with --checkpoint, or train with a lower \
+                 optimiser.learning_rate"
+            }
         }
     }
 }

@@ -153,12 +153,7 @@ impl Inference<'_> {
         self.network.run(&mut loader, &mut |index, result| {
             let (output, network_s) = match result {
                 Ok(result) => result,
-                Err(problem) => {
-                    return on_prediction(
-                        index,
-                        Err(ImageFailure { problem, reason: FailureReason::Unreadable }),
-                    );
-                }
+                Err(failure) => return on_prediction(index, Err(failure)),
             };
             let view = match views {
                 true => match network_view(input, Arc::new(open(vec![files[index].clone()], masks)?)) {
@@ -203,10 +198,9 @@ impl Inference<'_> {
         let mut loader = Loader::new(Arc::new(in_memory(images)?), config).map_err(TrainError::from)?;
         let input = &self.input;
         self.network.run(&mut loader, &mut |index, result| {
-            let unreadable = |problem| ImageFailure { problem, reason: FailureReason::Unreadable };
             let (output, network_s) = match result {
                 Ok(result) => result,
-                Err(problem) => return on_prediction(index, Err(unreadable(problem))),
+                Err(failure) => return on_prediction(index, Err(failure)),
             };
             let view = match originals
                 .get(index)
@@ -341,6 +335,7 @@ impl Inference<'_> {
                 network_s += started.elapsed().as_secs_f64();
                 session.read_f32(*program, outputs.logits, &mut self.logits)?;
                 for (&corner, logits) in part.iter().zip(self.logits.chunks_exact(classes * h * w)) {
+                    check_finite(logits).map_err(ImageError::Image)?;
                     sums.add(corner, logits);
                 }
                 loader.recycle(batch);
@@ -446,11 +441,12 @@ impl LoadedNetwork {
             for (&sample, problem) in batch.indices.iter().zip(problems) {
                 // The batch row of an image that could not be decoded has an output too; it is ignored.
                 let output = batch_outputs.next();
-                match (problem, output) {
-                    (None, Some(output)) => on_output(sample as usize, Ok((output, network_s)))?,
-                    (Some(problem), _) => on_output(sample as usize, Err(problem))?,
-                    (None, None) => {}
-                }
+                let result = match (problem, output) {
+                    (None, Some(output)) => output.map(|output| (output, network_s)),
+                    (Some(problem), _) => Err(ImageFailure { problem, reason: FailureReason::Unreadable }),
+                    (None, None) => continue,
+                };
+                on_output(sample as usize, result)?;
             }
             loader.recycle(batch);
         }
@@ -458,8 +454,8 @@ impl LoadedNetwork {
     }
 }
 
-/// The output for an image and the seconds of the network, or the reason why it could not be decoded.
-type SampleOutput = Result<(Output, f64), String>;
+/// The output for an image and the seconds of the network, or the reason why there is none.
+type SampleOutput = Result<(Output, f64), ImageFailure>;
 
 /// Reads the outputs of an evaluation program.
 struct OutputReader {
@@ -492,16 +488,26 @@ impl OutputReader {
         session: &Session,
         program: usize,
         samples: usize,
-    ) -> Result<Vec<Output>, EngineError> {
+    ) -> Result<Vec<Result<Output, ImageFailure>>, EngineError> {
+        session.read_f32(program, self.logits, &mut self.memory)?;
         let Some((value, size)) = self.masks else {
-            session.read_f32(program, self.logits, &mut self.memory)?;
-            return Ok(self.memory.chunks_exact(self.classes).take(samples).map(ranked).collect());
+            let logits = self.memory.chunks_exact(self.classes).take(samples);
+            return Ok(logits.map(|logits| check_finite(logits).map(|()| ranked(logits))).collect());
         };
         let mut all = Vec::new();
         session.read_labels(program, value, &mut all)?;
         let masks = all.chunks_exact(size[0] * size[1]).take(samples);
-        Ok(masks.map(|mask| Output::Mask(mask.to_vec(), size)).collect())
+        let logits = self.memory.chunks_exact(self.memory.len() / (all.len() / (size[0] * size[1])).max(1));
+        let read = |(mask, logits): (&[i32], &[f32])| {
+            check_finite(logits).map(|()| Output::Mask(mask.to_vec(), size))
+        };
+        Ok(masks.zip(logits).map(read).collect())
     }
+}
+
+/// Checks that the network's output for an image has neither NaN nor infinities.
+fn check_finite(logits: &[f32]) -> Result<(), ImageFailure> {
+    if logits.iter().all(|logit| logit.is_finite()) { Ok(()) } else { Err(ImageFailure::not_finite()) }
 }
 
 /// Ranks the classes by probability; equal ones by index.

@@ -1,10 +1,12 @@
 //! Monitors the heartbeats and sockets of workers.
 
 use super::{EXITED_PREFIX, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL, SOCKET_FILE, WorkersError, age};
-use std::io::Read;
+use mio::net::{UnixListener, UnixStream};
+use mio::{Events, Interest, Poll, Token};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,25 +36,97 @@ impl WorkerExits {
     }
 }
 
-/// Records the exits of workers, which connect to a socket.
-fn watch_sockets(listener: UnixListener, exits: &Arc<Mutex<WorkerExits>>) {
-    let exits = Arc::clone(exits);
-    std::thread::spawn(move || {
-        for mut socket in listener.incoming().flatten() {
-            let exits = Arc::clone(&exits);
-            std::thread::spawn(move || {
-                lock(&exits).connected += 1;
-                let mut rank = String::new();
-                // The system closes the socket when the worker exits for any reason.
-                let _ = socket.read_to_string(&mut rank);
-                let mut exits = lock(&exits);
-                match rank.trim().parse() {
-                    Ok(rank) => exits.exited.push(rank),
-                    Err(_) => exits.connected -= 1,
+/// The token of the listening socket; those of connections follow.
+const LISTENER: Token = Token(0);
+/// The maximum number of events to take at a time; more are taken by the next call, in order.
+const MAX_EVENTS: usize = 256;
+
+/// Records the exits of workers, which connect to a socket and send their rank. The system closes the socket
+/// when a worker exits for any reason.
+///
+/// One thread takes the events, in the order in which the system reports them: when a worker is killed, its
+/// launcher kills the others at once, and only the order tells which was the first.
+struct SocketWatch {
+    poll: Poll,
+    listener: UnixListener,
+    connections: BTreeMap<Token, Connection>,
+    next_token: usize,
+    exits: Arc<Mutex<WorkerExits>>,
+}
+
+struct Connection {
+    socket: UnixStream,
+    /// The rank as text, as far as it was read.
+    rank: Vec<u8>,
+}
+
+impl Connection {
+    /// Reads what has come. Returns whether the socket is closed.
+    fn is_closed(&mut self) -> bool {
+        let mut buffer = [0; 64];
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) => return true,
+                Ok(length) if self.rank.len() + length <= buffer.len() => {
+                    self.rank.extend_from_slice(&buffer[..length]);
                 }
-            });
+                Ok(_) => return true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return true,
+            }
         }
-    });
+    }
+}
+
+impl SocketWatch {
+    fn new(socket: &Path, exits: &Arc<Mutex<WorkerExits>>) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let mut listener = UnixListener::bind(socket)?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let exits = Arc::clone(exits);
+        Ok(Self { poll, listener, connections: BTreeMap::new(), next_token: LISTENER.0 + 1, exits })
+    }
+
+    /// Takes events for as long as the process lives.
+    fn run(mut self) {
+        let mut events = Events::with_capacity(MAX_EVENTS);
+        loop {
+            match self.poll.poll(&mut events, None) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // Workers are then watched by their heartbeats only.
+                Err(_) => return,
+                Ok(()) => {}
+            }
+            for event in &events {
+                if event.token() == LISTENER { self.accept() } else { self.receive(event.token()) }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok((mut socket, _)) = self.listener.accept() {
+            let token = Token(self.next_token);
+            self.next_token += 1;
+            if self.poll.registry().register(&mut socket, token, Interest::READABLE).is_ok() {
+                self.connections.insert(token, Connection { socket, rank: Vec::new() });
+                lock(&self.exits).connected += 1;
+            }
+        }
+    }
+
+    fn receive(&mut self, token: Token) {
+        if !self.connections.get_mut(&token).is_some_and(Connection::is_closed) {
+            return;
+        }
+        let Some(Connection { rank, .. }) = self.connections.remove(&token) else { return };
+        let rank = String::from_utf8(rank).ok().and_then(|text| text.trim().parse().ok());
+        let mut exits = lock(&self.exits);
+        match rank {
+            Some(rank) => exits.exited.push(rank),
+            None => exits.connected -= 1,
+        }
+    }
 }
 
 fn lock(exits: &Mutex<WorkerExits>) -> std::sync::MutexGuard<'_, WorkerExits> {
@@ -67,18 +141,18 @@ impl HeartbeatMonitor {
             let folder = folder.join(format!("stratus-workers-{process_id}-{attempt}"));
             let created = std::fs::DirBuilder::new().mode(0o700).create(&folder);
             match created {
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => None,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => None,
                 created => Some(created.map(|()| folder)),
             }
         });
         let failed = |source| WorkersError::Folder { path: folder.clone(), source };
-        let already_exists = || std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        let already_exists = || io::Error::from(ErrorKind::AlreadyExists);
         let folder = created.unwrap_or_else(|| Err(already_exists())).map_err(failed)?;
         let heartbeats = Self { folder, started_at: Instant::now(), exits: Arc::default() };
         let socket = heartbeats.folder.join(SOCKET_FILE);
-        let listener = UnixListener::bind(&socket)
+        let watch = SocketWatch::new(&socket, &heartbeats.exits)
             .map_err(|source| WorkersError::Folder { path: socket.clone(), source })?;
-        watch_sockets(listener, &heartbeats.exits);
+        std::thread::spawn(|| watch.run());
         heartbeats.write_marker(LAUNCHER_FILE);
         Ok(heartbeats)
     }
@@ -143,7 +217,7 @@ impl Drop for HeartbeatMonitor {
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::net;
 
     #[test]
     fn first_killed_worker_is_named() {
@@ -152,25 +226,21 @@ mod tests {
             (heartbeats.first_killed(), heartbeats.first_silent(3), heartbeats.first_exit_code(3)),
             (None, None, None)
         );
-        let mut workers: Vec<UnixStream> = (0..3)
+        let mut workers: Vec<_> = (0..3)
             .map(|rank| {
                 std::fs::write(heartbeats.folder.join(rank.to_string()), format!("at {}", 7 + rank)).unwrap();
-                let mut socket = UnixStream::connect(heartbeats.folder.join(SOCKET_FILE)).unwrap();
+                let mut socket = net::UnixStream::connect(heartbeats.folder.join(SOCKET_FILE)).unwrap();
                 socket.write_all(format!("{rank}\n").as_bytes()).unwrap();
                 socket
             })
             .collect();
-        let ends = |count: usize| {
-            while lock(&heartbeats.exits).exited.len() < count {
-                std::thread::sleep(POLL_INTERVAL);
-            }
-        };
-        drop(workers.remove(2));
-        ends(1);
-        drop(workers.remove(0));
-        ends(2);
-        drop(workers);
-        ends(3);
+        while lock(&heartbeats.exits).connected < 3 {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        // As fast as a launcher that kills all others.
+        for rank in [2, 0, 0] {
+            drop(workers.remove(rank));
+        }
         assert_eq!(heartbeats.first_killed(), Some((2, 9)));
         std::fs::write(heartbeats.folder.join("2"), "ended:2 9").unwrap();
         assert_eq!((heartbeats.first_killed(), heartbeats.first_exit_code(3)), (Some((0, 7)), Some(2)));

@@ -63,6 +63,8 @@ impl Subject {
             "train.batch_size=2",
             "validation.batch_size=2",
             "schedule.warmup_epochs=0",
+            // Deep networks of this width diverge with their own rate in so few iterations.
+            "optimiser.learning_rate=0.001",
             "train.threads=1",
         ];
         let width = format!("model.width={WIDTH}");

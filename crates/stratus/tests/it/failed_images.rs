@@ -160,3 +160,38 @@ fn rejects_an_image_that_exceeds_memory() {
     assert!(ran.err.contains("no prediction for 1 of 4 images"), "{}", ran.err);
     assert_eq!(fs::read_dir(dir.path("masks")).unwrap().count(), VALIDATION);
 }
+
+/// The loss of the only iteration is finite, but not the outputs of the weights that follow.
+const DIVERGING: [&str; 3] = ["train.epochs=1", "optimiser.learning_rate=1e30", "schedule.warmup_epochs=0"];
+
+#[test]
+fn outputs_that_are_not_finite_have_neither_classes_nor_metrics() {
+    let dir = TestDir::without_kernel_cache();
+    write_photographs(&dir, "photographs");
+    let one_iteration = ["train.batch_size=30", "data.drop_last=true"];
+    let ran = photographs::train(&dir, "run", &[&DIVERGING[..], &one_iteration].concat(), None).expect(0);
+    assert!(ran.err.contains("warning: the validation loss after epoch 1 is NaN"), "{}", ran.err);
+    let row = fs::read_to_string(dir.path("run/epochs.csv")).unwrap();
+    assert!(row.lines().last().unwrap().contains(",NaN,,,"), "{row}");
+
+    let ran = dir.run(&["infer", "run", "photographs/row/0.png", "--json"]).expect(1);
+    assert!(ran.err.contains("photographs/row/0.png: the network's output is not finite"), "{}", ran.err);
+    assert_eq!(results(&json(&ran)), []);
+    let ran = dir.run(&["eval", "run"]).expect(1);
+    assert!(ran.err.contains("error: the loss is NaN: the network's outputs are not finite"), "{}", ran.err);
+}
+
+#[test]
+fn outputs_that_are_not_finite_have_no_masks() {
+    let dir = TestDir::without_kernel_cache();
+    write_streets(&dir);
+    let settings = [&DIVERGING[..], &["train.device=reference", "train.batch_size=8"]].concat();
+    streets::train(&dir, "run", "fcn_resnet18", &settings).expect(0);
+    for (out, more) in [("whole", &[][..]), ("windows", &["--window", "12x16"])] {
+        let ran = dir.run(&[&["infer", "run", "set/val/8.png", "--out", out][..], more].concat()).expect(1);
+        assert!(ran.err.contains("the network's output is not finite"), "{}", ran.err);
+        assert!(!dir.path(out).join("8.png").exists());
+        let ran = dir.run(&[&["eval", "run"][..], more].concat()).expect(1);
+        assert!(ran.err.contains("the network's output"), "{}", ran.err);
+    }
+}

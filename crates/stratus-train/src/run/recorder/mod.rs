@@ -203,7 +203,7 @@ impl<'a> Recorder<'a> {
         };
         let Results { validation, metrics, classes } = &mut self.results;
         *metrics = final_metrics(&row, *validation, *metrics);
-        if let Some(scores) = scores {
+        if let Some(scores) = scores.filter(|scores| scores.loss.is_finite()) {
             *classes = scores.classes().to_vec();
             stratus_run::classes::write(&self.run.classes(), classes)?;
         }
@@ -319,8 +319,11 @@ fn recorded_speeds(run: &RunDir, setup: &RunSetup, loader: &Loader) -> Result<Ve
     Ok(speeds)
 }
 
-/// The columns of an epoch's row that the validation fills.
+/// The columns of an epoch's row that the validation fills. Outputs that are not finite have only a loss.
 fn validation_row(scores: &Scores) -> EpochRow {
+    if !scores.loss.is_finite() {
+        return EpochRow { val_loss: Some(scores.loss), ..EpochRow::default() };
+    }
     let row =
         EpochRow { val_loss: Some(scores.loss), val_accuracy: scores.accuracy(), ..EpochRow::default() };
     match &scores.metrics {

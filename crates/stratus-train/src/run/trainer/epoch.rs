@@ -17,8 +17,18 @@ impl Trainer<'_> {
             false => None,
         };
         let validation_s = started.elapsed().as_secs_f64();
-        if scores.is_some() {
+        if let Some(scores) = &scores {
             self.stop_policy.estimator.record_validation(validation_s);
+            if !scores.loss.is_finite() {
+                let text = format!(
+                    "the validation loss after epoch {} is {}: the network's outputs are not finite, so the \
+                     epoch has no other validation metrics",
+                    position.epochs_done(),
+                    scores.loss
+                );
+                self.recorder.log(&text)?;
+                observer.warn(&text);
+            }
         }
         let (row, images_per_second) = self.recorder.epoch(position, scores.as_ref(), validation_s)?;
         self.stop_policy.epoch(&row);
