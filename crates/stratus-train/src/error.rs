@@ -94,11 +94,11 @@ pub enum TrainError {
         /// The epoch, counted from 1.
         epoch: u64,
     },
-    /// An evaluation whose loss is NaN or infinite.
-    #[error("the loss is {loss}: the network's outputs are not finite, so they have no metrics")]
+    /// An evaluation in which outputs of the network are NaN or infinite.
+    #[error("{problem}")]
     OutputsNotFinite {
-        /// The mean loss.
-        loss: f64,
+        /// The loss, or the image.
+        problem: String,
     },
     /// The communication of workers failed.
     #[error(transparent)]

@@ -44,8 +44,14 @@ impl Scores {
     /// # Errors
     /// If it is NaN or infinite.
     pub fn check_finite(self) -> Result<Self, TrainError> {
-        let loss = self.loss;
-        if loss.is_finite() { Ok(self) } else { Err(TrainError::OutputsNotFinite { loss }) }
+        if self.loss.is_finite() {
+            return Ok(self);
+        }
+        let problem = format!(
+            "the loss is {}: the network's outputs are not finite, so they have no metrics",
+            self.loss
+        );
+        Err(TrainError::OutputsNotFinite { problem })
     }
 
     /// The fraction of correct predictions, of images or of pixels.

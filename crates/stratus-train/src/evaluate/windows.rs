@@ -3,7 +3,7 @@
 use super::scorer::{Scorer, Scores};
 use super::{EvaluatedImages, ImageSelection, OpenedImages, RunEvaluation, WeightsEvaluation};
 use crate::TrainError;
-use crate::infer::{ImageError, Predictor, SlidingWindows, WindowedPrediction};
+use crate::infer::{FailureReason, ImageError, Predictor, SlidingWindows, WindowedPrediction};
 use crate::resolve::validation_views;
 use crate::weights::CheckpointChoice;
 use std::path::Path;
@@ -101,6 +101,9 @@ fn scores(
             Ok(prediction) => prediction,
             Err(ImageError::Image(failure)) => {
                 let problem = failure.message(&images.sample_name(index));
+                if failure.reason == FailureReason::NotFinite {
+                    return Err(TrainError::OutputsNotFinite { problem });
+                }
                 return Err(refused(&problem, failure.reason.hint()));
             }
             Err(ImageError::Other(error)) => return Err(error),
