@@ -19,6 +19,7 @@ import sys
 import numpy as np
 import onnx
 import onnxruntime
+import onnx_written_out
 from onnx import TensorProto, helper, numpy_helper
 
 TOLERANCE = 2e-5  # of the largest number
@@ -595,7 +596,8 @@ def compared(case, path):
 def main(everything, reimport, folder):
     folder.mkdir(parents=True, exist_ok=True)
     cases = {}
-    for made in itertools.chain(windows(everything), broadcasts(everything), others(everything)):
+    written_out = onnx_written_out.cases(case, array, whole, NEWEST)
+    for made in itertools.chain(windows(everything), broadcasts(everything), others(everything), written_out):
         cases.setdefault(made.name, made)
     paths = {name: folder / f"{number:05}.onnx" for number, name in enumerate(cases)}
     for name, made in cases.items():

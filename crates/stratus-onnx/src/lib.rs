@@ -14,6 +14,7 @@ mod error;
 mod export;
 mod import;
 mod model;
+mod nearest;
 mod proto;
 mod tensor;
 mod wire;

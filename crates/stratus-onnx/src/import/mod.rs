@@ -6,8 +6,11 @@
 
 mod arithmetic;
 mod channels;
+mod clipping;
+mod composed;
 mod constants;
 mod conv_transpose;
+mod gates;
 mod gelu;
 mod graph_io;
 mod layers;
@@ -20,6 +23,7 @@ mod resizing;
 use crate::error::{Parsed, Problem, UnsupportedNode};
 use crate::proto::{self, Node, is_onnx};
 use crate::tensor::{self, Constant, MAX_FILLED_ELEMENTS, ModelFolder};
+use clipping::{PARTIAL_CLIP, Shifted};
 use gelu::{GeluPart, PARTIAL_GELU};
 use graph_io::{InputSpec, find_logits, input_spec};
 use names::Names;
@@ -80,6 +84,8 @@ enum Value {
     LayerOutput(LayerOutput),
     /// A part of the GELU of a layer's output.
     Gelu(GeluPart, LayerOutput),
+    /// A layer's output plus a number, which is clipped next.
+    Shifted(Shifted),
     /// An output that depends on an unsupported node.
     Unknown,
 }
@@ -130,6 +136,8 @@ struct Layer {
     parameters: Vec<Vec<f32>>,
     /// True if the output is never negative.
     not_negative: bool,
+    /// True if the import added it to express another operator, so that a product behind it may change it.
+    is_derived: bool,
 }
 
 /// The error of a node that is not imported.
@@ -302,6 +310,21 @@ fn reachable_nodes(graph: &proto::Graph<'_>, output: &str) -> Parsed<Vec<usize>>
     Ok(live)
 }
 
+/// Returns for each layer whether the output depends on it. Layers that became a part of a later one have no
+/// readers left.
+fn used_layers(layers: &[Layer], output: usize) -> Vec<bool> {
+    let mut used = vec![false; layers.len()];
+    if let Some(last) = output.checked_sub(1) {
+        used[last] = true;
+    }
+    for at in (0..layers.len()).rev().filter(|&at| at < output) {
+        if used[at] {
+            layers[at].inputs.iter().filter_map(|id| id.checked_sub(1)).for_each(|input| used[input] = true);
+        }
+    }
+    used
+}
+
 /// The name of a node in messages: its own name, or that of its output.
 fn display_name<'a>(node: &Node<'a>) -> &'a str {
     if node.name.is_empty() { node.outputs.first().copied().unwrap_or_default() } else { node.name }
@@ -390,7 +413,12 @@ impl<'a> Importer<'a> {
         let (mut builder, images) = GraphBuilder::new(&name, self.input.clone());
         let mut tensors = vec![images];
         let mut weights = Vec::new();
-        for layer in self.layers {
+        let used = used_layers(&self.layers, logits.id);
+        for (layer, is_used) in self.layers.into_iter().zip(used) {
+            if !is_used {
+                tensors.push(images);
+                continue;
+            }
             let inputs: Vec<_> = layer.inputs.iter().map(|&id| tensors[id]).collect();
             for (spec, values) in layer.op.parameters().into_iter().zip(layer.parameters) {
                 let name = format!("{}.{}", layer.name, spec.name);
@@ -480,6 +508,7 @@ impl<'a> Importer<'a> {
                 Ok(Some(Constant::ints(vec![values.len()], values)))
             }
             Value::Gelu(..) => Err(PARTIAL_GELU.into()),
+            Value::Shifted(_) => Err(PARTIAL_CLIP.into()),
             Value::LayerOutput(_) | Value::Unknown => {
                 Err(format!("its input {} depends on the images, expected a constant", position + 1).into())
             }
@@ -495,6 +524,7 @@ impl<'a> Importer<'a> {
             }) => Err("grouped channels are supported only in a channel shuffle".into()),
             Value::LayerOutput(input) => Ok(*input),
             Value::Gelu(..) => Err(PARTIAL_GELU.into()),
+            Value::Shifted(_) => Err(PARTIAL_CLIP.into()),
             _ => Err(format!("its input {} does not depend on the images", position + 1).into()),
         }
     }
@@ -587,7 +617,7 @@ impl<'a> Importer<'a> {
             inputs.iter().all(|input| input.id > 0 && self.layers[input.id - 1].not_negative);
         let not_negative = op.is_never_negative(inputs_not_negative);
         let inputs: Vec<usize> = inputs.iter().map(|input| input.id).collect();
-        self.layers.push(Layer { name, op, inputs, shape, parameters, not_negative });
+        self.layers.push(Layer { name, op, inputs, shape, parameters, not_negative, is_derived: false });
         Ok(LayerOutput { id: self.layers.len(), order: DimOrder::ChannelsFirst, single_use: true, pad: None })
     }
 }

@@ -108,7 +108,7 @@ fn names_layers_like_pytorch() {
 /// input.
 #[test]
 fn imports_resizes_of_pytorch() {
-    let scaled = Resize { to: ResizeTo::Scale([1.5, 2.5]), align_corners: false };
+    let scaled = Resize { to: ResizeTo::Scale([1.5, 2.5]), align_corners: false, nearest: false };
     let corners = Resize { align_corners: true, ..Resize::to_size([7, 5]) };
     for (name, whole) in
         [("torchscript_resized", Resize::LIKE), ("dynamo_resized", Resize::to_size([10, 13]))]

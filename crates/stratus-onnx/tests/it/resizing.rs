@@ -43,7 +43,7 @@ const SIZES: [&str; 4] = ["x", "", "", "sizes"];
 #[test]
 fn imports_bilinear_resizing() {
     let coordinates = |mode| ("coordinate_transformation_mode", mode);
-    let scaled = Resize { to: ResizeTo::Scale([0.7, 2.0]), align_corners: false };
+    let scaled = Resize { to: ResizeTo::Scale([0.7, 2.0]), align_corners: false, nearest: false };
     let corners = Resize { align_corners: true, ..Resize::to_size([3, 1]) };
     for (attributes, inputs, numbers, expected) in [
         (vec![LINEAR], SCALES, (vec![1.0, 1.0, 0.7, 2.0], vec![]), scaled),
