@@ -71,8 +71,7 @@ impl<'a> Importer<'a> {
         Ok([low.unwrap_or(f32::NEG_INFINITY), high.unwrap_or(f32::INFINITY)])
     }
 
-    /// Imports the minimum or the maximum of a layer output and a number, or the maximum of two layer
-    /// outputs.
+    /// Imports the minimum or the maximum of a layer output and a number, or of two layer outputs.
     pub(super) fn extremum(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let is_minimum = node.operator == "Min";
         let is_output = |value: &Value| matches!(value, Value::LayerOutput(_) | Value::Shifted(_));
@@ -82,7 +81,7 @@ impl<'a> Importer<'a> {
         }
         let (first, other) = (usize::from(is_second), usize::from(!is_second));
         if is_output(self.value(node, other)?) {
-            return Err("of two layer outputs it is not supported, only of a layer output and a number".into());
+            return self.extremum_of_outputs(node);
         }
         let value = self.value(node, first)?.clone();
         let (Value::LayerOutput(input) | Value::Shifted(Shifted { input, .. })) = value else {
@@ -103,6 +102,24 @@ impl<'a> Importer<'a> {
             return self.clipped(node, input, [0.0, bound]);
         }
         self.clipped(node, input, bounds)
+    }
+
+    /// Imports `max(a, b)` as `a + relu(b - a)`, `min(a, b)` as `a - relu(a - b)`.
+    fn extremum_of_outputs(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let [a, b] = [self.layer_input(node, 0)?, self.layer_input(node, 1)?];
+        if a.order != b.order || self.layer_shape(a.id) != self.layer_shape(b.id) {
+            return Err("its inputs differ in shape or dimension order".into());
+        }
+        let name = self.names.for_node(node);
+        let (larger, smaller, sign) = if node.operator == "Max" { (b, a, 1.0) } else { (a, b, -1.0) };
+        let [negated, difference, excess, part] = ["negated", "difference", "excess", "part"]
+            .map(|suffix| self.names.with_suffix(&name, suffix));
+        let negated = self.push_as(negated, Scale { factor: -1.0 }, &[smaller], vec![])?;
+        let difference = self.push_as(difference, Add, &[larger, negated], vec![])?;
+        let excess = self.push_as(excess, Relu, &[difference], vec![])?;
+        let excess = self.scaled(excess, sign, &part)?;
+        let output = self.push_as(name, Add, &[a, excess], vec![])?;
+        Ok(self.as_output_of(node, output, a))
     }
 
     /// Adds the layers of an input within bounds.

@@ -144,12 +144,14 @@ pub(super) fn input_spec<'a>(
 
 impl Importer<'_> {
     /// Checks that the dropped softmax is that of the loss: over the classes, for each sample or pixel.
-    pub(super) fn check_softmax_axis(&self, node: &Node<'_>, rank: usize) -> Parsed<()> {
-        // Up to set 12, the softmax is over all dimensions from the axis on.
+    pub(super) fn check_softmax_axis(&self, node: &Node<'_>, shape: &[usize]) -> Parsed<()> {
+        let rank = shape.len() + 1;
+        // Up to set 12, the softmax is over all dimensions from the axis on; of a map of one pixel these are
+        // the classes.
         let joined = self.opset < 13;
         let axis = node.attribute("axis").map_or(if joined { 1 } else { -1 }, |axis| axis.int);
         let position = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
-        if position == 1 && (rank == 2 || !joined) {
+        if position == 1 && (!joined || shape[1..].iter().all(|&dim| dim == 1)) {
             return Ok(());
         }
         let reason = format!(

@@ -406,7 +406,7 @@ impl<'a> Importer<'a> {
             )));
         }
         if let Some(node) = softmax {
-            self.check_softmax_axis(node, self.layer_shape(logits.id).0.len() + 1)?;
+            self.check_softmax_axis(node, &self.layer_shape(logits.id).0)?;
         }
         let name = names::sanitised(&options.name);
         let name = if name.is_empty() { "network".to_owned() } else { name };
