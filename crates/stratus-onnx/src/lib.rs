@@ -21,5 +21,5 @@ mod wire;
 
 pub use error::{Error, Problem, Result, UnsupportedNode, WriteError};
 pub use export::{INPUT, OUTPUT, is_exported_by_stratus, operator_set, write};
-pub use import::{ImportOptions, ImportedNetwork};
+pub use import::{ImportOptions, ImportedNetwork, operator_table};
 pub use model::Model;

@@ -1,6 +1,7 @@
 //! Nodes that become layers, are folded into layers, or change the view of a layer's output.
 
 use super::operators::activation_of;
+use super::support::refusal;
 use super::{DimOrder, ImportError, ImportResult, Importer, LayerOutput, MAX_DIM, Value, count_first};
 use crate::export::{DOC_DROPOUT2D, DOC_POINTWISE_LINEAR, DOC_STOCHASTIC_DEPTH, bins};
 use crate::proto::Node;
@@ -83,7 +84,7 @@ impl<'a> Importer<'a> {
             "Softmax" | "LogSoftmax" => Err("supported only as the last node".into()),
             operator => match activation_of(operator) {
                 Some((activation, onnx)) => self.activation(node, activation, onnx.defaults),
-                None => Err("unsupported operator".into()),
+                None => Err(refusal(operator).into()),
             },
         }
     }

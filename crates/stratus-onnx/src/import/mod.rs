@@ -10,32 +10,39 @@ mod clipping;
 mod composed;
 mod constants;
 mod conv_transpose;
+mod folding;
 mod gates;
 mod gelu;
 mod graph_io;
+mod input_size;
 mod layers;
+mod limits;
 mod names;
 mod operators;
+mod part;
 mod pooling;
 mod relayout;
 mod resizing;
+mod support;
 
 use crate::error::{Parsed, Problem, UnsupportedNode};
 use crate::proto::{self, Node, is_onnx};
-use crate::tensor::{self, Constant, MAX_FILLED_ELEMENTS, ModelFolder};
+use crate::tensor::{self, Constant, ModelFolder};
 use clipping::{PARTIAL_CLIP, Shifted};
 use gelu::{GeluPart, PARTIAL_GELU};
-use graph_io::{InputSpec, find_logits, input_spec};
+use graph_io::{InputSpec, input_spec};
+use input_size::RecordedShapes;
+use limits::MemoryBudget;
 use names::Names;
-use std::collections::{HashMap, HashSet};
+pub use support::operator_table;
+use part::{End, find_end, reachable_nodes};
+use std::collections::HashMap;
 use stratus_base::printable;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
 use stratus_weights::{NetworkMetadata, Tensor, Values};
 
 /// The maximum number of layers, which is that of layer files.
 const MAX_LAYERS: usize = 10_000;
-/// The maximum number of elements in layers and constants: 4 GiB.
-const MAX_ELEMENTS: usize = 1 << 30;
 /// The maximum of dimensions and counts, which is that of layer files.
 const MAX_DIM: usize = 1 << 20;
 /// The supported operator sets.
@@ -46,8 +53,12 @@ const SUPPORTED_OPSETS: std::ops::RangeInclusive<i64> = 7..=27;
 pub struct ImportOptions {
     /// The name of the network. Characters other than letters, digits, `_`, `-` and `.` are replaced.
     pub name: String,
-    /// The channels, height and width of the images, for models with dynamic dimensions.
+    /// The channels, height and width of the images; unless given, those of the model.
     pub input: Option<[usize; 3]>,
+    /// The last node that is imported, by its name, its output's or its layer's; unless given, the logits.
+    pub until: Option<String>,
+    /// The maximum of bytes that weights and constants may use as f32; unless given, 4 GiB.
+    pub max_bytes: Option<u64>,
 }
 
 /// A network and its weights.
@@ -115,6 +126,13 @@ struct LayerOutput {
     single_use: bool,
     /// The padding of a preceding `Pad`.
     pad: Option<Pad>,
+}
+
+impl LayerOutput {
+    /// Returns whether the file sees the output as the layer gives it.
+    fn is_plain(&self) -> bool {
+        self.id > 0 && self.order == DimOrder::ChannelsFirst && self.pad.is_none()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -186,11 +204,11 @@ struct Importer<'a> {
     /// The batch size of the model; 1 if it is dynamic.
     batch: i64,
     layers: Vec<Layer>,
-    /// The remaining elements of layers and constants. Nodes that share a weight get copies, but a small file
-    /// must not become a large network.
-    element_budget: usize,
-    /// The remaining elements of sparse and filled constants.
-    filled_budget: usize,
+    /// The memory of layers and constants. Nodes that share a weight get copies, and constants may be filled,
+    /// but a small file must not use all memory.
+    budget: MemoryBudget,
+    /// The shapes that layers are compared with while sizes of images are tried.
+    recorded: RecordedShapes<'a>,
     /// The first node that rounds to a narrower floating-point type, and the number of such nodes.
     rounding: Option<(&'a Node<'a>, usize)>,
     /// The first node in training mode, and the number of such nodes.
@@ -203,6 +221,18 @@ pub(crate) fn import(
     model: &proto::Model<'_>,
     folder: Option<&ModelFolder>,
     options: &ImportOptions,
+) -> Parsed<ImportedNetwork> {
+    let open = if options.input.is_none() { input_size::import_open(model, folder, options) } else { None };
+    open.unwrap_or_else(|| import_sized(model, folder, options, false))
+}
+
+/// Imports a model with the size in `options`, or its own. With `is_trial`, a layer whose shape differs from
+/// that recorded in the file is an error.
+fn import_sized(
+    model: &proto::Model<'_>,
+    folder: Option<&ModelFolder>,
+    options: &ImportOptions,
+    is_trial: bool,
 ) -> Parsed<ImportedNetwork> {
     if !SUPPORTED_OPSETS.contains(&model.opset) {
         return Err(Problem::UnsupportedModel {
@@ -223,7 +253,7 @@ pub(crate) fn import(
             remedy: "inline its functions: onnx.inliner.inline_local_functions",
         });
     }
-    let (output, softmax) = find_logits(graph, model.opset, &mut notes)?;
+    let End { output, softmax } = find_end(graph, model.opset, options.until.as_deref(), &mut notes)?;
     let live = reachable_nodes(graph, output)?;
     let mut uses: HashMap<&str, usize> = HashMap::from([(output, 1)]);
     let mut readers = HashMap::new();
@@ -239,22 +269,17 @@ pub(crate) fn import(
             return Err(Problem::damaged(format!("duplicate initialiser `{}`", printable(tensor.name))));
         }
     }
-    let InputSpec { name: images, order, batch, shape: input } = input_spec(graph, &live, &values, options)?;
+    let spec = input_spec(graph, &live, &values, options)?;
+    let InputSpec { name: images, order, batch, shape: input, replaced } = spec;
+    if let Some([height, width]) = replaced {
+        let [_, to_height, to_width] = input;
+        notes.push(format!("imported for images of {to_height}x{to_width} instead of {height}x{width}"));
+    }
     let single_use = uses.get(images).is_some_and(|&count| count == 1);
     values.insert(images, Value::LayerOutput(LayerOutput { id: 0, order, single_use, pad: None }));
     let names = Names::new(graph, &live);
-    let mut filled_budget = MAX_FILLED_ELEMENTS;
-    let mut element_budget = MAX_DIM;
-    for tensor in &graph.initialisers {
-        let count = tensor::elements(tensor);
-        if tensor.indices.is_some() {
-            filled_budget =
-                filled_budget.checked_sub(count).ok_or_else(|| filled_limit_error(tensor.name))?;
-        }
-        element_budget = element_budget.saturating_add(count.saturating_mul(2));
-    }
+    let budget = MemoryBudget::new(options.max_bytes, names.shared_weights());
     let (input, layers) = (Shape(input.to_vec()), Vec::new());
-    let element_budget = element_budget.min(MAX_ELEMENTS);
     let producers = graph.nodes.iter().flat_map(|node| node.outputs.iter().map(move |name| (*name, node)));
     let producers = producers.collect();
     let mut importer = Importer {
@@ -268,8 +293,8 @@ pub(crate) fn import(
         input,
         batch,
         layers,
-        element_budget,
-        filled_budget,
+        budget,
+        recorded: if is_trial { input_size::recorded_shapes(graph) } else { HashMap::new() },
         rounding: None,
         training: None,
         names,
@@ -277,37 +302,6 @@ pub(crate) fn import(
     };
     importer.walk(&live)?;
     Ok(ImportedNetwork { metadata, ..importer.finish(output, softmax, options)? })
-}
-
-fn filled_limit_error(name: &str) -> Problem {
-    Problem::UnsupportedModel {
-        problem: format!(
-            "at `{}`, sparse and filled constants exceed the limit of {MAX_FILLED_ELEMENTS} elements",
-            printable(name)
-        ),
-        remedy: "store sparse and filled weights as ordinary initialisers",
-    }
-}
-
-/// The positions of the nodes that the output depends on, in order.
-fn reachable_nodes(graph: &proto::Graph<'_>, output: &str) -> Parsed<Vec<usize>> {
-    let mut produced = HashSet::new();
-    for node in &graph.nodes {
-        if let Some(duplicate) = node.outputs.iter().find(|name| !name.is_empty() && !produced.insert(**name))
-        {
-            return Err(Problem::damaged(format!("duplicate output `{}`", printable(duplicate))));
-        }
-    }
-    let mut needed = HashSet::from([output]);
-    let mut live = Vec::new();
-    for (position, node) in graph.nodes.iter().enumerate().rev() {
-        if node.outputs.iter().any(|name| needed.contains(name)) {
-            needed.extend(node.inputs.iter().filter(|name| !name.is_empty()));
-            live.push(position);
-        }
-    }
-    live.reverse();
-    Ok(live)
 }
 
 /// Returns for each layer whether the output depends on it. Layers that became a part of a later one have no
@@ -345,6 +339,7 @@ impl<'a> Importer<'a> {
     fn walk(&mut self, live: &[usize]) -> Parsed<()> {
         let graph = self.graph;
         let mut unsupported = Vec::new();
+        let mut readable = Vec::new();
         for &position in live {
             let node = &graph.nodes[position];
             let values = match self.import_node(node) {
@@ -358,8 +353,12 @@ impl<'a> Importer<'a> {
             };
             for value in &values {
                 if let Value::Constant(constant) = value {
-                    self.spend_elements(constant.shape.iter().product())?;
+                    self.budget.spend(constant.shape.iter().product(), display_name(node))?;
                 }
+            }
+            self.compare_with_record(node, &values)?;
+            if matches!(values.first(), Some(Value::LayerOutput(output)) if output.is_plain()) {
+                readable.push(node);
             }
             for (output, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 // The other outputs are masks and statistics; a node that reads one is unsupported.
@@ -377,7 +376,30 @@ impl<'a> Importer<'a> {
                 }
             }
         }
-        if unsupported.is_empty() { Ok(()) } else { Err(Problem::UnsupportedNodes(unsupported)) }
+        if unsupported.is_empty() {
+            return Ok(());
+        }
+        // Behind the first unsupported node, only other branches are readable.
+        Err(Problem::UnsupportedNodes { nodes: unsupported, last_supported: part::suggestions(&readable) })
+    }
+
+    /// Compares the shape of a node's output with the one that the file records, while sizes are tried.
+    fn compare_with_record(&self, node: &Node<'a>, values: &[Value]) -> Parsed<()> {
+        for (name, value) in node.outputs.iter().zip(values) {
+            let (Some([_, dims @ ..]), Value::LayerOutput(output)) = (self.recorded.get(name), value) else {
+                continue;
+            };
+            let shape = &self.layer_shape(output.id).0;
+            let differs = |(dim, found): (&Option<i64>, &usize)| {
+                dim.is_some_and(|dim| dim > 0 && usize::try_from(dim) != Ok(*found))
+            };
+            let is_plain = output.is_plain() && dims.len() == shape.len();
+            if is_plain && dims.iter().zip(shape).any(differs) {
+                let reason = format!("`{}` has another shape than the file records", printable(name));
+                return Err(Problem::UnsupportedModel { problem: reason, remedy: "pass --input" });
+            }
+        }
+        Ok(())
     }
 
     fn finish(
@@ -469,16 +491,6 @@ impl<'a> Importer<'a> {
         Ok(vec![self.layer(node)?])
     }
 
-    /// Spends the element budget.
-    fn spend_elements(&mut self, count: usize) -> Parsed<()> {
-        let left = self.element_budget.checked_sub(count);
-        self.element_budget = left.ok_or_else(|| Problem::UnsupportedModel {
-            problem: "shared weights would grow to more than twice the file".to_owned(),
-            remedy: "layers cannot share weights",
-        })?;
-        Ok(())
-    }
-
     /// The value of an input.
     fn value(&self, node: &Node<'a>, position: usize) -> ImportResult<&Value> {
         let name = node.input(position).ok_or_else(|| format!("missing input {}", position + 1))?;
@@ -495,7 +507,9 @@ impl<'a> Importer<'a> {
         }
         match self.value(node, position)? {
             Value::Initialiser(position) => {
-                Ok(Some(tensor::read(&self.graph.initialisers[*position], self.folder)?))
+                let tensor = &self.graph.initialisers[*position];
+                self.budget.check(tensor::elements(tensor), tensor.name)?;
+                Ok(Some(tensor::read(tensor, self.folder)?))
             }
             Value::Constant(constant) => Ok(Some(constant.clone())),
             Value::Dims(dims) => {
@@ -612,7 +626,7 @@ impl<'a> Importer<'a> {
                 );
             }
         }
-        self.spend_elements(parameters.iter().map(Vec::len).sum())?;
+        self.budget.spend(parameters.iter().map(Vec::len).sum(), &name)?;
         let inputs_not_negative =
             inputs.iter().all(|input| input.id > 0 && self.layers[input.id - 1].not_negative);
         let not_negative = op.is_never_negative(inputs_not_negative);

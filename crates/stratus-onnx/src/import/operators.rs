@@ -8,14 +8,14 @@ use stratus_graph::ops::{Activation, OnnxOperator};
 /// An operator: its name, the first operator set of this version, its attributes with their types
 /// ([`TYPES`]), and the maximum number of inputs. A set that changes neither attributes nor inputs has no
 /// line.
-type Signature = (&'static str, i64, &'static str, usize);
+pub(super) type Signature = (&'static str, i64, &'static str, usize);
 
 /// Any number of inputs.
 const UNLIMITED_INPUTS: usize = usize::MAX;
 
 /// The operators except activations, sorted by name and set, from the definitions of onnx 1.23, sets 7 to 27.
 #[rustfmt::skip]
-const OPERATORS: &[Signature] = &[
+pub(super) const OPERATORS: &[Signature] = &[
     ("Abs", 7, "", 1),
     ("Add", 7, "", 2),
     ("AveragePool", 7, "auto_pad:s count_include_pad:i kernel_shape:I pads:I strides:I", 1),

@@ -18,7 +18,7 @@ fn exported(graph: &Graph, weights: &[Tensor]) -> Vec<u8> {
 }
 
 fn imported(graph: &Graph, bytes: Vec<u8>) -> ImportedNetwork {
-    let options = ImportOptions { name: graph.name.clone(), input: None };
+    let options = ImportOptions { name: graph.name.clone(), ..Default::default() };
     Model::from_bytes(format!("{}.onnx", graph.name), bytes).import(&options).unwrap()
 }
 

@@ -22,9 +22,12 @@ pub struct ImportArguments {
     /// Output folder (files are named after the model), or layer file (weights are written next to it)
     #[arg(short, long, value_name = "FOLDER|FILE.toml")]
     pub out: PathBuf,
-    /// Input shape, for models without a fixed one
+    /// Input shape, if the model has none, or another than the model's
     #[arg(long, value_name = "CHANNELS,HEIGHT,WIDTH", value_parser = parse_extents)]
     pub input: Option<[usize; 3]>,
+    /// Import the layers up to this node, such as a backbone without its head
+    #[arg(long, value_name = "NODE")]
+    pub until: Option<String>,
     /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
@@ -55,11 +58,17 @@ fn parse_extents(argument: &str) -> std::result::Result<[usize; 3], String> {
 /// # Errors
 /// If the model cannot be read or is not supported, or the files cannot be written.
 pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
-    let ImportArguments { file, out, input, overwrite } = arguments;
+    let ImportArguments { file, out, input, until, overwrite } = arguments;
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let named = out.extension().is_some_and(|end| end == "toml");
     let name = if named { out.file_stem().map(|stem| stem.to_string_lossy().into_owned()) } else { None };
-    let options = ImportOptions { name: name.unwrap_or(stem), input: *input };
+    let options = ImportOptions {
+        name: name.unwrap_or(stem),
+        input: *input,
+        until: until.clone(),
+        // The other half is for the file, and for a copy of the largest weights.
+        max_bytes: stratus_run::machine::usable_memory_bytes().map(|bytes| bytes / 2),
+    };
     let imported = Model::open(file)?.import(&options)?;
     let text = layer_file::write(&imported.graph).map_err(Failure::failed)?;
     let layers = if named { out.clone() } else { out.join(format!("{}.toml", imported.graph.name)) };
