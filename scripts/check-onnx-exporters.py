@@ -1,6 +1,6 @@
 """Imports whole networks as exporters write them, and compares logits with onnxruntime's.
 
-    python scripts/check-onnx-exporters.py REIMPORT FOLDER [--torch]
+    python scripts/check-onnx-exporters.py REIMPORT FOLDER [--torch [NETWORK ...]]
 
 The networks of scripts/onnx_networks.py are those of converters of Keras, TensorFlow, PaddlePaddle, Darknet,
 MXNet and Caffe. With `--torch` one network of every family of torchvision is exported too, by both exporters
@@ -27,7 +27,7 @@ MIN_SHARE = 0.9
 BATCH = 2
 # A network of each family, and its image size.
 TORCHVISION = {
-    "alexnet": 127, "vgg11": 64, "vgg11_bn": 64, "resnet18": 64, "resnet50": 64, "resnext50_32x4d": 64,
+    "alexnet": 224, "vgg11": 224, "vgg11_bn": 224, "resnet18": 64, "resnet50": 64, "resnext50_32x4d": 64,
     "wide_resnet50_2": 64, "squeezenet1_0": 67, "squeezenet1_1": 67, "densenet121": 64, "inception_v3": 299,
     "googlenet": 64, "shufflenet_v2_x0_5": 64, "mobilenet_v2": 64, "mobilenet_v3_small": 64,
     "mobilenet_v3_large": 64, "mnasnet0_5": 64, "efficientnet_b0": 64, "efficientnet_v2_s": 64,
@@ -37,7 +37,7 @@ TORCHVISION = {
 }
 
 
-def torchvision_models(folder):
+def torchvision_models(folder, names):
     """Writes the networks of torchvision by both exporters, each into a folder. Yields their paths."""
     import torch
     import torchvision
@@ -53,7 +53,8 @@ def torchvision_models(folder):
             output = self.model(images)
             return output["out"] if isinstance(output, dict) else output
 
-    for name, size in TORCHVISION.items():
+    for name in names or TORCHVISION:
+        size = TORCHVISION[name]
         torch.manual_seed(7)
         module, given = torchvision.models, {"num_classes": 10}
         if name.startswith("segmentation."):
@@ -129,7 +130,7 @@ def outcome(path):
     return ("equal" if scale > 1e-6 and error <= TOLERANCE else "different"), f"{error:.1e}"
 
 
-def models(folder, with_torch):
+def models(folder, with_torch, names):
     """Writes each model into a folder of its own, and yields its path."""
     for name, model in onnx_networks.networks():
         path = folder / name / "model.onnx"
@@ -137,14 +138,14 @@ def models(folder, with_torch):
         path.write_bytes(model.SerializeToString())
         yield path
     if with_torch:
-        yield from torchvision_models(folder)
+        yield from torchvision_models(folder, names)
 
 
-def main(reimport, folder, with_torch):
+def main(reimport, folder, with_torch, names):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     counts, wrong, largest = collections.Counter(), [], 0.0
-    for path in models(folder, with_torch):
+    for path in models(folder, with_torch, names):
         name = path.parent.name
         subprocess.run([reimport, path.parent], check=True, stderr=subprocess.DEVNULL)
         found, said = outcome(path)
@@ -165,4 +166,4 @@ def main(reimport, folder, with_torch):
 
 if __name__ == "__main__":
     arguments = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-    main(arguments[0], pathlib.Path(arguments[1]), "--torch" in sys.argv)
+    main(arguments[0], pathlib.Path(arguments[1]), "--torch" in sys.argv, arguments[2:])

@@ -21,9 +21,7 @@ impl Nearest<'_> {
             "pytorch_half_pixel" if outputs > 1 => (x + 0.5) / scale - 0.5,
             "pytorch_half_pixel" => 0.0,
             "asymmetric" => x / scale,
-            "align_corners" if outputs > 1 => {
-                x * (inputs.saturating_sub(1) as f32) / ((outputs - 1) as f32)
-            }
+            "align_corners" if outputs > 1 => x * (inputs.saturating_sub(1) as f32) / ((outputs - 1) as f32),
             "align_corners" => 0.0,
             "tf_half_pixel_for_nn" => (x + 0.5) / scale,
             _ => return None,
@@ -44,7 +42,8 @@ impl Nearest<'_> {
     /// Returns whether every output of an axis is the input pixel `⌊index · inputs / outputs⌋`, which layers
     /// copy.
     pub fn is_floor(&self, scale: f32, [inputs, outputs]: [usize; 2]) -> bool {
-        (0..outputs).all(|index| self.source(index, scale, [inputs, outputs]) == Some(index * inputs / outputs))
+        (0..outputs)
+            .all(|index| self.source(index, scale, [inputs, outputs]) == Some(index * inputs / outputs))
     }
 }
 

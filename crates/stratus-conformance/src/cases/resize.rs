@@ -40,19 +40,31 @@ fn tests() -> Vec<Case> {
     ] {
         for map in channels {
             for align_corners in [false, true] {
-                cases.extend(kernels(Bilinear { align_corners, scale: Some(scale), nearest: false }, map, from, to));
+                cases.extend(kernels(
+                    Bilinear { align_corners, scale: Some(scale), nearest: false },
+                    map,
+                    from,
+                    to,
+                ));
             }
         }
     }
     // The nearest pixels.
-    for (from, to) in [([3, 4], [6, 12]), ([5, 7], [9, 8]), ([9, 8], [4, 3]), ([1, 1], [6, 5]), ([4, 3], [4, 3])] {
+    for (from, to) in
+        [([3, 4], [6, 12]), ([5, 7], [9, 8]), ([9, 8], [4, 3]), ([1, 1], [6, 5]), ([4, 3], [4, 3])]
+    {
         for map in channels {
             let nearest = Bilinear { align_corners: false, scale: None, nearest: true };
             cases.extend(kernels(nearest, map, from, to));
         }
     }
     // More rows than fit the caches of threads, and rows many times longer than a vector.
-    cases.extend(kernels(Bilinear { align_corners: false, scale: None, nearest: false }, [2, 11], [23, 30], [90, 120]));
+    cases.extend(kernels(
+        Bilinear { align_corners: false, scale: None, nearest: false },
+        [2, 11],
+        [23, 30],
+        [90, 120],
+    ));
     // Logits have the master precision, and may be computed from maps in the compute precision.
     for (map, class) in [([2, 11], DTypeClass::Master), ([1, 32], DTypeClass::Compute)] {
         let bilinear = Bilinear { align_corners: false, scale: None, nearest: false };

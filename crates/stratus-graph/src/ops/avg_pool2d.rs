@@ -28,7 +28,13 @@ impl AvgPool2d {
     /// A square window whose padding counts, as by default in PyTorch.
     #[must_use]
     pub fn new(kernel: usize, stride: usize, padding: usize) -> Self {
-        Self { kernel: [kernel; 2], stride: [stride; 2], padding: [padding; 2], padding_after: None, count_include_pad: true }
+        Self {
+            kernel: [kernel; 2],
+            stride: [stride; 2],
+            padding: [padding; 2],
+            padding_after: None,
+            count_include_pad: true,
+        }
     }
 
     /// Height and width of the output for an input of `size`.
@@ -82,7 +88,8 @@ impl Operation for AvgPool2d {
 
 impl LayerFileOp for AvgPool2d {
     const NAME: &'static str = "avg_pool2d";
-    const KEYS: &'static [&'static str] = &["kernel", "stride", "padding", "padding_after", "count_include_pad"];
+    const KEYS: &'static [&'static str] =
+        &["kernel", "stride", "padding", "padding_after", "count_include_pad"];
     const ATTRIBUTES: &'static str = "`kernel` pair, `stride` pair (as `kernel`), `padding` pair (0), \
         `padding_after` pair (as `padding`), `count_include_pad` (true)";
     const SHAPES: &'static str = "image to image; with `count_include_pad` padding counts as zeros";

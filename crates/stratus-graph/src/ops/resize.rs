@@ -160,8 +160,8 @@ impl LayerFileOp for Resize {
                 return Err(AttributeError::Invalid { key: "scale", need });
             }
         };
-        let [align_corners, nearest] =
-            [attributes.flag("align_corners")?, attributes.flag("nearest")?].map(|flag| flag.unwrap_or(false));
+        let [align_corners, nearest] = [attributes.flag("align_corners")?, attributes.flag("nearest")?]
+            .map(|flag| flag.unwrap_or(false));
         Ok(Self { to, align_corners, nearest })
     }
 

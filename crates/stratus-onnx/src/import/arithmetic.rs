@@ -6,9 +6,7 @@ use crate::export::DOC_LAYER_SCALE;
 use crate::proto::Node;
 use crate::tensor::{Constant, Elements};
 use stratus_graph::Op;
-use stratus_graph::ops::{
-    Add, Conv2d, ConvTranspose2d, Flatten, LayerScale, Linear, PointwiseLinear, Scale,
-};
+use stratus_graph::ops::{Add, Conv2d, ConvTranspose2d, Flatten, LayerScale, Linear, PointwiseLinear, Scale};
 
 impl<'a> Importer<'a> {
     pub(super) fn add(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {

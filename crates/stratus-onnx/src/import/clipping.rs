@@ -87,8 +87,7 @@ impl<'a> Importer<'a> {
         let (Value::LayerOutput(input) | Value::Shifted(Shifted { input, .. })) = value else {
             return Err(super::ImportError::UnsupportedInput);
         };
-        let bound =
-            self.constant(node, other)?.and_then(|constant| self.scalar_constant(input, &constant));
+        let bound = self.constant(node, other)?.and_then(|constant| self.scalar_constant(input, &constant));
         let bound = bound.filter(|bound| !bound.is_nan());
         let bound = bound.ok_or("unsupported bound, expected one number")?;
         let bounds = if is_minimum { [f32::NEG_INFINITY, bound] } else { [bound, f32::INFINITY] };
@@ -112,8 +111,8 @@ impl<'a> Importer<'a> {
         }
         let name = self.names.for_node(node);
         let (larger, smaller, sign) = if node.operator == "Max" { (b, a, 1.0) } else { (a, b, -1.0) };
-        let [negated, difference, excess, part] = ["negated", "difference", "excess", "part"]
-            .map(|suffix| self.names.with_suffix(&name, suffix));
+        let [negated, difference, excess, part] =
+            ["negated", "difference", "excess", "part"].map(|suffix| self.names.with_suffix(&name, suffix));
         let negated = self.push_as(negated, Scale { factor: -1.0 }, &[smaller], vec![])?;
         let difference = self.push_as(difference, Add, &[larger, negated], vec![])?;
         let excess = self.push_as(excess, Relu, &[difference], vec![])?;
@@ -123,7 +122,12 @@ impl<'a> Importer<'a> {
     }
 
     /// Adds the layers of an input within bounds.
-    fn clipped(&mut self, node: &'a Node<'a>, input: LayerOutput, [low, high]: Bounds) -> ImportResult<Value> {
+    fn clipped(
+        &mut self,
+        node: &'a Node<'a>,
+        input: LayerOutput,
+        [low, high]: Bounds,
+    ) -> ImportResult<Value> {
         match [low, high] {
             [f32::NEG_INFINITY, f32::INFINITY] => return Ok(self.alias(node, input)),
             [0.0, f32::INFINITY] => return self.elementwise_of(node, input, Relu),
@@ -219,7 +223,12 @@ impl<'a> Importer<'a> {
     }
 
     /// Multiplies by a number. The product with a factor that the import added itself is merged with it.
-    pub(super) fn times(&mut self, node: &'a Node<'a>, input: LayerOutput, factor: f32) -> ImportResult<Value> {
+    pub(super) fn times(
+        &mut self,
+        node: &'a Node<'a>,
+        input: LayerOutput,
+        factor: f32,
+    ) -> ImportResult<Value> {
         let Some(layer) = self.single_use_layer(input) else {
             return self.elementwise_of(node, input, Scale { factor });
         };

@@ -70,12 +70,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Adds `after · elu(before · x)`.
-    fn scaled_elu(
-        &mut self,
-        node: &'a Node<'a>,
-        [before, after]: [f32; 2],
-        elu: Elu,
-    ) -> ImportResult<Value> {
+    fn scaled_elu(&mut self, node: &'a Node<'a>, [before, after]: [f32; 2], elu: Elu) -> ImportResult<Value> {
         let input = self.layer_input(node, 0)?;
         let name = self.names.for_node(node);
         let x = self.scaled(input, before, &name)?;

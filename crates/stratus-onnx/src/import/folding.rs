@@ -35,9 +35,8 @@ impl<'a> Importer<'a> {
             return Ok(None);
         }
         let b = self.weight(node, 1)?.ok_or("missing input 2")?;
-        let shape = broadcast_shape(&a.0, &b.0).ok_or_else(|| {
-            format!("its inputs of the shapes {:?} and {:?} cannot be broadcast", a.0, b.0)
-        })?;
+        let shape = broadcast_shape(&a.0, &b.0)
+            .ok_or_else(|| format!("its inputs of the shapes {:?} and {:?} cannot be broadcast", a.0, b.0))?;
         let count = shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim));
         let count = count.ok_or("its result is larger than memory")?;
         self.budget.check(count, super::display_name(node))?;

@@ -74,7 +74,9 @@ pub(super) fn import_open(
     };
     let noted = |mut network: ImportedNetwork, size: [usize; 2], reason: &str| {
         let [height, width] = [height.unwrap_or(size[0]), width.unwrap_or(size[1])];
-        network.notes.insert(0, format!("its height or width is open: imported for {height}x{width}, {reason}"));
+        network
+            .notes
+            .insert(0, format!("its height or width is open: imported for {height}x{width}, {reason}"));
         network
     };
     let metadata = NetworkMetadata::read(model.metadata.iter().copied()).unwrap_or_default();

@@ -7,8 +7,8 @@ use crate::export::{DOC_DROPOUT2D, DOC_POINTWISE_LINEAR, DOC_STOCHASTIC_DEPTH, b
 use crate::proto::Node;
 use crate::tensor::{Constant, kind};
 use stratus_graph::ops::{
-    Activation, AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Gelu,
-    LayerNorm2d, Linear, LocalResponseNorm, PointwiseLinear, Prelu, StochasticDepth,
+    Activation, AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Gelu, LayerNorm2d,
+    Linear, LocalResponseNorm, PointwiseLinear, Prelu, StochasticDepth,
 };
 use stratus_graph::{Op, Shape};
 

@@ -34,12 +34,12 @@ use graph_io::{InputSpec, input_spec};
 use input_size::RecordedShapes;
 use limits::MemoryBudget;
 use names::Names;
-pub use support::operator_table;
 use part::{End, find_end, reachable_nodes};
 use std::collections::HashMap;
 use stratus_base::printable;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
 use stratus_weights::{NetworkMetadata, Tensor, Values};
+pub use support::operator_table;
 
 /// The maximum number of layers, which is that of layer files.
 const MAX_LAYERS: usize = 10_000;
@@ -395,7 +395,12 @@ impl<'a> Importer<'a> {
             };
             let is_plain = output.is_plain() && dims.len() == shape.len();
             if is_plain && dims.iter().zip(shape).any(differs) {
-                let reason = format!("`{}` has another shape than the file records", printable(name));
+                let recorded: Vec<i64> = dims.iter().map(|dim| dim.unwrap_or(-1)).collect();
+                let reason = format!(
+                    "`{}` is {}, but the file records {recorded:?}",
+                    printable(name),
+                    Shape(shape.clone())
+                );
                 return Err(Problem::UnsupportedModel { problem: reason, remedy: "pass --input" });
             }
         }

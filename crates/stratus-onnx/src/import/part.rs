@@ -107,13 +107,14 @@ fn find_node<'a>(graph: &'a proto::Graph<'a>, until: &str, notes: &mut Vec<Strin
     let output = output.ok_or_else(|| Problem::damaged(format!("`{}` has no output", printable(until))))?;
     let dropped = graph.nodes.len() - reachable_nodes(graph, output)?.len();
     let nodes = if dropped == 1 { "node" } else { "nodes" };
-    let outputs: Vec<String> =
-        graph.outputs.iter().filter(|known| known.name != output).map(|known| printable(known.name)).collect();
-    let outputs = if outputs.is_empty() {
-        String::new()
-    } else {
-        format!(", with the outputs {}", outputs.join(", "))
-    };
+    let outputs: Vec<String> = graph
+        .outputs
+        .iter()
+        .filter(|known| known.name != output)
+        .map(|known| printable(known.name))
+        .collect();
+    let outputs =
+        if outputs.is_empty() { String::new() } else { format!(", with the outputs {}", outputs.join(", ")) };
     let name = printable(display_name(node));
     notes.push(format!("imported up to {} `{name}`, dropped {dropped} {nodes}{outputs}", node.operator));
     Ok(End { output, softmax: None })
@@ -132,7 +133,8 @@ fn common_nodes<'a>(graph: &'a proto::Graph<'a>) -> Vec<&'a Node<'a>> {
         .filter_map(|output| reachable_nodes(graph, output.name).ok())
         .map(|nodes| nodes.into_iter().collect())
         .collect();
-    let is_common = |position: &usize| !reached.is_empty() && reached.iter().all(|one| one.contains(position));
+    let is_common =
+        |position: &usize| !reached.is_empty() && reached.iter().all(|one| one.contains(position));
     (0..graph.nodes.len()).filter(is_common).map(|position| &graph.nodes[position]).collect()
 }
 

@@ -122,8 +122,9 @@ impl<'a> Importer<'a> {
                 !size.saturating_sub(kernel[axis]).is_multiple_of(stride[axis])
             });
         if has_partial_window {
-            return Err("unsupported `ceil_mode` 1: the last window would average pixels beyond the padding"
-                .into());
+            return Err(
+                "unsupported `ceil_mode` 1: the last window would average pixels beyond the padding".into()
+            );
         }
         let one_sided = AvgPool2d { padding_after: Some(after), ..plain };
         let target = one_sided.output_size([height, width]).map_err(|error| error.to_string())?;

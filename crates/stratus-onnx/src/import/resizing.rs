@@ -87,13 +87,14 @@ impl<'a> Importer<'a> {
         let shapes: Vec<_> = inputs.iter().map(|input| self.layer_shape(input.id)).collect();
         let output = resize.output_shape(&shapes).and_then(|shape| shape.as_image());
         let [_, to_height, to_width] = output.map_err(|error| error.to_string())?;
-        let copies = [(height, to_height), (width, to_width)].into_iter().enumerate().all(|(axis, (from, to))| {
-            let scale = match resize.to {
-                ResizeTo::Scale(scale) => scale[axis] as f32,
-                _ => to as f32 / from as f32,
-            };
-            nearest.is_floor(scale, [from, to])
-        });
+        let copies =
+            [(height, to_height), (width, to_width)].into_iter().enumerate().all(|(axis, (from, to))| {
+                let scale = match resize.to {
+                    ResizeTo::Scale(scale) => scale[axis] as f32,
+                    _ => to as f32 / from as f32,
+                };
+                nearest.is_floor(scale, [from, to])
+            });
         if !copies {
             let Nearest { coordinates, rounding } = nearest;
             return Err(format!(

@@ -92,7 +92,7 @@ fn limits_the_copies_of_shared_weights() {
     let large = Model::from_bytes("f", vectors(&nodes, 16, &[0; 1024], [16, 16]));
     let limited = ImportOptions { max_bytes: Some(1 << 20), ..ImportOptions::default() };
     let found = large.import(&limited).unwrap_err().problem.to_string();
-    let expected = "`gemm_1025` needs 1 KiB of memory; 1 MiB of 1 MiB are in use; a weight is shared by several \
+    let expected = "`w` needs 1 KiB of memory; 1 MiB of 1 MiB are in use; a weight is shared by several \
                     layers, each of which has a copy; import it on a machine with more free memory";
     assert!(found.starts_with(expected), "{found}");
     // Every weight of a file fits, also if several layers share numbers.

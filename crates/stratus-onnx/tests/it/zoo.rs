@@ -180,6 +180,12 @@ fn documentation_lists_the_activations() {
 }
 
 #[test]
+fn documentation_lists_the_operators() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onnx.md");
+    stratus_testing::page::expect_table(&page, &stratus_onnx::operator_table());
+}
+
+#[test]
 fn every_activation_survives_a_round_trip() {
     for activation in Activation::examples() {
         let (mut builder, images) = GraphBuilder::new("network", Shape::image(2, 3, 4));

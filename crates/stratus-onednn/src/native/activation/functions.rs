@@ -2,9 +2,7 @@
 //! `impl` here.
 
 use super::{Constants, NativeActivation, exp_of_negative};
-use stratus_graph::ops::{
-    Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Mish, Sigmoid, Silu, Softplus, Tanh,
-};
+use stratus_graph::ops::{Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Mish, Sigmoid, Silu, Softplus, Tanh};
 
 /// The smallest argument of [`exp_of_negative`].
 const MIN_EXP_ARGUMENT: f32 = -87.0;
