@@ -41,6 +41,9 @@ struct Report {
     layers: usize,
     input: Vec<usize>,
     output: Vec<usize>,
+    /// The last imported node, unless the whole model was imported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
     trained_parameters: usize,
     weights_bytes: u64,
     notes: Vec<String>,
@@ -101,6 +104,7 @@ pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
         layers: graph.nodes.len(),
         input: graph.input_shape().0.clone(),
         output: graph.shape(graph.output).0.clone(),
+        until: until.clone(),
         trained_parameters: graph.trained_parameters(),
         weights_bytes: weights.metadata().map_err(Failure::failed)?.len(),
         notes: imported.notes.clone(),
@@ -114,6 +118,19 @@ fn holds_weights(path: &Path, imported: &ImportedNetwork) -> Result<bool> {
     let tensors: Vec<TensorRef<'_>> = imported.weights.iter().map(Tensor::as_ref).collect();
     write_safetensors(&mut bytes, &tensors, &imported.metadata.entries()).map_err(Failure::failed)?;
     Ok(fs::read(path).is_ok_and(|existing| existing == bytes))
+}
+
+/// A head for features, as the layers to append to the layer file. Its weights have random initial values,
+/// because the weights file has none.
+fn head(features: &[usize]) -> String {
+    let pooled = "[[layer]]\nname = \"pool\"\nop = \"adaptive_avg_pool2d\"\noutput = 1\n\n\
+                  [[layer]]\nname = \"flatten\"\nop = \"flatten\"\n\n";
+    let pooled = if features.len() == 3 { pooled } else { "" };
+    format!(
+        "\nThe output is features, not classes. To train a classifier on them, append a head to the layer file,\n\
+         with the number of your classes; its weights begin with random values:\n\n\
+         {pooled}[[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n"
+    )
 }
 
 fn render(report: &Report, layers: &Path, weights: &Path) -> String {
@@ -131,8 +148,12 @@ fn render(report: &Report, layers: &Path, weights: &Path) -> String {
         ),
         (report.weights.clone(), bytes(report.weights_bytes)),
     ]);
+    let head = match (&report.until, &report.output[..]) {
+        (None, _) => String::new(),
+        (Some(_), output) => head(output),
+    };
     format!(
-        "{files}\nnext: `stratus model show {0}`,\n      \
+        "{files}{head}\nnext: `stratus model show {0}`,\n      \
          `stratus train EXPERIMENT.toml --set model.name={0} --weights {1}`\n",
         layers.display(),
         weights.display()
