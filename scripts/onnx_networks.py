@@ -42,8 +42,8 @@ class Writer:
             side = kernel // 2
             attributes = {"pads": [side] * 4}
         inputs = [x, weight] + ([self.normal(out, deviation=0.1)] if bias else [])
-        return self.node("Conv", *inputs, kernel_shape=[kernel, kernel], strides=[stride, stride], group=groups,
-                         **attributes)
+        return self.node("Conv", *inputs, kernel_shape=[kernel, kernel], strides=[stride, stride],
+                         group=groups, **attributes)
 
     def batch_norm(self, x, channels):
         return self.node("BatchNormalization", x, self.normal(channels, mean=1, deviation=0.2),

@@ -81,7 +81,7 @@ def gates(of):
 
 
 def affine(of, array):
-    """Products, sums, differences and quotients with a number for each channel, behind layers of each kind."""
+    """Products, sums, differences and quotients with a number for each channel."""
     kinds = ["images", "conv", "norm", "relu", "last", "vector", "linear"]
     for shape in [[3, 1, 1], [1, 3, 1, 1], [3], [1, 1, 3], [1, 3], []]:
         own = {"fa": array(*shape), "b": array(*shape)}
@@ -94,8 +94,8 @@ def affine(of, array):
             yield from of(f"{shape} {only} and Mul", [(only,), ("Mul a fa -> op",)], own, kinds)
         yield from of(f"{shape} quotient of it", [("Div fa IN -> op",)], own, kinds)
         # Behind a map with another reader, which nothing may be folded into.
-        yield from of(f"{shape} another reader", [("Mul IN fa -> m",), ("Add m b -> a",), ("Add a IN -> op",)],
-                      own, kinds)
+        twice = [("Mul IN fa -> m",), ("Add m b -> a",), ("Add a IN -> op",)]
+        yield from of(f"{shape} another reader", twice, own, kinds)
         pooled = [("GlobalAveragePool IN -> g",), ("Flatten g -> v",)]
         yield from of(f"{shape} of a vector", [*pooled, ("Mul v fa -> m",), ("Add m b -> a",),
                                                ("Relu a -> op",)], own, ["relu", "images"])
@@ -137,16 +137,16 @@ def pooled(of, whole):
     for opset in [7, 12, 13]:
         for axis in [None, 1, -1, 2, -3]:
             given = {} if axis is None else {"axis": axis}
-            yield from of(f"{given} of one pixel", [("GlobalAveragePool IN -> g",), ("Softmax g -> op", given)],
-                          {}, ["relu", "conv"], opset)
+            nodes = [("GlobalAveragePool IN -> g",), ("Softmax g -> op", given)]
+            yield from of(f"{given} of one pixel", nodes, {}, ["relu", "conv"], opset)
 
 
 def chosen(of, whole):
     size = [2, 12, 3, 4]
     for indices in [[0, 1, 2], [3, 4, 7, 8], [11, 0], [-1, -2], [2, 2], [12], list(range(12))]:
         for axis in [1, -3, 3, 2]:
-            yield from of(f"{indices} {axis}", [("Gather IN i -> op", {"axis": axis})], {"i": whole(*indices)},
-                          ["relu", "images", "last", "vector"], shape=size)
+            nodes, own = [("Gather IN i -> op", {"axis": axis})], {"i": whole(*indices)}
+            yield from of(f"{indices} {axis}", nodes, own, ["relu", "images", "last", "vector"], shape=size)
     yield from of("a number", [("Gather IN i -> op", {"axis": 1})], {"i": np.array(1, np.int64)}, ["relu"],
                   shape=size)
     far = 2 ** 62
@@ -154,7 +154,8 @@ def chosen(of, whole):
                                ([1, 2], [2, 0], [5, 2]), ([2, 3], [0, 0], [far, 4]), ([2, 3], [0, 1], [3, 4]),
                                ([1, 1], [0, 2], [6, 5])]:
         own = {"s": whole(*starts), "e": whole(*ends), "a": whole(*axes)}
-        yield from of(f"{axes} {starts} {ends}", [("Slice IN s e a -> op",)], own, ["relu", "last"], shape=size)
+        nodes = [("Slice IN s e a -> op",)]
+        yield from of(f"{axes} {starts} {ends}", nodes, own, ["relu", "last"], shape=size)
     for start, end, step in [(0, 12, 2), (1, 12, 3), (11, 0, -1), (0, 99, 5)]:
         own = {"s": whole(start), "e": whole(end), "a": whole(1), "k": whole(step)}
         yield from of(f"{start} {end} {step}", [("Slice IN s e a k -> op",)], own, ["relu", "vector"],
@@ -182,10 +183,10 @@ def upsampled(case, of, whole):
             yield from of(f"{given} by {scales}", [("Resize IN _ scales -> op", given)],
                           {"scales": np.array([1, 1, *scales], np.float32)}, ["relu"], shape=size)
     own = {"two": whole(2), "three": whole(3)}
+    floor = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     extents = [("Shape IN -> sh",), ("Slice sh two four -> hw",), ("Mul hw factor -> to",),
                ("Slice sh zero two -> nc",), ("Concat nc to -> sizes", {"axis": 0}),
-               ("Resize IN _ _ sizes -> op", {"mode": "nearest", "coordinate_transformation_mode": "asymmetric",
-                                              "nearest_mode": "floor"})]
+               ("Resize IN _ _ sizes -> op", floor)]
     yield from of("twice its own size", extents, {**own, "zero": whole(0), "four": whole(4),
                                                   "factor": whole(2, 2)}, ["relu", "conv"], shape=size)
 

@@ -106,8 +106,8 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Adds the layers of `factors · x + added` for each channel of `x`: a depthwise 1×1 convolution. A vector
-    /// must be a flattened map of one pixel.
+    /// Adds the layers of `factors · x + added` for each channel of `x`: a depthwise 1×1 convolution. A
+    /// vector must be a flattened map of one pixel.
     fn per_channel_affine(
         &mut self,
         node: &'a Node<'a>,

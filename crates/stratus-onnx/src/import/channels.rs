@@ -48,8 +48,8 @@ impl<'a> Importer<'a> {
         Ok(values)
     }
 
-    /// Imports a slice of channels, of which those in between may be left out. Axes that are not sliced may be
-    /// listed too.
+    /// Imports a slice of channels, of which those in between may be left out. Axes that are not sliced may
+    /// be listed too.
     pub(super) fn slice(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let input = self.layer_input(node, 0)?;
         let [starts, ends, axes, steps] = [("starts", 1), ("ends", 2), ("axes", 3), ("steps", 4)]

@@ -99,8 +99,8 @@ impl<'a> Importer<'a> {
             let Nearest { coordinates, rounding } = nearest;
             return Err(format!(
                 "unsupported nearest pixels ({coordinates}, {rounding}) from {height}x{width} to \
-                 {to_height}x{to_width}, expected those at `i · inputs / outputs`, rounded down: export it with \
-                 `asymmetric` and `floor`"
+                 {to_height}x{to_width}, expected those at `i · inputs / outputs`, rounded down: export \
+                 it with `asymmetric` and `floor`"
             )
             .into());
         }
@@ -146,8 +146,8 @@ impl<'a> Importer<'a> {
         let output = resize.output_shape(&[&input]).map_err(|error| error.to_string())?;
         if [scaled(height, scale[0]), scaled(width, scale[1])] != [Some(output.0[1]), Some(output.0[2])] {
             return Err(format!(
-                "ambiguous scales {scale:?}: {height}x{width} pixels become {}x{} or, after rounding, another \
-                 size",
+                "ambiguous scales {scale:?}: {height}x{width} pixels become {}x{} or, after rounding, \
+                 another size",
                 output.0[1], output.0[2]
             )
             .into());

@@ -246,8 +246,8 @@ fn finds_the_size_that_a_linear_layer_needs() {
     let problem = import(open(3 * 5 * 5), &ImportOptions::default()).unwrap_err();
     assert_eq!(
         problem,
-        "its input `x` has dynamic height or width, and its layers fit none of the usual sizes; pass the image \
-         size: --input CHANNELS,HEIGHT,WIDTH"
+        "its input `x` has dynamic height or width, and its layers fit none of the usual sizes; pass the \
+         image size: --input CHANNELS,HEIGHT,WIDTH"
     );
     let given = ImportOptions { input: Some([3, 10, 11]), ..ImportOptions::default() };
     assert_eq!(import(open(3 * 5 * 5), &given).unwrap().graph.input_shape().0, [3, 10, 11]);

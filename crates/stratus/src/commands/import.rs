@@ -127,8 +127,8 @@ fn head(features: &[usize]) -> String {
                   [[layer]]\nname = \"flatten\"\nop = \"flatten\"\n\n";
     let pooled = if features.len() == 3 { pooled } else { "" };
     format!(
-        "\nThe output is features, not classes. To train a classifier on them, append a head to the layer file,\n\
-         with the number of your classes; its weights begin with random values:\n\n\
+        "\nThe output is features, not classes. To train a classifier on them, append a head\n\
+         to the layer file, with the number of your classes; its weights begin with random values:\n\n\
          {pooled}[[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n"
     )
 }
