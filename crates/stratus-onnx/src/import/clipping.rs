@@ -54,7 +54,7 @@ impl<'a> Importer<'a> {
 
     pub(super) fn clip(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let [low, high] = self.clip_bounds(node)?;
-        if !(low <= high) {
+        if low > high || low.is_nan() || high.is_nan() {
             return Err(format!("unsupported bounds {low} and {high}, expected numbers in order").into());
         }
         if let Value::Shifted(Shifted { input, shift, .. }) = *self.value(node, 0)? {

@@ -28,9 +28,9 @@ mod support;
 
 use crate::error::{Parsed, Problem, UnsupportedNode};
 use crate::proto::{self, Node, is_onnx};
-use crate::tensor::{self, Constant, ModelFolder};
-use clipping::{PARTIAL_CLIP, Shifted};
-use gelu::{GeluPart, PARTIAL_GELU};
+use crate::tensor::{Constant, ModelFolder};
+use clipping::Shifted;
+use gelu::GeluPart;
 use graph_io::{InputSpec, input_spec};
 use input_size::RecordedShapes;
 use limits::MemoryBudget;
