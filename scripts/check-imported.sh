@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Imports networks of torchvision as torch.onnx exports them (EfficientNet-B0, MobileNetV3, RegNetY-400MF,
 # ShuffleNetV2, ConvNeXt-Tiny, DenseNet-121), and compares outputs with onnxruntime's and the gradients of an
-# iteration with PyTorch's. PyTorch is installed into .deps/check-imported of this checkout: from pinned
-# wheels, checked by their hashes, without root. They are 3 GB to fetch and 6 GB on disk; if STRATUS_TORCH
-# names a Python with torch, torchvision, onnx, onnxruntime and numpy, that is used instead.
+# iteration with PyTorch's. Imports a network of every family of torchvision as both exporters write it, and
+# compares outputs (not with NETWORKS). PyTorch is installed into .deps/check-imported of this checkout: from
+# pinned wheels, checked by their hashes, without root. They are 3 GB to fetch and 6 GB on disk; if
+# STRATUS_TORCH names a Python with torch, torchvision, onnx, onnxscript, onnxruntime and numpy, that is used
+# instead.
 #
 #   scripts/check-imported.sh                fails if PyTorch cannot be installed
 #   scripts/check-imported.sh --best-effort  only reports it; networks that disagree still fail
@@ -33,4 +35,8 @@ rm -rf "$target/check-imported"
 # shellcheck disable=SC2086 # A list of names.
 "$python" scripts/check-imported.py "$target/debug/examples/imported_step" "$target/check-imported" \
     ${NETWORKS-}
+if [ -z "${NETWORKS-}" ]; then
+    "$python" scripts/check-onnx-exporters.py "$target/debug/examples/reimport" \
+        "$target/check-imported" --torch
+fi
 rm -rf "$target/check-imported"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Exports every network of the zoo, and compares the results of onnxruntime with those of the reference
-# backend. Imports small models of every operator, and compares their results with those of the original
-# models. onnxruntime is installed into .deps/onnx-check of this checkout: from pinned wheels, checked by
-# their hashes, without root.
+# backend. Imports small models of every operator, and networks as converters of other programs write them,
+# and compares their results with those of the original models. onnxruntime is installed into .deps/onnx-check
+# of this checkout: from pinned wheels, checked by their hashes, without root.
 #
 #   scripts/check-onnx.sh                fails if onnxruntime cannot be installed
 #   scripts/check-onnx.sh --best-effort  only reports it; networks that disagree still fail
@@ -36,3 +36,6 @@ PYTHONPATH=$packages python3 scripts/check-onnx.py "$target/debug/stratus" "$out
 PYTHONPATH=$packages python3 scripts/check-onnx-operators.py "${models[@]}" \
     "$target/debug/examples/reimport" "$outputs/operators"
 rm -rf "$outputs/operators"
+PYTHONPATH=$packages python3 scripts/check-onnx-exporters.py "$target/debug/examples/reimport" \
+    "$outputs/exporters"
+rm -rf "$outputs/exporters"

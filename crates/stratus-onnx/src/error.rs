@@ -47,8 +47,13 @@ pub enum Problem {
         remedy: &'static str,
     },
     /// All unsupported nodes.
-    #[error("{}", listed(.0))]
-    UnsupportedNodes(Vec<UnsupportedNode>),
+    #[error("{}", listed(nodes, last_supported))]
+    UnsupportedNodes {
+        /// The nodes.
+        nodes: Vec<UnsupportedNode>,
+        /// The names of the last nodes before them that a network may end with.
+        last_supported: String,
+    },
     /// The layers do not form a valid network.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -71,7 +76,7 @@ impl fmt::Display for UnsupportedNode {
     }
 }
 
-fn listed(nodes: &[UnsupportedNode]) -> String {
+fn listed(nodes: &[UnsupportedNode], last_supported: &str) -> String {
     let mut text = match nodes.len() {
         1 => "a node cannot be imported:".to_owned(),
         count => format!("{count} nodes cannot be imported:"),
@@ -82,6 +87,9 @@ fn listed(nodes: &[UnsupportedNode]) -> String {
     }
     if nodes.len() > MAX_LISTED_NODES {
         let _ = write!(text, "\nand {} more", nodes.len() - MAX_LISTED_NODES);
+    }
+    if !last_supported.is_empty() {
+        let _ = write!(text, "\nimport the layers before them with --until NODE: {last_supported}");
     }
     text
 }

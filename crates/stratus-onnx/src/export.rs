@@ -1,6 +1,7 @@
 //! Export of a network with its weights, in inference form without auxiliary outputs.
 
 use crate::error::WriteError;
+use crate::nearest::Nearest;
 use crate::wire::MAX_FILE_BYTES;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -394,14 +395,25 @@ impl<'a> Export<'a> {
 
     /// The inputs of a `Resize`: the image, no region, and scales or sizes of all four dimensions. Sizes are
     /// concatenated from the batch and channels of the input and the target height and width. `None` if the
-    /// scale, rounded to f32, gives another size.
+    /// scale, rounded to f32, gives another size, or if it copies other pixels.
     fn resize(&mut self, op: &Resize, node: &Node, inputs: &[String]) -> Option<Vec<String>> {
         let x = inputs.first()?.clone();
         let (name, region) = (&node.name, String::new());
+        let [input, output] = [node.inputs[0], node.output].map(|id| self.graph.shape(id));
+        let copies = |axis: usize| {
+            let (from, to) = (input.0[axis + 1], output.0[axis + 1]);
+            let scale = match op.to {
+                ResizeTo::Scale(scale) => scale[axis] as f32,
+                _ => to as f32 / from as f32,
+            };
+            Nearest::EXPORTED.is_floor(scale, [from, to])
+        };
+        if op.nearest && !(copies(0) && copies(1)) {
+            return None;
+        }
         let size = match op.to {
             ResizeTo::Scale(scale) => {
                 let scale = scale.map(|scale| scale as f32);
-                let [input, output] = [node.inputs[0], node.output].map(|id| self.graph.shape(id));
                 let fits =
                     (0..2).all(|axis| scaled(input.0[axis + 1], scale[axis]) == Some(output.0[axis + 1]));
                 let scales = fits.then(|| [1.0, 1.0, scale[0], scale[1]])?;
@@ -536,7 +548,8 @@ pub(crate) fn as_avg_pool(op: &AdaptiveAvgPool2d, input: &Shape) -> Option<AvgPo
     let [down, across] = op.output;
     let divides = down > 0 && across > 0 && height % down == 0 && width % across == 0;
     let kernel = divides.then(|| [height / down, width / across])?;
-    Some(AvgPool2d { kernel, stride: kernel, padding: [0, 0], count_include_pad: true })
+    let plain = AvgPool2d::new(1, 1, 0);
+    Some(AvgPool2d { kernel, stride: kernel, ..plain })
 }
 
 fn activation(op: &Activation) -> Attributes {
@@ -552,13 +565,18 @@ fn conv(op: &Conv2d) -> Attributes {
 
 fn avg_pool(op: &AvgPool2d) -> Attributes {
     let attributes = Attributes::default().ints("kernel_shape", &op.kernel).ints("strides", &op.stride);
-    let pads = [op.padding, op.padding].concat();
+    let pads = [op.padding, op.padding_after.unwrap_or(op.padding)].concat();
     attributes.ints("pads", &pads).int("count_include_pad", i64::from(op.count_include_pad))
 }
 
 /// The attributes of a `Resize`. PyTorch's coordinates are ONNX's `half_pixel`; `pytorch_half_pixel` differs
 /// if a dimension becomes 1.
 fn resize(op: &Resize) -> Attributes {
+    if op.nearest {
+        let attributes = Attributes::default().text("mode", "nearest");
+        let Nearest { coordinates, rounding } = Nearest::EXPORTED;
+        return attributes.text("coordinate_transformation_mode", coordinates).text("nearest_mode", rounding);
+    }
     let coordinates = if op.align_corners { "align_corners" } else { "half_pixel" };
     Attributes::default().text("mode", "linear").text("coordinate_transformation_mode", coordinates)
 }

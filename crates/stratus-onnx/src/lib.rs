@@ -14,11 +14,12 @@ mod error;
 mod export;
 mod import;
 mod model;
+mod nearest;
 mod proto;
 mod tensor;
 mod wire;
 
 pub use error::{Error, Problem, Result, UnsupportedNode, WriteError};
 pub use export::{INPUT, OUTPUT, is_exported_by_stratus, operator_set, write};
-pub use import::{ImportOptions, ImportedNetwork};
+pub use import::{ImportOptions, ImportedNetwork, operator_table};
 pub use model::Model;

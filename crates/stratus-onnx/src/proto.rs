@@ -30,6 +30,8 @@ pub(crate) struct Graph<'a> {
     pub initialisers: Vec<Tensor<'a>>,
     pub inputs: Vec<ValueInfo<'a>>,
     pub outputs: Vec<ValueInfo<'a>>,
+    /// The types and shapes that the file records for values in between.
+    pub value_infos: Vec<ValueInfo<'a>>,
 }
 
 /// `NodeProto`.
@@ -180,6 +182,10 @@ impl<'a> Graph<'a> {
                 }
                 11 => push(&mut graph.inputs, ValueInfo::read(value.bytes()?)?, MAX_GRAPH_ITEMS, "inputs")?,
                 12 => push(&mut graph.outputs, ValueInfo::read(value.bytes()?)?, MAX_GRAPH_ITEMS, "outputs")?,
+                13 => {
+                    let info = ValueInfo::read(value.bytes()?)?;
+                    push(&mut graph.value_infos, info, MAX_GRAPH_ITEMS, "value descriptions")?;
+                }
                 15 => {
                     let tensor = Tensor::read_sparse(value.bytes()?)?;
                     push(&mut graph.initialisers, tensor, MAX_GRAPH_ITEMS, "initialisers")?;

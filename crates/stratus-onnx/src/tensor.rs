@@ -9,10 +9,6 @@ use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use stratus_base::printable;
 
-/// The maximum number of elements in sparse and filled tensors, which a file does not list one by one: 64
-/// MiB.
-pub(crate) const MAX_FILLED_ELEMENTS: usize = 1 << 24;
-
 /// `TensorProto.DataType`.
 pub(crate) mod kind {
     pub const FLOAT: i64 = 1;
@@ -292,19 +288,13 @@ pub(crate) fn read(tensor: &proto::Tensor<'_>, folder: Option<&ModelFolder>) -> 
     Ok(Constant { shape, elements: elements_found })
 }
 
-/// Converts a sparse tensor to a dense one.
+/// Converts a sparse tensor to a dense one, whose size callers have checked.
 fn sparse(
     tensor: &proto::Tensor<'_>,
     indices: &proto::Indices<'_>,
     folder: Option<&ModelFolder>,
 ) -> Parsed<Constant> {
     let (shape, elements) = checked_shape(tensor)?;
-    if elements > MAX_FILLED_ELEMENTS {
-        return Err(Problem::Limit {
-            items: "elements of a sparse tensor",
-            limit: MAX_FILLED_ELEMENTS as u64,
-        });
-    }
     let name = printable(tensor.name);
     let damaged = |problem: String| Problem::damaged(format!("sparse tensor `{name}` {problem}"));
     let stored = proto::Tensor { dimensions: indices.values.clone(), indices: None, ..tensor.clone() };

@@ -17,6 +17,7 @@ fn windows(kernel: usize, stride: usize, padding: usize) -> AvgPooling {
 
 fn tests() -> Vec<Case> {
     let uncounted = |pool| AvgPooling::Windows(AvgPool2d { count_include_pad: false, ..pool });
+    let after = |after, pool| AvgPooling::Windows(AvgPool2d { padding_after: Some(after), ..pool });
     let all = [
         windows(2, 2, 0),
         windows(3, 1, 1),
@@ -26,6 +27,9 @@ fn tests() -> Vec<Case> {
         windows(2, 3, 1),
         uncounted(AvgPool2d::new(3, 2, 1)),
         uncounted(AvgPool2d { kernel: [2, 4], stride: [1, 3], padding: [1, 2], ..AvgPool2d::new(1, 1, 0) }),
+        after([0, 1], AvgPool2d::new(2, 1, 0)),
+        after([1, 1], AvgPool2d { count_include_pad: false, ..AvgPool2d::new(2, 2, 0) }),
+        after([0, 2], AvgPool2d { count_include_pad: false, ..AvgPool2d::new(3, 2, 1) }),
         bins(1, 1),
         bins(2, 3),
         bins(6, 6),
@@ -68,7 +72,8 @@ fn kernels(pooling: AvgPooling, shape: [usize; 4]) -> Vec<Case> {
         AvgPooling::Windows(pool) => {
             let uncounted = if pool.count_include_pad { "" } else { " not counted" };
             let AvgPool2d { kernel, stride, padding, .. } = pool;
-            format!("window {kernel:?} stride {stride:?} padding {padding:?}{uncounted}")
+            let after = pool.padding_after.map_or(String::new(), |after| format!(" after {after:?}"));
+            format!("window {kernel:?} stride {stride:?} padding {padding:?}{after}{uncounted}")
         }
         AvgPooling::Bins(pool) => format!("to {}", extents(&pool.output)),
     };

@@ -26,7 +26,7 @@ fn tests() -> Vec<Case> {
         .flat_map(|(from, to)| {
             channels.into_iter().flat_map(move |map| {
                 [false, true].into_iter().flat_map(move |align_corners| {
-                    kernels(Bilinear { align_corners, scale: None }, map, from, to)
+                    kernels(Bilinear { align_corners, scale: None, nearest: false }, map, from, to)
                 })
             })
         })
@@ -40,15 +40,34 @@ fn tests() -> Vec<Case> {
     ] {
         for map in channels {
             for align_corners in [false, true] {
-                cases.extend(kernels(Bilinear { align_corners, scale: Some(scale) }, map, from, to));
+                cases.extend(kernels(
+                    Bilinear { align_corners, scale: Some(scale), nearest: false },
+                    map,
+                    from,
+                    to,
+                ));
             }
         }
     }
+    // The nearest pixels.
+    for (from, to) in
+        [([3, 4], [6, 12]), ([5, 7], [9, 8]), ([9, 8], [4, 3]), ([1, 1], [6, 5]), ([4, 3], [4, 3])]
+    {
+        for map in channels {
+            let nearest = Bilinear { align_corners: false, scale: None, nearest: true };
+            cases.extend(kernels(nearest, map, from, to));
+        }
+    }
     // More rows than fit the caches of threads, and rows many times longer than a vector.
-    cases.extend(kernels(Bilinear { align_corners: false, scale: None }, [2, 11], [23, 30], [90, 120]));
+    cases.extend(kernels(
+        Bilinear { align_corners: false, scale: None, nearest: false },
+        [2, 11],
+        [23, 30],
+        [90, 120],
+    ));
     // Logits have the master precision, and may be computed from maps in the compute precision.
     for (map, class) in [([2, 11], DTypeClass::Master), ([1, 32], DTypeClass::Compute)] {
-        let bilinear = Bilinear { align_corners: false, scale: None };
+        let bilinear = Bilinear { align_corners: false, scale: None, nearest: false };
         let ([x, y], name) = shapes(bilinear, map, [3, 4], [7, 9]);
         let forward =
             Case::new(format!("{} to {class:?} logits", name("resize")), ResizeForward { bilinear });
@@ -58,7 +77,7 @@ fn tests() -> Vec<Case> {
 }
 
 fn benchmarks() -> Vec<Case> {
-    let half_pixel = Bilinear { align_corners: false, scale: None };
+    let half_pixel = Bilinear { align_corners: false, scale: None, nearest: false };
     [
         // The last layer of a network on CamVid, DeepLab's decoder, and its image pooling.
         ([8, 11], [90, 120], [360, 480]),
@@ -83,7 +102,8 @@ fn shapes(
     let name = move |kernel: &str| {
         let scale = bilinear.scale.map_or(String::new(), |scale| format!(" by {scale:?}"));
         let corners = if bilinear.align_corners { " corners aligned" } else { "" };
-        format!("{kernel} {} to {}{scale}{corners}", extents(&x), extents(&to))
+        let nearest = if bilinear.nearest { " nearest" } else { "" };
+        format!("{kernel} {} to {}{scale}{corners}{nearest}", extents(&x), extents(&to))
     };
     ([x, y], name)
 }

@@ -7,6 +7,9 @@ use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Launch, Source, type_name};
 use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
 
+/// The kernels' argument `corners` for the nearest pixels.
+const NEAREST: i32 = 2;
+
 /// The launch of `kernel`, which reads the first operand and writes the second. `input` and `output` are
 /// those that the forward pass reads and writes.
 fn launch(
@@ -42,7 +45,11 @@ fn launch(
             Argument::Float(bilinear.step(axis, inputs, outputs, from) as f32)
         }),
     );
-    arguments.push(Argument::Int(i32::from(bilinear.align_corners)));
+    let positions = match bilinear {
+        Bilinear { nearest: true, .. } => NEAREST,
+        Bilinear { align_corners, .. } => i32::from(*align_corners),
+    };
+    arguments.push(Argument::Int(positions));
     builder.grid_stride(&source, kernel, items, arguments)
 }
 

@@ -57,6 +57,17 @@ __device__ __forceinline__ float silu_derivative(float x, float, float) {
     return logistic(x) + x * sigmoid_derivative(x, 0.0f, 0.0f);
 }
 
+__device__ __forceinline__ float softplus(float x, float, float) {
+    return (x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x)));
+}
+__device__ __forceinline__ float softplus_derivative(float x, float, float) { return logistic(x); }
+
+__device__ __forceinline__ float tanh(float x, float, float) { return tanhf(x); }
+__device__ __forceinline__ float tanh_derivative(float x, float, float) {
+    float e = expf(-2.0f * fabsf(x)), s = 1.0f / (1.0f + e);
+    return 4.0f * e * s * s;
+}
+
 // t = tanh(ln(1 + exp(x))) and the root of 1 - t * t, from e = exp(-|x|):
 //   x >= 0   t = (1 + 2e) / (1 + 2e + 2e^2)   root = 2e (1 + e) / (1 + 2e + 2e^2)
 //   x < 0    t = (e^2 + 2e) / (e^2 + 2e + 2)  root = 2 (1 + e) / (e^2 + 2e + 2)

@@ -3,7 +3,8 @@
 //   item      VECTOR channels of a pixel of the result; grid-stride loop, neighbouring threads have
 //             neighbouring channels
 //   position  of output i of an axis, in pixels of the input: step * i if corners are aligned, else
-//             step * (i + 0.5) - 0.5, at least 0; rounded after each operation, as on the CPU
+//             step * (i + 0.5) - 0.5, at least 0; rounded after each operation, as on the CPU; for the
+//             nearest pixels (`corners` is 2) i * inputs / outputs, rounded down
 //   backward  gathers: a pixel adds up the outputs less than a pixel away, so there are no atomic additions
 //   INDEX     an integer type that counts all items
 
@@ -28,7 +29,9 @@ __device__ __forceinline__ ItemPosition item_position(INDEX item, int groups, in
 }
 
 // The position of an output in the input, along an axis of `inputs` pixels.
-__device__ __forceinline__ float source_position(int output, float step, int corners, int inputs) {
+__device__ __forceinline__ float source_position(int output, float step, int corners, int inputs,
+                                                 int outputs) {
+    if (corners == 2) return (float)(int)((i64)output * inputs / outputs);
     float at = corners ? __fmul_rn(step, (float)output)
                        : __fadd_rn(__fmul_rn(step, __fadd_rn((float)output, 0.5f)), -0.5f);
     return fminf(fmaxf(at, 0.0f), (float)(inputs - 1));
@@ -66,10 +69,11 @@ extern "C" __global__ void resize_forward(const T *x, T_OUT *y, i64 items, int g
          item += (INDEX)gridDim.x * blockDim.x) {
         ItemPosition at = item_position(item, groups, out_height, out_width);
         const T *image = x + (i64)at.n * height * width * channels + at.channel;
-        float vertical = source_position(at.h, down, corners, height),
-              horizontal = source_position(at.w, across, corners, width);
+        float vertical = source_position(at.h, down, corners, height, out_height),
+              horizontal = source_position(at.w, across, corners, width, out_width);
         int top = (int)vertical, left = (int)horizontal;
-        int bottom = min(top + 1, height - 1), right = min(left + 1, width - 1);
+        int next = corners == 2 ? 0 : 1;
+        int bottom = min(top + next, height - 1), right = min(left + next, width - 1);
         float below = vertical - (float)top, behind = horizontal - (float)left;
         float a[VECTOR], b[VECTOR], c[VECTOR], d[VECTOR], v[VECTOR];
         load(image + (top * width + left) * channels, a);
@@ -99,10 +103,11 @@ extern "C" __global__ void resize_backward(const T *dy, T_OUT *dx, i64 items, in
               columns = readers(at.w, across, corners, width, out_width);
         float sum[VECTOR] = {};
         for (int row = rows.first; row <= rows.last; row++) {
-            float vertical = weight_of(at.h, source_position(row, down, corners, height));
+            float vertical = weight_of(at.h, source_position(row, down, corners, height, out_height));
             if (vertical == 0.0f) continue;
             for (int column = columns.first; column <= columns.last; column++) {
-                float weight = vertical * weight_of(at.w, source_position(column, across, corners, width));
+                float horizontal = source_position(column, across, corners, width, out_width);
+                float weight = vertical * weight_of(at.w, horizontal);
                 if (weight == 0.0f) continue;
                 float v[VECTOR];
                 load(image + (row * out_width + column) * channels, v);

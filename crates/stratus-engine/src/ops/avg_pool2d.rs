@@ -49,7 +49,7 @@ impl AvgPooling {
     #[must_use]
     pub fn range(&self, axis: usize, index: usize, size: usize) -> PoolRange {
         match self {
-            Self::Windows(AvgPool2d { kernel, stride, padding, count_include_pad }) => {
+            Self::Windows(AvgPool2d { kernel, stride, padding, count_include_pad, .. }) => {
                 let start = index * stride[axis];
                 let first = start.saturating_sub(padding[axis]);
                 let pixels = first..(start + kernel[axis]).saturating_sub(padding[axis]).clamp(first, size);

@@ -17,6 +17,9 @@ pub struct Bilinear {
     /// The factors `[vertical, horizontal]` that determined the output's size, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<[f64; 2]>,
+    /// True if outputs are the input at `⌊i · inputs / outputs⌋`, without interpolation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nearest: bool,
 }
 
 /// The two inputs and weights of one output along an axis.
@@ -52,6 +55,10 @@ impl Bilinear {
     /// The taps of output `index` of `outputs`, along an axis of `inputs` pixels.
     #[must_use]
     pub fn taps(&self, axis: usize, index: usize, inputs: usize, outputs: usize, dtype: DType) -> Taps {
+        if self.nearest {
+            let first = (index * inputs / outputs.max(1)).min(inputs.saturating_sub(1));
+            return Taps { first, second: first, weights: [1.0, 0.0] };
+        }
         let (round, step) = (rounding(dtype), self.step(axis, inputs, outputs, dtype));
         let position = if self.align_corners {
             round(step * round(index as f64))
@@ -77,7 +84,7 @@ impl Bilinear {
         let [n, c, h, w] = image_shape(x)?;
         let [_, _, height, width] = image_shape(y)?;
         let to = self.scale.map_or(ResizeTo::Size([height, width]), ResizeTo::Scale);
-        let resize = Resize { to, align_corners: self.align_corners };
+        let resize = Resize { to, align_corners: self.align_corners, nearest: self.nearest };
         let shape = resize.output_shape(&[&Shape::image(c, h, w)]).map_err(|error| error.to_string())?;
         expect_shape(y, &[vec![n], shape.0].concat())
     }
@@ -111,7 +118,7 @@ pub(super) fn lower(op: &Resize, node: &Node, lowering: &mut Lowering) -> Result
     let x = lowering.input(node, 0);
     let y = lowering.output_as(node, lowering.dtype(x));
     let scale = if let ResizeTo::Scale(scale) = op.to { Some(scale) } else { None };
-    let bilinear = Bilinear { align_corners: op.align_corners, scale };
+    let bilinear = Bilinear { align_corners: op.align_corners, scale, nearest: op.nearest };
     lowering.push(node, ResizeForward { bilinear }, vec![x], vec![], vec![y]);
     Ok(())
 }
@@ -175,8 +182,8 @@ impl KernelSpec for ResizeBackward {
 mod tests {
     use super::*;
 
-    const EDGES: Bilinear = Bilinear { align_corners: false, scale: None };
-    const CORNERS: Bilinear = Bilinear { align_corners: true, scale: None };
+    const EDGES: Bilinear = Bilinear { align_corners: false, scale: None, nearest: false };
+    const CORNERS: Bilinear = Bilinear { align_corners: true, scale: None, nearest: false };
 
     /// The positions of outputs, as sums of inputs times weights.
     fn positions(bilinear: Bilinear, inputs: usize, outputs: usize) -> Vec<f64> {
@@ -207,6 +214,16 @@ mod tests {
         // PyTorch copies if the size does not change, whatever the scale.
         let barely = Bilinear { scale: Some([1.1; 2]), ..EDGES };
         assert_eq!(positions(barely, 4, 4), [0.0, 1.0, 2.0, 3.0]);
+    }
+
+    /// `torch.nn.functional.interpolate` with `mode="nearest"`.
+    #[test]
+    fn nearest_pixels_are_copied() {
+        let nearest = Bilinear { nearest: true, ..EDGES };
+        assert_eq!(positions(nearest, 2, 4), [0.0, 0.0, 1.0, 1.0]);
+        assert_eq!(positions(nearest, 3, 5), [0.0, 0.0, 1.0, 1.0, 2.0]);
+        assert_eq!(positions(nearest, 5, 3), [0.0, 1.0, 3.0]);
+        assert_eq!(positions(nearest, 1, 3), [0.0; 3]);
     }
 
     #[test]

@@ -55,7 +55,7 @@ fn outputs_and_gradients_match_pytorch() {
     let cases: Vec<Resized> = serde_json::from_str(FIXTURE).unwrap();
     assert_eq!(cases.len(), 12);
     for Resized { x, y, scale, align_corners, output, gradient } in cases {
-        let bilinear = Bilinear { align_corners, scale };
+        let bilinear = Bilinear { align_corners, scale, nearest: false };
         let found = run(ResizeForward { bilinear }, &x, &y);
         let back = run(ResizeBackward { bilinear }, &y, &x);
         for (found, expected) in [(found, output), (back, gradient)] {

@@ -390,7 +390,9 @@ prop_compose! {
                 {
                     continue;
                 }
-                "align_corners" | "bias" | "ceil_mode" | "count_include_pad" => (number % 2 == 0).to_string(),
+                "align_corners" | "bias" | "ceil_mode" | "count_include_pad" | "nearest" => {
+                    (number % 2 == 0).to_string()
+                }
                 "p" | "epsilon" | "momentum" | "alpha" | "beta" | "k" | "factor" => {
                     format!("{}e-1", number.clamp(-1, 1 << 31))
                 }

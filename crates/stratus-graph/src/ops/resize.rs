@@ -32,22 +32,26 @@ pub struct Resize {
     pub to: ResizeTo,
     /// True if the centres of the corner pixels are aligned, instead of the image edges.
     pub align_corners: bool,
+    /// True if output `i` of an axis is the input `⌊i · inputs / outputs⌋`, instead of an interpolation.
+    /// Corners are not aligned then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nearest: bool,
 }
 
 impl Resize {
     /// Resizes to the size of a second input, aligning the image edges.
-    pub const LIKE: Self = Self { to: ResizeTo::Like, align_corners: false };
+    pub const LIKE: Self = Self { to: ResizeTo::Like, align_corners: false, nearest: false };
 
     /// Resizes to `[height, width]`, aligning the image edges.
     #[must_use]
     pub fn to_size(size: [usize; 2]) -> Self {
-        Self { to: ResizeTo::Size(size), align_corners: false }
+        Self { to: ResizeTo::Size(size), align_corners: false, nearest: false }
     }
 
     /// Resizes by one factor in height and width, aligning the image edges.
     #[must_use]
     pub fn by(scale: f64) -> Self {
-        Self { to: ResizeTo::Scale([scale; 2]), align_corners: false }
+        Self { to: ResizeTo::Scale([scale; 2]), align_corners: false, nearest: false }
     }
 }
 
@@ -91,6 +95,10 @@ impl Operation for Resize {
         if height == 0 || width == 0 {
             return Err(ShapeError::new(format!("the input {input} is empty")));
         }
+        if self.nearest && self.align_corners {
+            let problem = "`align_corners` needs interpolation, but `nearest` is set";
+            return Err(ShapeError::new(problem.to_owned()));
+        }
         let [to_height, to_width] = match (self.to, like) {
             (ResizeTo::Scale(scale), _) => scaled([height, width], scale)?,
             (_, Some(like)) => {
@@ -112,9 +120,9 @@ impl Operation for Resize {
         inputs_are
     }
 
-    /// Four pixels are weighted and added.
+    /// Four pixels are weighted and added; the nearest is copied.
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
-        (output.elements() as u64).saturating_mul(8)
+        if self.nearest { 0 } else { (output.elements() as u64).saturating_mul(8) }
     }
 
     fn attributes(&self) -> String {
@@ -123,6 +131,9 @@ impl Operation for Resize {
             ResizeTo::Scale([vertical, horizontal]) => format!("by {vertical}x{horizontal}"),
             ResizeTo::Like => "like its second input".to_owned(),
         };
+        if self.nearest {
+            text += " nearest";
+        }
         if self.align_corners {
             text += " corners aligned";
         }
@@ -132,11 +143,12 @@ impl Operation for Resize {
 
 impl LayerFileOp for Resize {
     const NAME: &'static str = "resize";
-    const KEYS: &'static [&'static str] = &["size", "scale", "align_corners"];
+    const KEYS: &'static [&'static str] = &["size", "scale", "align_corners", "nearest"];
     const ATTRIBUTES: &'static str = "`size` (pair) or `scale` (one factor, or [vertical, horizontal]); \
-        with neither, the size of the second input; `align_corners` (false)";
+        with neither, the size of the second input; `align_corners` (false), \
+        `nearest` (false)";
     const SHAPES: &'static str = "image to image; a second image only sets height and width; \
-        bilinear, without antialiasing";
+        bilinear, or with `nearest` the pixel at `i · inputs / outputs`, rounded down; without antialiasing";
 
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         let to = match (attributes.pair("size")?, attributes.factors("scale")?) {
@@ -148,7 +160,9 @@ impl LayerFileOp for Resize {
                 return Err(AttributeError::Invalid { key: "scale", need });
             }
         };
-        Ok(Self { to, align_corners: attributes.flag("align_corners")?.unwrap_or(false) })
+        let [align_corners, nearest] = [attributes.flag("align_corners")?, attributes.flag("nearest")?]
+            .map(|flag| flag.unwrap_or(false));
+        Ok(Self { to, align_corners, nearest })
     }
 
     fn write_attributes(&self, to: &mut AttributeWriter) {
@@ -158,6 +172,7 @@ impl LayerFileOp for Resize {
             ResizeTo::Like => {}
         }
         to.flag_if_not("align_corners", self.align_corners, false);
+        to.flag_if_not("nearest", self.nearest, false);
     }
 }
 
@@ -172,7 +187,9 @@ mod tests {
         assert_eq!(size(Resize::to_size([360, 480])), Shape::image(11, 360, 480));
         assert_eq!(size(Resize::by(4.0)), Shape::image(11, 360, 480));
         // In f64, 0.7 times 90 is slightly less than 63.
-        assert_eq!(size(Resize { to: ResizeTo::Scale([0.7, 1.1]), align_corners: true }).0, [11, 62, 132]);
+        let corners = Resize { align_corners: true, ..Resize::by(1.0) };
+        let scaled = Resize { to: ResizeTo::Scale([0.7, 1.1]), ..corners };
+        assert_eq!(size(scaled).0, [11, 62, 132]);
         let like = Resize::LIKE.output_shape(&[&input, &Shape::image(64, 23, 30)]).unwrap();
         assert_eq!(like, Shape::image(11, 23, 30));
         assert_eq!(Resize::LIKE.forward_flops(&[], &like), 11 * 23 * 30 * 8);

@@ -399,7 +399,7 @@ mod tests {
     use crate::native::simd::IsaLevel;
     use crate::native::threads::ThreadTeam;
 
-    const EDGES: Bilinear = Bilinear { align_corners: false, scale: None };
+    const EDGES: Bilinear = Bilinear { align_corners: false, scale: None, nearest: false };
 
     /// Backward is the transpose: every input of an output is an output of an input.
     #[test]

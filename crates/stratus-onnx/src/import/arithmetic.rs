@@ -5,11 +5,8 @@ use super::{DimOrder, ImportResult, Importer, Layer, LayerOutput, Value};
 use crate::export::DOC_LAYER_SCALE;
 use crate::proto::Node;
 use crate::tensor::{Constant, Elements};
-use stratus_graph::ops::{
-    Activation, Add, ChannelScale, Conv2d, ConvTranspose2d, HardSigmoid, HardSwish, LayerScale, Linear,
-    PointwiseLinear, Scale, Silu,
-};
-use stratus_graph::{Op, Shape};
+use stratus_graph::Op;
+use stratus_graph::ops::{Add, Conv2d, ConvTranspose2d, Flatten, LayerScale, Linear, PointwiseLinear, Scale};
 
 impl<'a> Importer<'a> {
     pub(super) fn add(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
@@ -48,15 +45,22 @@ impl<'a> Importer<'a> {
         }
     }
 
-    /// Folds a constant into the bias of the previous layer.
+    /// Adds a constant: it is folded into the bias of the previous layer, or becomes a depthwise convolution.
     fn add_bias(
         &mut self,
         node: &'a Node<'a>,
         input: LayerOutput,
         constant: Constant,
     ) -> ImportResult<Value> {
+        let number = self.scalar_constant(input, &constant);
         let added = self.per_channel(input, constant)?;
-        let layer = self.foldable_layer(input)?;
+        let Ok(layer) = self.foldable_layer(input) else {
+            if let Some(value) = number.and_then(|number| self.shifted(node, input, number)) {
+                return Ok(value);
+            }
+            let ones = vec![1.0; added.len()];
+            return self.per_channel_affine(node, input, ones, added);
+        };
         if let Op::Conv2d(Conv2d { bias, .. })
         | Op::ConvTranspose2d(ConvTranspose2d { bias, .. })
         | Op::Linear(Linear { bias, .. })
@@ -69,9 +73,95 @@ impl<'a> Importer<'a> {
         Ok(self.alias(node, input))
     }
 
+    /// Imports a difference: the sum with the negated constant or layer output.
+    pub(super) fn sub(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let is_output = |value: &Value| matches!(value, Value::LayerOutput(_));
+        match [is_output(self.value(node, 0)?), is_output(self.value(node, 1)?)] {
+            [true, true] => {
+                let [a, b] = [self.layer_input(node, 0)?, self.layer_input(node, 1)?];
+                if a.order != b.order {
+                    return Err("its inputs differ in dimension order".into());
+                }
+                let name = self.names.for_node(node);
+                let negated = self.names.with_suffix(&name, "negated");
+                let negated = self.push_as(negated, Scale { factor: -1.0 }, &[b], vec![])?;
+                let sum = self.push_as(name, Add, &[a, negated], vec![])?;
+                Ok(self.as_output_of(node, sum, a))
+            }
+            [true, false] => {
+                let input = self.layer_input(node, 0)?;
+                let mut constant = self.constant(node, 1)?.ok_or("missing input 2")?;
+                if let Elements::Floats(values) = &mut constant.elements {
+                    values.iter_mut().for_each(|value| *value = -*value);
+                }
+                self.add_bias(node, input, constant)
+            }
+            _ => {
+                let input = self.layer_input(node, 1)?;
+                let constant = self.constant(node, 0)?.ok_or("missing input 1")?;
+                let added = self.per_channel(input, constant)?;
+                let negative = vec![-1.0; added.len()];
+                self.per_channel_affine(node, input, negative, added)
+            }
+        }
+    }
+
+    /// Adds the layers of `factors · x + added` for each channel of `x`: a depthwise 1×1 convolution. A
+    /// vector must be a flattened map of one pixel.
+    fn per_channel_affine(
+        &mut self,
+        node: &'a Node<'a>,
+        input: LayerOutput,
+        mut factors: Vec<f32>,
+        added: Vec<f32>,
+    ) -> ImportResult<Value> {
+        let name = self.names.for_node(node);
+        if self.layer_shape(input.id).0.len() == 3 {
+            let mut x = input;
+            // The product of a batch norm that was written as a product and a sum.
+            if let Some(layer) = self.single_use_layer(input)
+                && matches!(layer.op, Op::LayerScale(_))
+            {
+                factors.iter_mut().zip(&layer.parameters[0]).for_each(|(factor, known)| *factor *= known);
+                x = LayerOutput { id: layer.inputs[0], single_use: false, ..input };
+            }
+            let output = self.affine(name, x, factors, added)?;
+            return Ok(self.as_output_of(node, output, input));
+        }
+        let map = self.map_of_one_pixel(input).ok_or(
+            "cannot be folded: its input is a vector, but no output of a linear layer or a batch norm",
+        )?;
+        let affine = self.names.with_suffix(&name, "affine");
+        let output = self.affine(affine, map, factors, added)?;
+        let flat = self.push_as(name, Flatten, &[output], vec![])?;
+        Ok(self.as_output_of(node, flat, input))
+    }
+
+    /// The map `[C, 1, 1]` that a vector is, if it is one that was flattened.
+    fn map_of_one_pixel(&self, input: LayerOutput) -> Option<LayerOutput> {
+        let layer = &self.layers[input.id.checked_sub(1)?];
+        let &[id] = matches!(layer.op, Op::Flatten(_)).then_some(&layer.inputs[..])? else { return None };
+        let is_pixel = self.layer_shape(id).0.get(1..) == Some(&[1, 1]);
+        let order = DimOrder::ChannelsFirst;
+        is_pixel.then_some(LayerOutput { id, order, single_use: false, pad: None })
+    }
+
+    /// Adds the depthwise 1×1 convolution `factors · x + added`.
+    pub(super) fn affine(
+        &mut self,
+        name: String,
+        x: LayerOutput,
+        factors: Vec<f32>,
+        added: Vec<f32>,
+    ) -> ImportResult<LayerOutput> {
+        let channels = factors.len();
+        let conv = Conv2d { groups: channels, bias: true, ..Conv2d::new(channels, channels, 1, 1, 0) };
+        self.push_as(name, conv, &[x], vec![factors, added])
+    }
+
     /// Imports a product. A scalar becomes `Scale`. Per-channel factors, such as of a folded batch norm, are
     /// folded into the previous layer, or become `LayerScale` before a residual sum or if folding fails. For
-    /// two layer outputs, see [`Self::mul_outputs`].
+    /// two layer outputs, see `mul_outputs`.
     pub(super) fn mul(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         if let Some(value) = self.gelu_product(node)? {
             return Ok(value);
@@ -87,15 +177,29 @@ impl<'a> Importer<'a> {
             if let Some(part) = self.gelu_scaled(node, input, factor) {
                 return Ok(part);
             }
-            return self.elementwise_of(node, input, Scale { factor });
+            return self.times(node, input, factor);
         }
         let factors = self.per_channel(input, constant)?;
+        self.multiply_channels(node, input, factors)
+    }
+
+    /// Multiplies each channel by a factor.
+    fn multiply_channels(
+        &mut self,
+        node: &'a Node<'a>,
+        input: LayerOutput,
+        factors: Vec<f32>,
+    ) -> ImportResult<Value> {
         let is_image = self.layer_shape(input.id).0.len() == 3;
         if is_image
             && (node.doc == DOC_LAYER_SCALE || self.is_added(node) || self.foldable_layer(input).is_err())
         {
             let value = self.push(node, LayerScale::new(factors.len()), &[input], vec![factors])?;
             return Ok(in_order(value, input.order));
+        }
+        if self.foldable_layer(input).is_err() && self.map_of_one_pixel(input).is_some() {
+            let zeros = vec![0.0; factors.len()];
+            return self.per_channel_affine(node, input, factors, zeros);
         }
         let layer = self.foldable_layer(input)?;
         // The running statistics of a batch norm stay.
@@ -131,72 +235,28 @@ impl<'a> Importer<'a> {
         false
     }
 
-    /// Imports the product of two layer outputs: SiLU or hard swish if one is the sigmoid of the other, or
-    /// else a channel scale.
-    fn mul_outputs(&mut self, node: &'a Node<'a>, [a, b]: [LayerOutput; 2]) -> ImportResult<Value> {
-        let sigmoid_of = |gate: LayerOutput, x: LayerOutput| {
-            let layer = &self.layers[gate.id.checked_sub(1)?];
-            let op: Op = match layer.op {
-                Op::Activation(Activation::Sigmoid(_)) => Silu.into(),
-                Op::Activation(Activation::HardSigmoid(gate)) if gate == HardSigmoid::default() => {
-                    HardSwish.into()
-                }
-                _ => return None,
-            };
-            (gate.order == x.order && layer.inputs == [x.id]).then_some(op)
-        };
-        let (x, gate, op) = match [sigmoid_of(b, a), sigmoid_of(a, b)] {
-            [Some(op), _] => (a, b, op),
-            [_, Some(op)] => (b, a, op),
-            _ => return self.channel_scale(node, [a, b]),
-        };
-        let single_use = self.is_single_use(node);
-        match self.single_use_layer(gate) {
-            // Keep the name of the sigmoid: PyTorch names it after the module, but the product after its
-            // operator.
-            Some(layer) => {
-                layer.op = op;
-                layer.not_negative = false;
-                Ok(Value::LayerOutput(LayerOutput { single_use, ..gate }))
-            }
-            None => self.elementwise_of(node, x, op),
-        }
-    }
-
-    /// Imports the product of a feature map and one factor per channel, in either order.
-    fn channel_scale(&mut self, node: &'a Node<'a>, [a, b]: [LayerOutput; 2]) -> ImportResult<Value> {
-        let shapes = [a, b].map(|input| self.layer_shape(input.id).clone());
-        let scales = |map: &Shape, factors: &Shape| {
-            map.0.len() == 3 && factors.0.len() == 3 && factors.0[0] == map.0[0] && factors.0[1..] == [1, 1]
-        };
-        let inputs = match [scales(&shapes[0], &shapes[1]), scales(&shapes[1], &shapes[0])] {
-            _ if a.order != b.order || a.id == b.id => None,
-            [true, _] => Some([a, b]),
-            [_, true] => Some([b, a]),
-            _ => None,
-        };
-        let [map, factors] = inputs.ok_or_else(|| {
-            format!(
-                "unsupported product of {} and {}: expected x·sigmoid(x) or a per-channel scale",
-                shapes[0], shapes[1]
-            )
-        })?;
-        let value = self.push(node, ChannelScale, &[map, factors], vec![])?;
-        Ok(in_order(value, map.order))
-    }
-
-    /// Imports a division by a scalar.
+    /// Imports a division by a number, or by a number for each channel.
     pub(super) fn div(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        if !matches!(self.value(node, 0)?, Value::LayerOutput(_) | Value::Gelu(..)) {
+        if !matches!(self.value(node, 0)?, Value::LayerOutput(_) | Value::Gelu(..) | Value::Shifted(_)) {
             return Err("division by a layer output is not supported".into());
         }
         let input = self.layer_input(node, 0)?;
-        let divisor = self.constant(node, 1)?.and_then(|constant| self.scalar_constant(input, &constant));
-        let factor = divisor.map(f32::recip).ok_or("only division by a scalar is supported")?;
-        if let Some(part) = self.gelu_scaled(node, input, factor) {
-            return Ok(part);
+        if matches!(self.value(node, 1)?, Value::LayerOutput(_)) {
+            return Err("division by a layer output is not supported".into());
         }
-        self.elementwise_of(node, input, Scale { factor })
+        let divisor = self.constant(node, 1)?.ok_or("missing input 2")?;
+        if let Some(divisor) = self.scalar_constant(input, &divisor) {
+            let factor = divisor.recip();
+            if let Some(part) = self.gelu_scaled(node, input, factor) {
+                return Ok(part);
+            }
+            return self.times(node, input, factor);
+        }
+        let factors = self.per_channel(input, divisor)?.into_iter().map(f32::recip).collect::<Vec<_>>();
+        if factors.iter().any(|factor| !factor.is_finite()) {
+            return Err("division by zero or by a number below the range of f32".into());
+        }
+        self.multiply_channels(node, input, factors)
     }
 
     /// The value of a constant with a single element. Its rank must not exceed that of the layer output,

@@ -1,10 +1,14 @@
-//! Operators that split, slice or shuffle channels.
+//! Operators that split, slice, select or shuffle channels.
 
 use super::constants::{allows_zero, shape_per_image};
 use super::layers::in_order;
 use super::{DimOrder, ImportResult, Importer, LayerOutput, Value};
 use crate::proto::Node;
-use stratus_graph::ops::{ChannelShuffle, ChannelSlice};
+use crate::tensor::{Constant, Elements};
+use stratus_graph::ops::{ChannelShuffle, ChannelSlice, Concat};
+
+/// The maximum number of runs of channels that a node may select, each of which becomes a layer.
+const MAX_CHANNEL_RUNS: usize = 64;
 
 impl<'a> Importer<'a> {
     /// Imports a split of channels as one layer for each part with a reader.
@@ -44,35 +48,109 @@ impl<'a> Importer<'a> {
         Ok(values)
     }
 
-    /// Imports a slice of channels.
+    /// Imports a slice of channels, of which those in between may be left out. Axes that are not sliced may
+    /// be listed too.
     pub(super) fn slice(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let input = self.layer_input(node, 0)?;
-        let single = |name: &str, position: usize| -> ImportResult<Option<i64>> {
-            match self.int_list(node, name, position)?.as_deref() {
-                None => Ok(None),
-                Some([number]) => Ok(Some(*number)),
-                Some(numbers) => {
-                    Err(format!("unsupported `{name}` {numbers:?}: only channels can be sliced").into())
-                }
+        let [starts, ends, axes, steps] = [("starts", 1), ("ends", 2), ("axes", 3), ("steps", 4)]
+            .map(|(name, position)| self.int_list(node, name, position));
+        let (starts, ends) = (starts?.ok_or("missing `starts`")?, ends?.ok_or("missing `ends`")?);
+        let axes = axes?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+        let steps = steps?.unwrap_or_else(|| vec![1; starts.len()]);
+        if starts.len() != axes.len() || ends.len() != axes.len() || steps.len() != axes.len() {
+            return Err("`starts`, `ends`, `axes` and `steps` differ in length".into());
+        }
+        let mut chosen = None;
+        for (at, &axis) in axes.iter().enumerate() {
+            let is_whole = steps[at] == 1 && starts[at] == 0 && self.reaches_end(input, axis, ends[at]);
+            if is_whole {
+                continue;
             }
-        };
-        let axis = single("axes", 3)?.unwrap_or(0);
-        let channels = self.channels(input, axis)?;
-        let step = single("steps", 4)?.unwrap_or(1);
+            if chosen.is_some() || axes.iter().filter(|other| **other == axis).count() > 1 {
+                return Err(format!("unsupported `axes` {axes:?}: only channels can be sliced").into());
+            }
+            chosen = Some((self.channels(input, axis)?, starts[at], ends[at], steps[at]));
+        }
+        let Some((channels, start, end, step)) = chosen else { return Ok(self.alias(node, input)) };
+        if step < 1 {
+            return Err(format!("unsupported step {step}, expected 1 or more").into());
+        }
         let position = |index: i64| {
             let index = if index < 0 { index.saturating_add(channels as i64) } else { index };
             index.clamp(0, channels as i64) as usize
         };
-        let (Some(start), Some(end), 1) = (single("starts", 1)?, single("ends", 2)?, step) else {
-            return Err(format!("unsupported step {step}, expected 1").into());
+        let step = usize::try_from(step).unwrap_or(usize::MAX);
+        self.select(node, input, (position(start)..position(end)).step_by(step).collect())
+    }
+
+    /// Returns whether a slice up to `end` includes the last index of an axis.
+    fn reaches_end(&self, input: LayerOutput, axis: i64, end: i64) -> bool {
+        let mut shape = self.layer_shape(input.id).0.clone();
+        if input.order == DimOrder::ChannelsLast {
+            shape.rotate_left(1);
+        }
+        let rank = shape.len() as i64 + 1;
+        let axis = if axis < 0 { axis.saturating_add(rank) } else { axis };
+        match usize::try_from(axis) {
+            // The batch is open, so only an end that every batch size reaches counts.
+            Ok(0) => end >= i64::from(i32::MAX),
+            Ok(axis) => shape.get(axis - 1).is_some_and(|&extent| end >= extent as i64),
+            Err(_) => false,
+        }
+    }
+
+    /// Imports a `Gather` of channels, by a constant list of them.
+    pub(super) fn gather(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let input = self.layer_input(node, 0)?;
+        let axis = node.attribute("axis").map_or(0, |axis| axis.int);
+        let channels = self.channels(input, axis)?;
+        let indices = match self.constant(node, 1)? {
+            Some(Constant { shape, elements: Elements::Ints(indices) }) if shape.len() == 1 => indices,
+            _ => return Err("its indices must be a list, which keeps the dimension of the channels".into()),
         };
-        let (first, end) = (position(start), position(end));
-        if [first, end] == [0, channels] {
+        let position = |index: i64| {
+            let index = if index < 0 { index.checked_add(channels as i64)? } else { index };
+            usize::try_from(index).ok().filter(|&index| index < channels)
+        };
+        let chosen: Option<Vec<usize>> = indices.into_iter().map(position).collect();
+        self.select(node, input, chosen.ok_or("an index is beyond the channels")?)
+    }
+
+    /// Adds the layers that select channels in an order: a slice of each run of neighbours, concatenated.
+    fn select(&mut self, node: &'a Node<'a>, input: LayerOutput, chosen: Vec<usize>) -> ImportResult<Value> {
+        let [channels, ..] = self.image_shape(input)?;
+        if chosen.is_empty() {
+            return Err("it selects no channels".into());
+        }
+        if chosen.iter().copied().eq(0..channels) {
             return Ok(self.alias(node, input));
         }
-        let slice = ChannelSlice { first, channels: end.saturating_sub(first) };
-        let value = self.push(node, slice, &[input], vec![])?;
-        Ok(in_order(value, input.order))
+        let mut runs: Vec<ChannelSlice> = Vec::new();
+        for channel in chosen {
+            match runs.last_mut() {
+                Some(run) if run.first + run.channels == channel => run.channels += 1,
+                _ => runs.push(ChannelSlice { first: channel, channels: 1 }),
+            }
+        }
+        if runs.len() > MAX_CHANNEL_RUNS {
+            return Err(format!(
+                "it selects {} runs of channels, at most {MAX_CHANNEL_RUNS} are supported",
+                runs.len()
+            )
+            .into());
+        }
+        if let [run] = runs[..] {
+            let value = self.push(node, run, &[input], vec![])?;
+            return Ok(in_order(value, input.order));
+        }
+        let name = self.names.for_node(node);
+        let mut slices = Vec::new();
+        for (part, run) in runs.into_iter().enumerate() {
+            let name = self.names.with_suffix(&name, &part.to_string());
+            slices.push(self.push_as(name, run, &[input], vec![])?);
+        }
+        let joined = self.push_as(name, Concat, &slices, vec![])?;
+        Ok(self.as_output_of(node, joined, input))
     }
 
     /// The number of channels of an image, if `axis` is the channels.

@@ -1,6 +1,6 @@
 //! Values that do not depend on the images: constants, and shapes whose first dimension is the batch.
 
-use super::{Dim, ImportError, ImportResult, Importer, MAX_DIM, Value, display_name, filled_limit_error};
+use super::{Dim, ImportError, ImportResult, Importer, MAX_DIM, Value, display_name};
 use crate::proto::Node;
 use crate::tensor::{self, Constant, Elements, kind};
 use stratus_base::printable;
@@ -26,6 +26,9 @@ impl<'a> Importer<'a> {
         if node.inputs.is_empty() || !inputs.all(known) {
             return Ok(None);
         }
+        if let Some(value) = self.float_arithmetic(node)? {
+            return Ok(Some(value));
+        }
         let value = match node.operator {
             "Identity" => self.value(node, 0)?.clone(),
             "Cast" => self.cast_constant(node)?,
@@ -39,16 +42,14 @@ impl<'a> Importer<'a> {
     }
 
     /// The value of a `Constant` node.
-    fn constant_attribute(&mut self, node: &Node<'a>) -> ImportResult<Constant> {
+    fn constant_attribute(&self, node: &Node<'a>) -> ImportResult<Constant> {
         let [attribute] = &node.attributes[..] else {
             return Err(format!("expected one attribute, found {}", node.attributes.len()).into());
         };
         Ok(match attribute.name {
             "value" | "sparse_value" => match &attribute.tensor {
                 Some(value) => {
-                    if value.indices.is_some() {
-                        self.fill(node, tensor::elements(value))?;
-                    }
+                    self.budget.check(tensor::elements(value), display_name(node))?;
                     tensor::read(value, self.folder)?
                 }
                 None => return Err("`value` is not a tensor".into()),
@@ -73,7 +74,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Evaluates `ConstantOfShape`.
-    pub(super) fn filled(&mut self, node: &Node<'a>) -> ImportResult<Value> {
+    pub(super) fn filled(&self, node: &Node<'a>) -> ImportResult<Value> {
         let mut shape = Vec::new();
         for dim in self.dims(node, 0)? {
             match dim {
@@ -88,11 +89,14 @@ impl<'a> Importer<'a> {
         }
         let count = shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(dim));
         let count = count.ok_or("its shape is larger than memory")?;
-        self.fill(node, count)?;
+        self.budget.check(count, display_name(node))?;
         let value = match node.attribute("value") {
             None => Constant::floats(vec![1], vec![0.0]),
             Some(attribute) => match &attribute.tensor {
-                Some(value) => tensor::read(value, self.folder)?,
+                Some(value) => {
+                    self.budget.check(tensor::elements(value), display_name(node))?;
+                    tensor::read(value, self.folder)?
+                }
                 None => return Err("`value` is not a tensor".into()),
             },
         };
@@ -102,15 +106,6 @@ impl<'a> Importer<'a> {
             _ => return Err(format!("`value` has the shape {:?}, expected one element", value.shape).into()),
         };
         Ok(Value::Constant(Constant { shape, elements }))
-    }
-
-    /// Spends the budget of sparse and filled constants.
-    fn fill(&mut self, node: &Node<'a>, count: usize) -> ImportResult<()> {
-        self.filled_budget =
-            self.filled_budget.checked_sub(count).ok_or_else(|| filled_limit_error(display_name(node)))?;
-        // Allow for the constant and a layer's copy.
-        self.element_budget = self.element_budget.saturating_add(2 * count);
-        Ok(())
     }
 
     /// Evaluates `Shape`.

@@ -75,15 +75,15 @@ fn output_crop(
         }
     };
     let full = conv.output_size(size).map_err(|error| error.to_string())?;
-    let mut half = [0; 2];
+    let (mut before, mut after) = ([0; 2], [0; 2]);
     for axis in 0..2 {
-        // Versions of ONNX disagree about the side of an odd pixel, so it is unsupported.
-        half[axis] = match full[axis].checked_sub(target[axis]) {
-            Some(cut) if cut % 2 == 0 => cut / 2,
-            _ => {
-                return Err(format!("cannot crop {full:?} pixels to {target:?} symmetrically").into());
-            }
-        };
+        let cut = full[axis].checked_sub(target[axis]).ok_or_else(|| {
+            format!("cannot crop {full:?} pixels to the larger {target:?}: use `output_padding`")
+        })?;
+        // An odd pixel is cut off at the end by SAME_UPPER, and else at the beginning.
+        let (smaller, larger) = (cut / 2, cut - cut / 2);
+        (before[axis], after[axis]) =
+            if mode == b"SAME_UPPER" { (smaller, larger) } else { (larger, smaller) };
     }
-    Ok((half, half))
+    Ok((before, after))
 }

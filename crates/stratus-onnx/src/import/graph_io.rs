@@ -1,50 +1,11 @@
-//! The input and output of a network: the images, and the logits before a softmax.
+//! The images that a network reads, and the softmax after its logits.
 
-use super::{DimOrder, ImportOptions, Importer, MAX_DIM, Value, operators, unsupported_node};
+use super::{DimOrder, ImportOptions, Importer, MAX_DIM, Value, unsupported_node};
 use crate::error::{Parsed, Problem};
-use crate::proto::{self, Node, ValueInfo, is_onnx};
+use crate::proto::{self, Node, ValueInfo};
 use crate::tensor::{self, kind};
 use std::collections::HashMap;
 use stratus_base::printable;
-
-/// Finds the logits: the only output, or the input of a final softmax, which is returned too since the loss
-/// includes it.
-pub(super) fn find_logits<'a>(
-    graph: &'a proto::Graph<'a>,
-    opset: i64,
-    notes: &mut Vec<String>,
-) -> Parsed<(&'a str, Option<&'a Node<'a>>)> {
-    let [output] = &graph.outputs[..] else {
-        let names: Vec<String> = graph.outputs.iter().map(|output| printable(output.name)).collect();
-        return Err(Problem::UnsupportedModel {
-            problem: format!("expected one output, found {} ({})", names.len(), names.join(", ")),
-            remedy: "export the network in inference mode, with its logits as the only output",
-        });
-    };
-    let producers: HashMap<&str, &Node<'a>> =
-        graph.nodes.iter().filter_map(|node| Some((*node.outputs.first()?, node))).collect();
-    let mut name = output.name;
-    let mut softmax = None;
-    // Each step visits another node, or a cycle, which the walk rejects later.
-    for _ in 0..graph.nodes.len() {
-        let Some(node) = producers.get(name).filter(|node| is_onnx(node.domain)) else { break };
-        let Some(previous) = node.input(0).filter(|_| operators::check(node, opset).is_ok()) else { break };
-        match node.operator {
-            "Identity" => {}
-            "Softmax" | "LogSoftmax" if softmax.is_none() => {
-                notes.push(format!(
-                    "dropped the last node, {} `{}`: the loss includes the softmax",
-                    node.operator,
-                    printable(node.name)
-                ));
-                softmax = Some(*node);
-            }
-            _ => break,
-        }
-        name = previous;
-    }
-    Ok((name, softmax))
-}
 
 /// The input of a network.
 pub(super) struct InputSpec<'a> {
@@ -54,6 +15,8 @@ pub(super) struct InputSpec<'a> {
     pub batch: i64,
     /// The channels, height and width.
     pub shape: [usize; 3],
+    /// The size of the model's own images, if it is fixed and another was given.
+    pub replaced: Option<[usize; 2]>,
 }
 
 pub(super) fn input_spec<'a>(
@@ -110,6 +73,7 @@ pub(super) fn input_spec<'a>(
         let known = dim.filter(|&dim| dim > 0).and_then(|dim| usize::try_from(dim).ok());
         let given = options.input.map(|input| input[axis]);
         shape[axis] = match (known, given) {
+            (Some(_), Some(given)) if axis > 0 => given,
             (Some(known), Some(given)) if known != given => {
                 return Err(Problem::UnsupportedModel {
                     problem: format!(
@@ -139,17 +103,21 @@ pub(super) fn input_spec<'a>(
     }
     let batch =
         input.shape.as_ref().and_then(|shape| *shape.first()?).filter(|&batch| batch > 0).unwrap_or(1);
-    Ok(InputSpec { name: input.name, order, batch, shape })
+    let fixed = [1, 2].map(|axis| dims[axis].filter(|&dim| dim > 0).map_or(shape[axis], |dim| dim as usize));
+    let replaced = (fixed != shape[1..]).then_some(fixed);
+    Ok(InputSpec { name: input.name, order, batch, shape, replaced })
 }
 
 impl Importer<'_> {
     /// Checks that the dropped softmax is that of the loss: over the classes, for each sample or pixel.
-    pub(super) fn check_softmax_axis(&self, node: &Node<'_>, rank: usize) -> Parsed<()> {
-        // Up to set 12, the softmax is over all dimensions from the axis on.
+    pub(super) fn check_softmax_axis(&self, node: &Node<'_>, shape: &[usize]) -> Parsed<()> {
+        let rank = shape.len() + 1;
+        // Up to set 12, the softmax is over all dimensions from the axis on; of a map of one pixel these are
+        // the classes.
         let joined = self.opset < 13;
         let axis = node.attribute("axis").map_or(if joined { 1 } else { -1 }, |axis| axis.int);
         let position = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
-        if position == 1 && (rank == 2 || !joined) {
+        if position == 1 && (!joined || shape[1..].iter().all(|&dim| dim == 1)) {
             return Ok(());
         }
         let reason = format!(
@@ -157,6 +125,7 @@ impl Importer<'_> {
              dimension 1: export the network up to its logits",
             self.opset
         );
-        Err(Problem::UnsupportedNodes(vec![unsupported_node(node, reason)]))
+        let nodes = vec![unsupported_node(node, reason)];
+        Err(Problem::UnsupportedNodes { nodes, last_supported: String::new() })
     }
 }

@@ -1,13 +1,14 @@
 //! Nodes that become layers, are folded into layers, or change the view of a layer's output.
 
 use super::operators::activation_of;
+use super::support::refusal;
 use super::{DimOrder, ImportError, ImportResult, Importer, LayerOutput, MAX_DIM, Value, count_first};
 use crate::export::{DOC_DROPOUT2D, DOC_POINTWISE_LINEAR, DOC_STOCHASTIC_DEPTH, bins};
 use crate::proto::Node;
 use crate::tensor::{Constant, kind};
 use stratus_graph::ops::{
-    Activation, AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Flatten, Gelu,
-    LayerNorm2d, Linear, LocalResponseNorm, PointwiseLinear, Prelu, Relu, Relu6, Silu, StochasticDepth,
+    Activation, AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Gelu, LayerNorm2d,
+    Linear, LocalResponseNorm, PointwiseLinear, Prelu, StochasticDepth,
 };
 use stratus_graph::{Op, Shape};
 
@@ -20,7 +21,7 @@ impl<'a> Importer<'a> {
             "Gemm" => self.gemm(node),
             "MatMul" => self.matmul(node),
             "BatchNormalization" => self.batch_norm(node),
-            "Relu" => self.elementwise(node, Relu),
+            "Relu" => self.relu(node),
             "Gelu" => {
                 match node.attribute("approximate").map_or(b"none".as_slice(), |attribute| attribute.text) {
                     b"none" => self.elementwise(node, Gelu),
@@ -31,12 +32,9 @@ impl<'a> Importer<'a> {
                     .into()),
                 }
             }
-            "Swish" => match node.attribute("alpha").map_or(1.0, |alpha| alpha.float) {
-                1.0 => self.elementwise(node, Silu),
-                alpha => Err(format!("unsupported `alpha` {alpha}, expected 1 (SiLU)").into()),
-            },
+            "Swish" => self.swish(node),
             "Clip" => self.clip(node),
-            "Min" => self.min(node),
+            "Min" | "Max" => self.extremum(node),
             "Dropout" => {
                 if self.scalar_input(node, "", 2)?.is_some_and(|training| training != 0.0) {
                     count_first(&mut self.training, node);
@@ -59,11 +57,14 @@ impl<'a> Importer<'a> {
                 self.push(node, AdaptiveAvgPool2d::GLOBAL, &[input], vec![])
             }
             "GlobalMaxPool" => self.global_max_pool(node),
-            "ReduceMean" => self.mean(node),
+            "ReduceMean" | "ReduceSum" | "ReduceMax" => self.reduce(node),
             "Resize" => self.resize(node),
+            "Upsample" => self.upsample(node),
             "Add" | "Sum" => self.add(node),
             "Mul" => self.mul(node),
             "Div" => self.div(node),
+            "Sub" => self.sub(node),
+            "Neg" | "Abs" | "Selu" | "Celu" | "Mean" => self.composed(node),
             "Concat" => self.concat(node),
             "Flatten" | "Reshape" | "Squeeze" => self.reshape(node),
             "Transpose" => self.transpose(node),
@@ -75,20 +76,21 @@ impl<'a> Importer<'a> {
             "Cast" => self.cast(node),
             // These are otherwise supported only for shapes.
             "Slice" => self.slice(node),
-            "Gather" | "Unsqueeze" => {
+            "Gather" => self.gather(node),
+            "Unsqueeze" => {
                 self.value(node, 0)?;
                 Err("supported only for shapes".into())
             }
             "Softmax" | "LogSoftmax" => Err("supported only as the last node".into()),
             operator => match activation_of(operator) {
                 Some((activation, onnx)) => self.activation(node, activation, onnx.defaults),
-                None => Err("unsupported operator".into()),
+                None => Err(refusal(operator).into()),
             },
         }
     }
 
     /// Adds an element-wise layer, which keeps the dimension order.
-    fn elementwise(&mut self, node: &'a Node<'a>, op: impl Into<Op>) -> ImportResult<Value> {
+    pub(super) fn elementwise(&mut self, node: &'a Node<'a>, op: impl Into<Op>) -> ImportResult<Value> {
         let input = self.layer_input(node, 0)?;
         self.elementwise_of(node, input, op)
     }
@@ -399,50 +401,6 @@ impl<'a> Importer<'a> {
         Ok(in_order(value, input.order))
     }
 
-    fn clip(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let (min, max) = (self.scalar_input(node, "min", 1)?, self.scalar_input(node, "max", 2)?);
-        match (min, max) {
-            (Some(0.0), None) => self.elementwise(node, Relu),
-            (Some(0.0), Some(max)) if max >= f32::MAX => self.elementwise(node, Relu),
-            (Some(0.0), Some(Relu6::CEILING)) => self.relu6(node, 0),
-            _ => {
-                let display = |bound: Option<f32>| bound.map_or("none".to_owned(), |bound| bound.to_string());
-                Err(format!(
-                    "unsupported bounds {} and {}, expected 0 and 6, or 0 and none",
-                    display(min),
-                    display(max)
-                )
-                .into())
-            }
-        }
-    }
-
-    /// Imports ReLU6 as exported by TensorFlow's converters: `Min(Relu(x), 6)`.
-    fn min(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
-        let input = self.layer_input(node, first)?;
-        let bound =
-            self.constant(node, 1 - first)?.and_then(|constant| self.scalar_constant(input, &constant));
-        let not_negative = input.id > 0 && self.layers[input.id - 1].not_negative;
-        if node.inputs.len() != 2 || bound != Some(Relu6::CEILING) || !not_negative {
-            return Err("only min(x, 6) after a non-negative input is supported".into());
-        }
-        self.relu6(node, first)
-    }
-
-    /// Adds ReLU6, replacing a preceding ReLU.
-    fn relu6(&mut self, node: &'a Node<'a>, position: usize) -> ImportResult<Value> {
-        let input = self.layer_input(node, position)?;
-        if let Some(layer) = self.single_use_layer(input)
-            && matches!(layer.op, Op::Relu(_))
-        {
-            layer.op = Relu6.into();
-            return Ok(self.alias(node, input));
-        }
-        let value = self.push(node, Relu6, &[input], vec![])?;
-        Ok(in_order(value, input.order))
-    }
-
     fn local_response_norm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let input = self.channels_first_input(node, 0)?;
         let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
@@ -454,27 +412,6 @@ impl<'a> Importer<'a> {
         }
         let (alpha, beta, k) = (number("alpha", 1e-4), number("beta", 0.75), number("bias", 1.0));
         self.push(node, LocalResponseNorm { size, alpha, beta, k }, &[input], vec![])
-    }
-
-    fn mean(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let input = self.layer_input(node, 0)?;
-        self.image_shape(input)?;
-        let mut axes = self.int_list(node, "axes", 1)?.unwrap_or_default();
-        axes.iter_mut().filter(|axis| **axis < 0).for_each(|axis| *axis = axis.saturating_add(4));
-        axes.sort_unstable();
-        let expected = if input.order == DimOrder::ChannelsLast { [1, 2] } else { [2, 3] };
-        if axes != expected {
-            return Err(format!("unsupported `axes` {axes:?}, expected height and width {expected:?}").into());
-        }
-        if node.attribute("keepdims").is_none_or(|keep| keep.int != 0) {
-            let value = self.push(node, AdaptiveAvgPool2d::GLOBAL, &[input], vec![])?;
-            return Ok(in_order(value, input.order));
-        }
-        let name = self.names.for_node(node);
-        let flat = self.names.with_suffix(&name, "flatten");
-        let pooled = self.push_as(name, AdaptiveAvgPool2d::GLOBAL, &[input], vec![])?;
-        let output = self.push_as(flat, Flatten, &[pooled], vec![])?;
-        Ok(Value::LayerOutput(LayerOutput { single_use: self.is_single_use(node), ..output }))
     }
 
     fn concat(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {

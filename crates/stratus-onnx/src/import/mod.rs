@@ -6,32 +6,44 @@
 
 mod arithmetic;
 mod channels;
+mod clipping;
+mod composed;
 mod constants;
 mod conv_transpose;
+mod folding;
+mod gates;
 mod gelu;
 mod graph_io;
+mod input_size;
+mod inputs;
 mod layers;
+mod limits;
 mod names;
 mod operators;
+mod part;
 mod pooling;
 mod relayout;
 mod resizing;
+mod support;
 
 use crate::error::{Parsed, Problem, UnsupportedNode};
 use crate::proto::{self, Node, is_onnx};
-use crate::tensor::{self, Constant, MAX_FILLED_ELEMENTS, ModelFolder};
-use gelu::{GeluPart, PARTIAL_GELU};
-use graph_io::{InputSpec, find_logits, input_spec};
+use crate::tensor::{Constant, ModelFolder};
+use clipping::Shifted;
+use gelu::GeluPart;
+use graph_io::{InputSpec, input_spec};
+use input_size::RecordedShapes;
+use limits::MemoryBudget;
 use names::Names;
-use std::collections::{HashMap, HashSet};
+use part::{End, find_end, reachable_nodes};
+use std::collections::HashMap;
 use stratus_base::printable;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
 use stratus_weights::{NetworkMetadata, Tensor, Values};
+pub use support::operator_table;
 
 /// The maximum number of layers, which is that of layer files.
 const MAX_LAYERS: usize = 10_000;
-/// The maximum number of elements in layers and constants: 4 GiB.
-const MAX_ELEMENTS: usize = 1 << 30;
 /// The maximum of dimensions and counts, which is that of layer files.
 const MAX_DIM: usize = 1 << 20;
 /// The supported operator sets.
@@ -42,8 +54,12 @@ const SUPPORTED_OPSETS: std::ops::RangeInclusive<i64> = 7..=27;
 pub struct ImportOptions {
     /// The name of the network. Characters other than letters, digits, `_`, `-` and `.` are replaced.
     pub name: String,
-    /// The channels, height and width of the images, for models with dynamic dimensions.
+    /// The channels, height and width of the images; unless given, those of the model.
     pub input: Option<[usize; 3]>,
+    /// The last node that is imported, by its name, its output's or its layer's; unless given, the logits.
+    pub until: Option<String>,
+    /// The maximum of bytes that weights and constants may use as f32; unless given, 4 GiB.
+    pub max_bytes: Option<u64>,
 }
 
 /// A network and its weights.
@@ -80,6 +96,8 @@ enum Value {
     LayerOutput(LayerOutput),
     /// A part of the GELU of a layer's output.
     Gelu(GeluPart, LayerOutput),
+    /// A layer's output plus a number, which is clipped next.
+    Shifted(Shifted),
     /// An output that depends on an unsupported node.
     Unknown,
 }
@@ -111,6 +129,13 @@ struct LayerOutput {
     pad: Option<Pad>,
 }
 
+impl LayerOutput {
+    /// Returns whether the file sees the output as the layer gives it.
+    fn is_plain(&self) -> bool {
+        self.id > 0 && self.order == DimOrder::ChannelsFirst && self.pad.is_none()
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pad {
     before: [usize; 2],
@@ -130,6 +155,8 @@ struct Layer {
     parameters: Vec<Vec<f32>>,
     /// True if the output is never negative.
     not_negative: bool,
+    /// True if the import added it to express another operator, so that a product behind it may change it.
+    is_derived: bool,
 }
 
 /// The error of a node that is not imported.
@@ -178,11 +205,11 @@ struct Importer<'a> {
     /// The batch size of the model; 1 if it is dynamic.
     batch: i64,
     layers: Vec<Layer>,
-    /// The remaining elements of layers and constants. Nodes that share a weight get copies, but a small file
-    /// must not become a large network.
-    element_budget: usize,
-    /// The remaining elements of sparse and filled constants.
-    filled_budget: usize,
+    /// The memory of layers and constants. Nodes that share a weight get copies, and constants may be filled,
+    /// but a small file must not use all memory.
+    budget: MemoryBudget,
+    /// The shapes that layers are compared with while sizes of images are tried.
+    recorded: RecordedShapes<'a>,
     /// The first node that rounds to a narrower floating-point type, and the number of such nodes.
     rounding: Option<(&'a Node<'a>, usize)>,
     /// The first node in training mode, and the number of such nodes.
@@ -195,6 +222,18 @@ pub(crate) fn import(
     model: &proto::Model<'_>,
     folder: Option<&ModelFolder>,
     options: &ImportOptions,
+) -> Parsed<ImportedNetwork> {
+    let open = if options.input.is_none() { input_size::import_open(model, folder, options) } else { None };
+    open.unwrap_or_else(|| import_sized(model, folder, options, false))
+}
+
+/// Imports a model with the size in `options`, or its own. With `is_trial`, a layer whose shape differs from
+/// that recorded in the file is an error.
+fn import_sized(
+    model: &proto::Model<'_>,
+    folder: Option<&ModelFolder>,
+    options: &ImportOptions,
+    is_trial: bool,
 ) -> Parsed<ImportedNetwork> {
     if !SUPPORTED_OPSETS.contains(&model.opset) {
         return Err(Problem::UnsupportedModel {
@@ -215,7 +254,7 @@ pub(crate) fn import(
             remedy: "inline its functions: onnx.inliner.inline_local_functions",
         });
     }
-    let (output, softmax) = find_logits(graph, model.opset, &mut notes)?;
+    let End { output, softmax } = find_end(graph, model.opset, options.until.as_deref(), &mut notes)?;
     let live = reachable_nodes(graph, output)?;
     let mut uses: HashMap<&str, usize> = HashMap::from([(output, 1)]);
     let mut readers = HashMap::new();
@@ -231,22 +270,17 @@ pub(crate) fn import(
             return Err(Problem::damaged(format!("duplicate initialiser `{}`", printable(tensor.name))));
         }
     }
-    let InputSpec { name: images, order, batch, shape: input } = input_spec(graph, &live, &values, options)?;
+    let spec = input_spec(graph, &live, &values, options)?;
+    let InputSpec { name: images, order, batch, shape: input, replaced } = spec;
+    if let Some([height, width]) = replaced {
+        let [_, to_height, to_width] = input;
+        notes.push(format!("imported for images of {to_height}x{to_width} instead of {height}x{width}"));
+    }
     let single_use = uses.get(images).is_some_and(|&count| count == 1);
     values.insert(images, Value::LayerOutput(LayerOutput { id: 0, order, single_use, pad: None }));
     let names = Names::new(graph, &live);
-    let mut filled_budget = MAX_FILLED_ELEMENTS;
-    let mut element_budget = MAX_DIM;
-    for tensor in &graph.initialisers {
-        let count = tensor::elements(tensor);
-        if tensor.indices.is_some() {
-            filled_budget =
-                filled_budget.checked_sub(count).ok_or_else(|| filled_limit_error(tensor.name))?;
-        }
-        element_budget = element_budget.saturating_add(count.saturating_mul(2));
-    }
+    let budget = MemoryBudget::new(options.max_bytes, names.shared_weights());
     let (input, layers) = (Shape(input.to_vec()), Vec::new());
-    let element_budget = element_budget.min(MAX_ELEMENTS);
     let producers = graph.nodes.iter().flat_map(|node| node.outputs.iter().map(move |name| (*name, node)));
     let producers = producers.collect();
     let mut importer = Importer {
@@ -260,8 +294,8 @@ pub(crate) fn import(
         input,
         batch,
         layers,
-        element_budget,
-        filled_budget,
+        budget,
+        recorded: if is_trial { input_size::recorded_shapes(graph) } else { HashMap::new() },
         rounding: None,
         training: None,
         names,
@@ -271,35 +305,19 @@ pub(crate) fn import(
     Ok(ImportedNetwork { metadata, ..importer.finish(output, softmax, options)? })
 }
 
-fn filled_limit_error(name: &str) -> Problem {
-    Problem::UnsupportedModel {
-        problem: format!(
-            "at `{}`, sparse and filled constants exceed the limit of {MAX_FILLED_ELEMENTS} elements",
-            printable(name)
-        ),
-        remedy: "store sparse and filled weights as ordinary initialisers",
+/// Returns for each layer whether the output depends on it. Layers that became a part of a later one have no
+/// readers left.
+fn used_layers(layers: &[Layer], output: usize) -> Vec<bool> {
+    let mut used = vec![false; layers.len()];
+    if let Some(last) = output.checked_sub(1) {
+        used[last] = true;
     }
-}
-
-/// The positions of the nodes that the output depends on, in order.
-fn reachable_nodes(graph: &proto::Graph<'_>, output: &str) -> Parsed<Vec<usize>> {
-    let mut produced = HashSet::new();
-    for node in &graph.nodes {
-        if let Some(duplicate) = node.outputs.iter().find(|name| !name.is_empty() && !produced.insert(**name))
-        {
-            return Err(Problem::damaged(format!("duplicate output `{}`", printable(duplicate))));
+    for at in (0..layers.len()).rev().filter(|&at| at < output) {
+        if used[at] {
+            layers[at].inputs.iter().filter_map(|id| id.checked_sub(1)).for_each(|input| used[input] = true);
         }
     }
-    let mut needed = HashSet::from([output]);
-    let mut live = Vec::new();
-    for (position, node) in graph.nodes.iter().enumerate().rev() {
-        if node.outputs.iter().any(|name| needed.contains(name)) {
-            needed.extend(node.inputs.iter().filter(|name| !name.is_empty()));
-            live.push(position);
-        }
-    }
-    live.reverse();
-    Ok(live)
+    used
 }
 
 /// The name of a node in messages: its own name, or that of its output.
@@ -322,6 +340,7 @@ impl<'a> Importer<'a> {
     fn walk(&mut self, live: &[usize]) -> Parsed<()> {
         let graph = self.graph;
         let mut unsupported = Vec::new();
+        let mut readable = Vec::new();
         for &position in live {
             let node = &graph.nodes[position];
             let values = match self.import_node(node) {
@@ -335,8 +354,12 @@ impl<'a> Importer<'a> {
             };
             for value in &values {
                 if let Value::Constant(constant) = value {
-                    self.spend_elements(constant.shape.iter().product())?;
+                    self.budget.spend(constant.shape.iter().product(), display_name(node))?;
                 }
+            }
+            self.compare_with_record(node, &values)?;
+            if matches!(values.first(), Some(Value::LayerOutput(output)) if output.is_plain()) {
+                readable.push(node);
             }
             for (output, name) in node.outputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
                 // The other outputs are masks and statistics; a node that reads one is unsupported.
@@ -354,7 +377,35 @@ impl<'a> Importer<'a> {
                 }
             }
         }
-        if unsupported.is_empty() { Ok(()) } else { Err(Problem::UnsupportedNodes(unsupported)) }
+        if unsupported.is_empty() {
+            return Ok(());
+        }
+        // Behind the first unsupported node, only other branches are readable.
+        Err(Problem::UnsupportedNodes { nodes: unsupported, last_supported: part::suggestions(&readable) })
+    }
+
+    /// Compares the shape of a node's output with the one that the file records, while sizes are tried.
+    fn compare_with_record(&self, node: &Node<'a>, values: &[Value]) -> Parsed<()> {
+        for (name, value) in node.outputs.iter().zip(values) {
+            let (Some([_, dims @ ..]), Value::LayerOutput(output)) = (self.recorded.get(name), value) else {
+                continue;
+            };
+            let shape = &self.layer_shape(output.id).0;
+            let differs = |(dim, found): (&Option<i64>, &usize)| {
+                dim.is_some_and(|dim| dim > 0 && usize::try_from(dim) != Ok(*found))
+            };
+            let is_plain = output.is_plain() && dims.len() == shape.len();
+            if is_plain && dims.iter().zip(shape).any(differs) {
+                let recorded: Vec<i64> = dims.iter().map(|dim| dim.unwrap_or(-1)).collect();
+                let reason = format!(
+                    "`{}` is {}, but the file records {recorded:?}",
+                    printable(name),
+                    Shape(shape.clone())
+                );
+                return Err(Problem::UnsupportedModel { problem: reason, remedy: "pass --input" });
+            }
+        }
+        Ok(())
     }
 
     fn finish(
@@ -383,14 +434,19 @@ impl<'a> Importer<'a> {
             )));
         }
         if let Some(node) = softmax {
-            self.check_softmax_axis(node, self.layer_shape(logits.id).0.len() + 1)?;
+            self.check_softmax_axis(node, &self.layer_shape(logits.id).0)?;
         }
         let name = names::sanitised(&options.name);
         let name = if name.is_empty() { "network".to_owned() } else { name };
         let (mut builder, images) = GraphBuilder::new(&name, self.input.clone());
         let mut tensors = vec![images];
         let mut weights = Vec::new();
-        for layer in self.layers {
+        let used = used_layers(&self.layers, logits.id);
+        for (layer, is_used) in self.layers.into_iter().zip(used) {
+            if !is_used {
+                tensors.push(images);
+                continue;
+            }
             let inputs: Vec<_> = layer.inputs.iter().map(|&id| tensors[id]).collect();
             for (spec, values) in layer.op.parameters().into_iter().zip(layer.parameters) {
                 let name = format!("{}.{}", layer.name, spec.name);
@@ -439,155 +495,5 @@ impl<'a> Importer<'a> {
             return self.split(node);
         }
         Ok(vec![self.layer(node)?])
-    }
-
-    /// Spends the element budget.
-    fn spend_elements(&mut self, count: usize) -> Parsed<()> {
-        let left = self.element_budget.checked_sub(count);
-        self.element_budget = left.ok_or_else(|| Problem::UnsupportedModel {
-            problem: "shared weights would grow to more than twice the file".to_owned(),
-            remedy: "layers cannot share weights",
-        })?;
-        Ok(())
-    }
-
-    /// The value of an input.
-    fn value(&self, node: &Node<'a>, position: usize) -> ImportResult<&Value> {
-        let name = node.input(position).ok_or_else(|| format!("missing input {}", position + 1))?;
-        match self.values.get(name) {
-            Some(Value::Unknown) | None => Err(ImportError::UnsupportedInput),
-            Some(value) => Ok(value),
-        }
-    }
-
-    /// An input that does not depend on the images, or `None` if it is omitted.
-    fn constant(&self, node: &Node<'a>, position: usize) -> ImportResult<Option<Constant>> {
-        if node.input(position).is_none() {
-            return Ok(None);
-        }
-        match self.value(node, position)? {
-            Value::Initialiser(position) => {
-                Ok(Some(tensor::read(&self.graph.initialisers[*position], self.folder)?))
-            }
-            Value::Constant(constant) => Ok(Some(constant.clone())),
-            Value::Dims(dims) => {
-                let known = dims.iter().map(|dim| match dim {
-                    Dim::Known(value) => Some(*value),
-                    Dim::Batch => None,
-                });
-                let values: Option<Vec<i64>> = known.collect();
-                let values = values.ok_or("a constant depends on the batch size")?;
-                Ok(Some(Constant::ints(vec![values.len()], values)))
-            }
-            Value::Gelu(..) => Err(PARTIAL_GELU.into()),
-            Value::LayerOutput(_) | Value::Unknown => {
-                Err(format!("its input {} depends on the images, expected a constant", position + 1).into())
-            }
-        }
-    }
-
-    /// An input that depends on the images, padded or not.
-    fn padded_layer_input(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
-        match self.value(node, position)? {
-            Value::LayerOutput(LayerOutput {
-                order: DimOrder::Grouped(_) | DimOrder::GroupsTransposed(_),
-                ..
-            }) => Err("grouped channels are supported only in a channel shuffle".into()),
-            Value::LayerOutput(input) => Ok(*input),
-            Value::Gelu(..) => Err(PARTIAL_GELU.into()),
-            _ => Err(format!("its input {} does not depend on the images", position + 1).into()),
-        }
-    }
-
-    /// An input that depends on the images.
-    fn layer_input(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
-        let input = self.padded_layer_input(node, position)?;
-        match input.pad {
-            Some(_) => Err("Pad is supported only before convolution and pooling".into()),
-            None => Ok(input),
-        }
-    }
-
-    /// An input that depends on the images, with channels first.
-    fn channels_first_input(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
-        let input = self.layer_input(node, position)?;
-        match input.order {
-            DimOrder::ChannelsFirst => Ok(input),
-            _ => Err("channels-last input is not supported".into()),
-        }
-    }
-
-    /// The shape of a layer's output, channels first.
-    fn layer_shape(&self, id: usize) -> &Shape {
-        id.checked_sub(1).map_or(&self.input, |layer| &self.layers[layer].shape)
-    }
-
-    /// The channels, height and width of an image.
-    fn image_shape(&self, input: LayerOutput) -> ImportResult<[usize; 3]> {
-        Ok(self.layer_shape(input.id).as_image().map_err(|error| error.to_string())?)
-    }
-
-    /// The layer of a value, if the value has a single reader.
-    fn single_use_layer(&mut self, input: LayerOutput) -> Option<&mut Layer> {
-        input.id.checked_sub(1).filter(|_| input.single_use).map(|layer| &mut self.layers[layer])
-    }
-
-    fn is_single_use(&self, node: &Node<'a>) -> bool {
-        node.outputs.first().is_some_and(|name| self.uses.get(name) == Some(&1))
-    }
-
-    /// The node that reads the output of a node, if there is only one.
-    fn single_reader(&self, node: &Node<'a>) -> Option<&'a Node<'a>> {
-        let name = node.outputs.first().filter(|name| !name.is_empty() && self.is_single_use(node))?;
-        self.readers.get(name).copied()
-    }
-
-    /// Returns the input itself as the output of a node.
-    fn alias(&self, node: &Node<'a>, input: LayerOutput) -> Value {
-        Value::LayerOutput(LayerOutput { single_use: input.single_use && self.is_single_use(node), ..input })
-    }
-
-    /// Adds the layer of a node.
-    fn push(
-        &mut self,
-        node: &Node<'a>,
-        op: impl Into<Op>,
-        inputs: &[LayerOutput],
-        parameters: Vec<Vec<f32>>,
-    ) -> ImportResult<Value> {
-        let name = self.names.for_node(node);
-        let output = self.push_as(name, op, inputs, parameters)?;
-        Ok(Value::LayerOutput(LayerOutput { single_use: self.is_single_use(node), ..output }))
-    }
-
-    /// Adds a layer with a given name and a single reader.
-    fn push_as(
-        &mut self,
-        name: String,
-        op: impl Into<Op>,
-        inputs: &[LayerOutput],
-        parameters: Vec<Vec<f32>>,
-    ) -> ImportResult<LayerOutput> {
-        if self.layers.len() == MAX_LAYERS {
-            return Err(Problem::Limit { items: "layers", limit: MAX_LAYERS as u64 }.into());
-        }
-        let op = op.into();
-        let shapes: Vec<&Shape> = inputs.iter().map(|input| self.layer_shape(input.id)).collect();
-        let shape = op.output_shape(&shapes).map_err(|error| error.to_string())?;
-        for (spec, values) in op.parameters().iter().zip(&parameters) {
-            let expected = Shape(spec.shape.clone()).elements();
-            if values.len() != expected {
-                return Err(
-                    format!("its {} has {} values, expected {expected}", spec.name, values.len()).into()
-                );
-            }
-        }
-        self.spend_elements(parameters.iter().map(Vec::len).sum())?;
-        let inputs_not_negative =
-            inputs.iter().all(|input| input.id > 0 && self.layers[input.id - 1].not_negative);
-        let not_negative = op.is_never_negative(inputs_not_negative);
-        let inputs: Vec<usize> = inputs.iter().map(|input| input.id).collect();
-        self.layers.push(Layer { name, op, inputs, shape, parameters, not_negative });
-        Ok(LayerOutput { id: self.layers.len(), order: DimOrder::ChannelsFirst, single_use: true, pad: None })
     }
 }

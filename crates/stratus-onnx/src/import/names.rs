@@ -124,6 +124,11 @@ impl Names {
         }
     }
 
+    /// The number of weights that several nodes read.
+    pub fn shared_weights(&self) -> usize {
+        self.shared
+    }
+
     pub fn notes(&self) -> Option<String> {
         let tensors = match self.shared {
             0 => return None,
@@ -146,7 +151,7 @@ fn is_module_operator(operator: &str) -> bool {
 }
 
 /// The module of a node. PyTorch's exporters name nodes `/layer1/layer1.0/relu_1/Relu` or `node_relu_1`.
-fn module(node: &Node<'_>) -> String {
+pub(super) fn module(node: &Node<'_>) -> String {
     let mut parts: Vec<&str> = node.name.split('/').filter(|part| !part.is_empty()).collect();
     if let [.., _, last] = parts[..]
         && is_module_operator(last.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('_'))

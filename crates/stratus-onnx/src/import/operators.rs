@@ -8,14 +8,15 @@ use stratus_graph::ops::{Activation, OnnxOperator};
 /// An operator: its name, the first operator set of this version, its attributes with their types
 /// ([`TYPES`]), and the maximum number of inputs. A set that changes neither attributes nor inputs has no
 /// line.
-type Signature = (&'static str, i64, &'static str, usize);
+pub(super) type Signature = (&'static str, i64, &'static str, usize);
 
 /// Any number of inputs.
 const UNLIMITED_INPUTS: usize = usize::MAX;
 
 /// The operators except activations, sorted by name and set, from the definitions of onnx 1.23, sets 7 to 27.
 #[rustfmt::skip]
-const OPERATORS: &[Signature] = &[
+pub(super) const OPERATORS: &[Signature] = &[
+    ("Abs", 7, "", 1),
     ("Add", 7, "", 2),
     ("AveragePool", 7, "auto_pad:s count_include_pad:i kernel_shape:I pads:I strides:I", 1),
     ("AveragePool", 10, "auto_pad:s ceil_mode:i count_include_pad:i kernel_shape:I pads:I strides:I", 1),
@@ -27,6 +28,7 @@ const OPERATORS: &[Signature] = &[
     ("Cast", 7, "to:i", 1),
     ("Cast", 19, "saturate:i to:i", 1),
     ("Cast", 24, "round_mode:s saturate:i to:i", 1),
+    ("Celu", 12, "alpha:f", 1),
     ("Clip", 7, "max:f min:f", 1),
     ("Clip", 11, "", 3),
     ("Concat", 7, "axis:i", UNLIMITED_INPUTS),
@@ -53,17 +55,24 @@ const OPERATORS: &[Signature] = &[
     ("LayerNormalization", 17, "axis:i epsilon:f stash_type:i", 3),
     ("LogSoftmax", 7, "axis:i", 1),
     ("MatMul", 7, "", 2),
+    ("Max", 7, "", UNLIMITED_INPUTS),
     ("MaxPool", 7, "auto_pad:s kernel_shape:I pads:I strides:I", 1),
     ("MaxPool", 8, "auto_pad:s kernel_shape:I pads:I storage_order:i strides:I", 1),
     ("MaxPool", 10, "auto_pad:s ceil_mode:i dilations:I kernel_shape:I pads:I storage_order:i strides:I", 1),
+    ("Mean", 7, "", UNLIMITED_INPUTS),
     ("Min", 7, "", UNLIMITED_INPUTS),
     ("Mul", 7, "", 2),
+    ("Neg", 7, "", 1),
     ("PRelu", 7, "", 2),
     ("Pad", 7, "mode:s pads:I value:f", 1),
     ("Pad", 11, "mode:s", 3),
     ("Pad", 18, "mode:s", 4),
+    ("ReduceMax", 7, "axes:I keepdims:i", 1),
+    ("ReduceMax", 18, "keepdims:i noop_with_empty_axes:i", 2),
     ("ReduceMean", 7, "axes:I keepdims:i", 1),
     ("ReduceMean", 18, "keepdims:i noop_with_empty_axes:i", 2),
+    ("ReduceSum", 7, "axes:I keepdims:i", 1),
+    ("ReduceSum", 13, "keepdims:i noop_with_empty_axes:i", 2),
     ("Relu", 7, "", 1),
     ("Reshape", 7, "", 2),
     ("Reshape", 14, "allowzero:i", 2),
@@ -72,6 +81,7 @@ const OPERATORS: &[Signature] = &[
         extrapolation_value:f mode:s nearest_mode:s", 4),
     ("Resize", 18, "antialias:i axes:I coordinate_transformation_mode:s cubic_coeff_a:f exclude_outside:i \
         extrapolation_value:f keep_aspect_ratio_policy:s mode:s nearest_mode:s", 4),
+    ("Selu", 7, "alpha:f gamma:f", 1),
     ("Shape", 7, "", 1),
     ("Shape", 15, "end:i start:i", 1),
     ("Slice", 7, "axes:I ends:I starts:I", 1),
@@ -82,11 +92,14 @@ const OPERATORS: &[Signature] = &[
     ("Split", 18, "axis:i num_outputs:i", 2),
     ("Squeeze", 7, "axes:I", 1),
     ("Squeeze", 13, "", 2),
+    ("Sub", 7, "", 2),
     ("Sum", 7, "", UNLIMITED_INPUTS),
     ("Swish", 24, "alpha:f", 1),
     ("Transpose", 7, "perm:I", 1),
     ("Unsqueeze", 7, "axes:I", 1),
     ("Unsqueeze", 13, "", 2),
+    ("Upsample", 7, "mode:s scales:F", 1),
+    ("Upsample", 9, "mode:s", 2),
 ];
 
 /// The types of attributes: the letter in [`OPERATORS`], `AttributeProto.AttributeType`, and the name there.

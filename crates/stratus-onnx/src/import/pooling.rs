@@ -1,12 +1,12 @@
-//! Padding and pooling. ONNX pads each side separately and has two rules for the last window; layers pad
-//! symmetrically.
+//! Padding and pooling, also by reductions over height and width. ONNX pads each side separately and has two
+//! rules for the last window; max-pooling layers pad symmetrically.
 
 use super::layers::pair;
 use super::{DimOrder, ImportResult, Importer, LayerOutput, MAX_DIM, Value};
 use crate::export::{DOC_ADAPTIVE_AVG_POOL, as_avg_pool};
 use crate::proto::Node;
 use stratus_base::printable;
-use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d};
+use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d, Flatten, MaxPool2d};
 
 /// Padding in pixels: `[top, left]` and `[bottom, right]`.
 type Sides = ([usize; 2], [usize; 2]);
@@ -102,10 +102,10 @@ impl<'a> Importer<'a> {
         let [channels, height, width] = self.image_shape(input)?;
         let adaptive = AdaptiveAvgPool2d { output: [height / kernel[0], width / kernel[1]] };
         let image = stratus_graph::Shape::image(channels, height, width);
-        let pool = AvgPool2d { kernel, stride, padding, count_include_pad: true };
+        let plain = AvgPool2d { kernel, stride, padding, padding_after: None, count_include_pad: true };
         if node.doc == DOC_ADAPTIVE_AVG_POOL
             && after == [0; 2]
-            && as_avg_pool(&adaptive, &image) == Some(pool)
+            && as_avg_pool(&adaptive, &image) == Some(plain)
         {
             return self.push(node, adaptive, &[input], vec![]);
         }
@@ -115,32 +115,83 @@ impl<'a> Importer<'a> {
             return Err("unsupported `count_include_pad` 0 after Pad".into());
         }
         let count_include_pad = is_unpadded || counted || input.pad.is_some();
-        let pool = AvgPool2d { count_include_pad, ..pool };
-        let target = AvgPool2d { padding: [0, 0], ..pool }
-            .output_size([height + padding[0] + after[0], width + padding[1] + after[1]])
-            .map_err(|error| error.to_string())?;
+        let plain = AvgPool2d { count_include_pad, ..plain };
         let has_partial_window = node.attribute("ceil_mode").is_some_and(|mode| mode.int != 0)
             && (0..2).any(|axis| {
                 let size = [height, width][axis] + padding[axis] + after[axis];
-                !(size - kernel[axis]).is_multiple_of(stride[axis])
+                !size.saturating_sub(kernel[axis]).is_multiple_of(stride[axis])
             });
-        let found = pool.output_size([height, width]).map_err(|error| error.to_string())?;
-        if has_partial_window || found != target {
-            return Err(asymmetric_padding(padding, after, kernel));
+        if has_partial_window {
+            return Err(
+                "unsupported `ceil_mode` 1: the last window would average pixels beyond the padding".into()
+            );
         }
+        let one_sided = AvgPool2d { padding_after: Some(after), ..plain };
+        let target = one_sided.output_size([height, width]).map_err(|error| error.to_string())?;
+        // The padding at the end does not matter if no window reaches it.
+        let is_plain = plain.output_size([height, width]).is_ok_and(|found| found == target);
+        let pool = if is_plain { plain } else { one_sided };
         self.push(node, pool, &[input], vec![])
     }
 
     pub(super) fn global_max_pool(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let input = self.channels_first_input(node, 0)?;
+        let name = self.names.for_node(node);
+        let pooled = self.global_maximum(name, input)?;
+        Ok(self.as_output_of(node, pooled, input))
+    }
+
+    /// Adds the maximum over height and width: one max-pooling, or one of the rows and one of the columns if
+    /// the map has more pixels than a window.
+    fn global_maximum(&mut self, name: String, input: LayerOutput) -> ImportResult<LayerOutput> {
         let [_, height, width] = self.image_shape(input)?;
-        let kernel = [height, width];
-        self.push(
-            node,
-            MaxPool2d { kernel, stride: kernel, padding: [0, 0], ceil_mode: false },
-            &[input],
-            vec![],
-        )
+        let window =
+            |kernel: [usize; 2]| MaxPool2d { kernel, stride: kernel, padding: [0, 0], ceil_mode: false };
+        if window([height, width]).output_size([height, width]).is_ok() {
+            return self.push_as(name, window([height, width]), &[input], vec![]);
+        }
+        let rows = self.names.with_suffix(&name, "rows");
+        let columns = self.push_as(rows, window([height, 1]), &[input], vec![])?;
+        self.push_as(name, window([1, width]), &[columns], vec![])
+    }
+
+    /// Imports a mean, a sum or a maximum over height and width, or over one of them.
+    pub(super) fn reduce(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let input = self.layer_input(node, 0)?;
+        let [_, height, width] = self.image_shape(input)?;
+        let mut axes = self.int_list(node, "axes", 1)?.unwrap_or_default();
+        axes.iter_mut().filter(|axis| **axis < 0).for_each(|axis| *axis = axis.saturating_add(4));
+        axes.sort_unstable();
+        let expected = if input.order == DimOrder::ChannelsLast { [1, 2] } else { [2, 3] };
+        let keeps = node.attribute("keepdims").is_none_or(|keep| keep.int != 0);
+        let reduced = expected.map(|axis| axes.contains(&axis));
+        let is_duplicate = axes.windows(2).any(|pair| pair[0] == pair[1]);
+        let is_spatial = !axes.is_empty() && axes.iter().all(|axis| expected.contains(axis)) && !is_duplicate;
+        if !is_spatial || (!keeps && reduced != [true, true]) {
+            return Err(format!("unsupported `axes` {axes:?}, expected height and width {expected:?}").into());
+        }
+        let name = self.names.for_node(node);
+        let pooled = match (node.operator, reduced) {
+            ("ReduceMax", [true, true]) => self.global_maximum(name.clone(), input)?,
+            ("ReduceMax", [rows, _]) => {
+                let kernel = if rows { [height, 1] } else { [1, width] };
+                let pool = MaxPool2d { kernel, stride: kernel, padding: [0, 0], ceil_mode: false };
+                self.push_as(name.clone(), pool, &[input], vec![])?
+            }
+            (operator, _) => {
+                let output = [if reduced[0] { 1 } else { height }, if reduced[1] { 1 } else { width }];
+                let pooled = self.push_as(name.clone(), AdaptiveAvgPool2d { output }, &[input], vec![])?;
+                let pixels = (height / output[0]) * (width / output[1]);
+                let factor = if operator == "ReduceSum" { pixels as f32 } else { 1.0 };
+                self.scaled(pooled, factor, &name)?
+            }
+        };
+        if keeps {
+            return Ok(self.as_output_of(node, pooled, input));
+        }
+        let flat = self.names.with_suffix(&name, "flatten");
+        let output = self.push_as(flat, Flatten, &[pooled], vec![])?;
+        Ok(Value::LayerOutput(LayerOutput { single_use: self.is_single_use(node), ..output }))
     }
 
     /// The input, kernel and stride of a pooling.

@@ -1,7 +1,8 @@
-//! Import of `Resize`, only bilinear, without antialiasing, of height and width.
+//! Import of `Resize` and `Upsample`: bilinear or nearest, without antialiasing, of height and width.
 
 use super::{Dim, DimOrder, ImportResult, Importer, LayerOutput, Value};
 use crate::export::scaled;
+use crate::nearest::Nearest;
 use crate::proto::Node;
 use crate::tensor::Elements;
 use stratus_base::printable;
@@ -21,13 +22,12 @@ impl<'a> Importer<'a> {
             text.unwrap_or_else(|| otherwise.to_owned())
         };
         let mode = text("mode", "nearest");
-        if mode != "linear" {
-            return Err(format!("unsupported `mode` {mode}, expected linear (bilinear)").into());
+        if mode != "linear" && mode != "nearest" {
+            return Err(format!("unsupported `mode` {mode}, expected linear (bilinear) or nearest").into());
         }
-        if node.inputs.len() < 3 {
-            return Err(
-                "the Resize of operator set 10 is not supported: export it with set 11 or later".into()
-            );
+        let is_old = node.inputs.len() < 3 && self.opset < 11;
+        if is_old {
+            return self.upsample(node);
         }
         let is_set = |name: &str| node.attribute(name).is_some_and(|attribute| attribute.int != 0);
         if let Some(name) = ["antialias", "exclude_outside"].into_iter().find(|name| is_set(name)) {
@@ -38,8 +38,13 @@ impl<'a> Importer<'a> {
         }
         let (to, like) = self.size(node, [channels, height, width])?;
         let coordinates = text("coordinate_transformation_mode", "half_pixel");
+        if mode == "nearest" {
+            let rounding = text("nearest_mode", "round_prefer_floor");
+            let nearest = Nearest { coordinates: &coordinates, rounding: &rounding };
+            return self.nearest(node, input, (to, like), nearest);
+        }
         let align_corners = coordinates == "align_corners";
-        let resize = Resize { to, align_corners };
+        let resize = Resize { to, align_corners, nearest: false };
         let inputs = [Some(input), like].into_iter().flatten().collect::<Vec<_>>();
         let shapes: Vec<_> = inputs.iter().map(|input| self.layer_shape(input.id)).collect();
         let [_, to_height, to_width] = resize
@@ -66,6 +71,88 @@ impl<'a> Importer<'a> {
             }
         }
         self.push(node, resize, &inputs, vec![])
+    }
+
+    /// Adds a resize that copies the nearest pixels, if they are those that the layer copies.
+    fn nearest(
+        &mut self,
+        node: &'a Node<'a>,
+        input: LayerOutput,
+        (to, like): (ResizeTo, Option<LayerOutput>),
+        nearest: Nearest<'_>,
+    ) -> ImportResult<Value> {
+        let [_, height, width] = self.image_shape(input)?;
+        let resize = Resize { to, align_corners: false, nearest: true };
+        let inputs = [Some(input), like].into_iter().flatten().collect::<Vec<_>>();
+        let shapes: Vec<_> = inputs.iter().map(|input| self.layer_shape(input.id)).collect();
+        let output = resize.output_shape(&shapes).and_then(|shape| shape.as_image());
+        let [_, to_height, to_width] = output.map_err(|error| error.to_string())?;
+        let copies =
+            [(height, to_height), (width, to_width)].into_iter().enumerate().all(|(axis, (from, to))| {
+                let scale = match resize.to {
+                    ResizeTo::Scale(scale) => scale[axis] as f32,
+                    _ => to as f32 / from as f32,
+                };
+                nearest.is_floor(scale, [from, to])
+            });
+        if !copies {
+            let Nearest { coordinates, rounding } = nearest;
+            return Err(format!(
+                "unsupported nearest pixels ({coordinates}, {rounding}) from {height}x{width} to \
+                 {to_height}x{to_width}, expected those at `i · inputs / outputs`, rounded down: export \
+                 it with `asymmetric` and `floor`"
+            )
+            .into());
+        }
+        self.push(node, resize, &inputs, vec![])
+    }
+
+    /// Imports the operators that were later replaced by `Resize` of set 11: `Upsample`, and `Resize` of
+    /// set 10.
+    pub(super) fn upsample(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
+        let input = self.channels_first_input(node, 0)?;
+        let [_, height, width] = self.image_shape(input)?;
+        let scales = match node.attribute("scales") {
+            Some(scales) => scales.floats.clone(),
+            None => self.weight(node, 1)?.ok_or("missing scales")?.1,
+        };
+        let &[1.0, 1.0, down, across] = &scales[..] else {
+            return Err(format!("unsupported scales {scales:?}, only height and width can be resized").into());
+        };
+        let mode = node.attribute("mode").map_or(&b"nearest"[..], |mode| mode.text);
+        if mode != b"nearest" {
+            // These operators interpolate without shifting by half a pixel.
+            let is_same = [down, across] == [1.0, 1.0];
+            return if is_same {
+                Ok(self.alias(node, input))
+            } else {
+                Err("bilinear scaling in an operator set before 11 is not supported, as it aligns the first \
+                     pixels, not the edges: export it with set 11 or later and `half_pixel`"
+                    .into())
+            };
+        }
+        let to = self.scale_to([height, width], [down, across])?;
+        let nearest = Nearest { coordinates: "asymmetric", rounding: "simple" };
+        self.nearest(node, input, (to, None), nearest)
+    }
+
+    /// The target of a resize by scales in f32.
+    fn scale_to(&self, [height, width]: [usize; 2], scale: [f32; 2]) -> ImportResult<ResizeTo> {
+        // Recover the intended decimal: 0.7 in f32 is slightly smaller.
+        let exact = scale.map(|scale| format!("{scale}").parse::<f64>().unwrap_or(f64::from(scale)));
+        let to = ResizeTo::Scale(exact);
+        let resize = Resize { to, align_corners: false, nearest: false };
+        let input = Shape::image(1, height, width);
+        let output = resize.output_shape(&[&input]).map_err(|error| error.to_string())?;
+        if [scaled(height, scale[0]), scaled(width, scale[1])] != [Some(output.0[1]), Some(output.0[2])] {
+            return Err(format!(
+                "ambiguous scales {scale:?}: {height}x{width} pixels become {}x{} or, after rounding, \
+                 another size",
+                output.0[1], output.0[2]
+            )
+            .into());
+        }
+        Ok(to)
     }
 
     /// The target size, and the feature map whose size that is, if any.
@@ -110,23 +197,7 @@ impl<'a> Importer<'a> {
                     .into());
                 }
                 let scale = [scales[down], scales[across]];
-                // Recover the intended decimal: 0.7 in f32 is slightly smaller.
-                let exact = scale.map(|scale| format!("{scale}").parse::<f64>().unwrap_or(f64::from(scale)));
-                let to = ResizeTo::Scale(exact);
-                let resize = Resize { to, align_corners: false };
-                let input = Shape::image(channels, height, width);
-                let output = resize.output_shape(&[&input]).map_err(|error| error.to_string())?;
-                if [scaled(height, scale[0]), scaled(width, scale[1])]
-                    != [Some(output.0[1]), Some(output.0[2])]
-                {
-                    return Err(format!(
-                        "ambiguous scales {scale:?}: {height}x{width} pixels become {}x{} or, after \
-                         rounding, another size",
-                        output.0[1], output.0[2]
-                    )
-                    .into());
-                }
-                Ok((to, None))
+                Ok((self.scale_to([height, width], scale)?, None))
             }
             Some(Elements::Ints(scales)) if !scales.is_empty() => Err("scales must be floating point".into()),
             _ => {

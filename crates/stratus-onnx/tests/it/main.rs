@@ -9,6 +9,7 @@ mod limits;
 mod products;
 mod refusals;
 mod resizing;
+mod written_out;
 mod zoo;
 
 use stratus_testing::allocator::CountingAllocator;

@@ -43,7 +43,7 @@ const SIZES: [&str; 4] = ["x", "", "", "sizes"];
 #[test]
 fn imports_bilinear_resizing() {
     let coordinates = |mode| ("coordinate_transformation_mode", mode);
-    let scaled = Resize { to: ResizeTo::Scale([0.7, 2.0]), align_corners: false };
+    let scaled = Resize { to: ResizeTo::Scale([0.7, 2.0]), align_corners: false, nearest: false };
     let corners = Resize { align_corners: true, ..Resize::to_size([3, 1]) };
     for (attributes, inputs, numbers, expected) in [
         (vec![LINEAR], SCALES, (vec![1.0, 1.0, 0.7, 2.0], vec![]), scaled),
@@ -76,10 +76,17 @@ fn rejects_other_resizing_with_the_reason() {
         assert!(found.contains(reason), "{found}");
     };
     let doubled = [1.0, 1.0, 2.0, 2.0];
-    refused(&[], SCALES, &doubled, &[], "unsupported `mode` nearest, expected linear (bilinear)");
-    refused(&[("mode", "cubic")], SCALES, &doubled, &[], "unsupported `mode` cubic");
+    refused(&[("mode", "cubic")], SCALES, &doubled, &[], "unsupported `mode` cubic, expected linear");
+    let ceil = ("nearest_mode", "ceil");
+    refused(
+        &[ceil],
+        SCALES,
+        &doubled,
+        &[],
+        "unsupported nearest pixels (half_pixel, ceil) from 6x5 to 12x10",
+    );
     let set_10 = ["x", "scales", "", ""];
-    refused(&[LINEAR], set_10, &doubled, &[], "the Resize of operator set 10 is not supported");
+    refused(&[LINEAR], set_10, &doubled, &[], "missing input 4");
     refused(&[LINEAR, ("antialias", "1")], SCALES, &doubled, &[], "`antialias` is not supported");
     let mode = ("coordinate_transformation_mode", "asymmetric");
     refused(
@@ -103,5 +110,5 @@ fn rejects_other_resizing_with_the_reason() {
     refused(&[LINEAR], SIZES, &[], &[1, 2, -6, 5], "its height and width");
     refused(&[LINEAR], SCALES, &[1.0, 1.0, 0.1, 1.0], &[], "leaves no pixels of an image of 6x5");
     refused(&[LINEAR], SCALES, &[1.0, 1.0, f32::NAN, 1.0], &[], "`scale` must be finite and > 0, got NaNx1");
-    refused(&[LINEAR], ["x", "", "", ""], &[], &[], "the Resize of operator set 10");
+    refused(&[LINEAR], ["x", "", "", ""], &[], &[], "missing input 4");
 }

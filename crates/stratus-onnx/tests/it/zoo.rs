@@ -18,7 +18,7 @@ fn exported(graph: &Graph, weights: &[Tensor]) -> Vec<u8> {
 }
 
 fn imported(graph: &Graph, bytes: Vec<u8>) -> ImportedNetwork {
-    let options = ImportOptions { name: graph.name.clone(), input: None };
+    let options = ImportOptions { name: graph.name.clone(), ..Default::default() };
     Model::from_bytes(format!("{}.onnx", graph.name), bytes).import(&options).unwrap()
 }
 
@@ -177,6 +177,12 @@ fn documentation_lists_the_activations() {
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onnx.md");
     stratus_testing::page::expect_table(&page, &table);
+}
+
+#[test]
+fn documentation_lists_the_operators() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onnx.md");
+    stratus_testing::page::expect_table(&page, &stratus_onnx::operator_table());
 }
 
 #[test]

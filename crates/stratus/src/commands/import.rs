@@ -22,9 +22,12 @@ pub struct ImportArguments {
     /// Output folder (files are named after the model), or layer file (weights are written next to it)
     #[arg(short, long, value_name = "FOLDER|FILE.toml")]
     pub out: PathBuf,
-    /// Input shape, for models without a fixed one
+    /// Input shape, if the model has none, or another than the model's
     #[arg(long, value_name = "CHANNELS,HEIGHT,WIDTH", value_parser = parse_extents)]
     pub input: Option<[usize; 3]>,
+    /// Import the layers up to this node, such as a backbone without its head
+    #[arg(long, value_name = "NODE")]
+    pub until: Option<String>,
     /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
@@ -38,6 +41,9 @@ struct Report {
     layers: usize,
     input: Vec<usize>,
     output: Vec<usize>,
+    /// The last imported node, unless the whole model was imported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
     trained_parameters: usize,
     weights_bytes: u64,
     notes: Vec<String>,
@@ -55,11 +61,17 @@ fn parse_extents(argument: &str) -> std::result::Result<[usize; 3], String> {
 /// # Errors
 /// If the model cannot be read or is not supported, or the files cannot be written.
 pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
-    let ImportArguments { file, out, input, overwrite } = arguments;
+    let ImportArguments { file, out, input, until, overwrite } = arguments;
     let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let named = out.extension().is_some_and(|end| end == "toml");
     let name = if named { out.file_stem().map(|stem| stem.to_string_lossy().into_owned()) } else { None };
-    let options = ImportOptions { name: name.unwrap_or(stem), input: *input };
+    let options = ImportOptions {
+        name: name.unwrap_or(stem),
+        input: *input,
+        until: until.clone(),
+        // The other half is for the file, and for a copy of the largest weights.
+        max_bytes: stratus_run::machine::usable_memory_bytes().map(|bytes| bytes / 2),
+    };
     let imported = Model::open(file)?.import(&options)?;
     let text = layer_file::write(&imported.graph).map_err(Failure::failed)?;
     let layers = if named { out.clone() } else { out.join(format!("{}.toml", imported.graph.name)) };
@@ -92,6 +104,7 @@ pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
         layers: graph.nodes.len(),
         input: graph.input_shape().0.clone(),
         output: graph.shape(graph.output).0.clone(),
+        until: until.clone(),
         trained_parameters: graph.trained_parameters(),
         weights_bytes: weights.metadata().map_err(Failure::failed)?.len(),
         notes: imported.notes.clone(),
@@ -105,6 +118,19 @@ fn holds_weights(path: &Path, imported: &ImportedNetwork) -> Result<bool> {
     let tensors: Vec<TensorRef<'_>> = imported.weights.iter().map(Tensor::as_ref).collect();
     write_safetensors(&mut bytes, &tensors, &imported.metadata.entries()).map_err(Failure::failed)?;
     Ok(fs::read(path).is_ok_and(|existing| existing == bytes))
+}
+
+/// A head for features, as the layers to append to the layer file. Its weights have random initial values,
+/// because the weights file has none.
+fn head(features: &[usize]) -> String {
+    let pooled = "[[layer]]\nname = \"pool\"\nop = \"adaptive_avg_pool2d\"\noutput = 1\n\n\
+                  [[layer]]\nname = \"flatten\"\nop = \"flatten\"\n\n";
+    let pooled = if features.len() == 3 { pooled } else { "" };
+    format!(
+        "\nThe output is features, not classes. To train a classifier on them, append a head\n\
+         to the layer file, with the number of your classes; its weights begin with random values:\n\n\
+         {pooled}[[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n"
+    )
 }
 
 fn render(report: &Report, layers: &Path, weights: &Path) -> String {
@@ -122,8 +148,12 @@ fn render(report: &Report, layers: &Path, weights: &Path) -> String {
         ),
         (report.weights.clone(), bytes(report.weights_bytes)),
     ]);
+    let head = match (&report.until, &report.output[..]) {
+        (None, _) => String::new(),
+        (Some(_), output) => head(output),
+    };
     format!(
-        "{files}\nnext: `stratus model show {0}`,\n      \
+        "{files}{head}\nnext: `stratus model show {0}`,\n      \
          `stratus train EXPERIMENT.toml --set model.name={0} --weights {1}`\n",
         layers.display(),
         weights.display()

@@ -21,6 +21,8 @@ macro_rules! with_activations {
             Mish "mish",
             Sigmoid "sigmoid",
             Silu "silu",
+            Softplus "softplus",
+            Tanh "tanh",
         }
     };
 }
@@ -352,9 +354,82 @@ impl ActivationFunction for Silu {
     }
 }
 
+activation! {
+    /// `y = ln(1 + exp(x))` (Dugas et al.: "Incorporating second-order functional knowledge for better option
+    /// pricing", 2001).
+    Softplus
+}
+
+impl ActivationFunction for Softplus {
+    const SPEC: ActivationSpec = ActivationSpec {
+        formula: "`ln(1 + exp(x))`",
+        is_never_negative: true,
+        onnx: Some(OnnxOperator { name: "Softplus", since: 1, defaults: &[] }),
+        ..ActivationSpec::DEFAULT
+    };
+
+    fn value(&self, x: f64) -> f64 {
+        softplus(x)
+    }
+
+    fn derivative(&self, x: f64) -> f64 {
+        Sigmoid.value(x)
+    }
+}
+
+activation! {
+    /// The hyperbolic tangent.
+    Tanh
+}
+
+impl ActivationFunction for Tanh {
+    const SPEC: ActivationSpec = ActivationSpec {
+        onnx: Some(OnnxOperator { name: "Tanh", since: 6, defaults: &[] }),
+        ..ActivationSpec::DEFAULT
+    };
+
+    fn value(&self, x: f64) -> f64 {
+        x.tanh()
+    }
+
+    /// `1 / cosh²`, without cancellation.
+    fn derivative(&self, x: f64) -> f64 {
+        x.cosh().powi(-2)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Digits of tanh, 1 - tanh², ln(1 + e^x) and the logistic function.
+    #[test]
+    fn tanh_and_softplus_match_published_values() {
+        for (x, tanh, slope, softplus, sigmoid) in [
+            (0.0, 0.0, 1.0, std::f64::consts::LN_2, 0.5),
+            (
+                1.0,
+                0.761_594_155_955_764_9,
+                0.419_974_341_614_026_1,
+                1.313_261_687_518_222_8,
+                0.731_058_578_630_004_9,
+            ),
+            (
+                -1.0,
+                -0.761_594_155_955_764_9,
+                0.419_974_341_614_026_1,
+                0.313_261_687_518_222_8,
+                0.268_941_421_369_995_1,
+            ),
+            (800.0, 1.0, 0.0, 800.0, 1.0),
+            (-800.0, -1.0, 0.0, 0.0, 0.0),
+        ] {
+            near(Tanh.value(x), tanh);
+            near(Tanh.derivative(x), slope);
+            near(Softplus.value(x), softplus);
+            near(Softplus.derivative(x), sigmoid);
+        }
+    }
 
     /// Values of the tables of Abramowitz and Stegun (26.1) and, far out, of the continued fraction 26.2.14.
     #[test]

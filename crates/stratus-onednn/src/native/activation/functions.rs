@@ -2,7 +2,7 @@
 //! `impl` here.
 
 use super::{Constants, NativeActivation, exp_of_negative};
-use stratus_graph::ops::{Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Mish, Sigmoid, Silu};
+use stratus_graph::ops::{Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Mish, Sigmoid, Silu, Softplus, Tanh};
 
 /// The smallest argument of [`exp_of_negative`].
 const MIN_EXP_ARGUMENT: f32 = -87.0;
@@ -203,6 +203,55 @@ impl NativeActivation for Silu {
     fn derivative(x: f32, _: Constants) -> f32 {
         let [value, derivative] = sigmoid(x);
         x.mul_add(derivative, value)
+    }
+}
+
+/// `ln(1 + e)` for `e` from 0 to 1: `2 artanh(z)` with `z = e / (2 + e)`, at most 1/3. The ninth term of the
+/// series is 1e-9 of the first at most.
+#[inline(always)]
+fn log_of_one_plus(e: f32) -> f32 {
+    let z = e / (2.0 + e);
+    let square = z * z;
+    let mut series = 1.0 / 15.0;
+    for coefficient in [1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0] {
+        series = square.mul_add(series, coefficient);
+    }
+    2.0 * z * series
+}
+
+impl NativeActivation for Softplus {
+    #[inline(always)]
+    fn value(x: f32, _: Constants) -> f32 {
+        let tail = log_of_one_plus(exp_of_negative_size(x));
+        // Comparisons in this direction propagate NaN.
+        (if x < 0.0 { 0.0 } else { x }) + tail
+    }
+
+    #[inline(always)]
+    fn derivative(x: f32, _: Constants) -> f32 {
+        sigmoid(x)[0]
+    }
+}
+
+impl NativeActivation for Tanh {
+    /// From `e = exp(-2|x|)`, near 0 from the Taylor series, whose seventh term is 2e-7 of the first at most.
+    #[inline(always)]
+    fn value(x: f32, _: Constants) -> f32 {
+        let e = exp_of_negative_size(2.0 * x);
+        let size = (1.0 - e) / (1.0 + e);
+        let square = x * x;
+        let mut series = -1382.0 / 155_925.0;
+        for coefficient in [62.0 / 2835.0, -17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0, 1.0] {
+            series = square.mul_add(series, coefficient);
+        }
+        if x.abs() < 0.3 { x * series } else { size.copysign(x) }
+    }
+
+    #[inline(always)]
+    fn derivative(x: f32, _: Constants) -> f32 {
+        let e = exp_of_negative_size(2.0 * x);
+        let s = 1.0 / (1.0 + e);
+        4.0 * e * s * s
     }
 }
 
