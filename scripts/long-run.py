@@ -69,11 +69,11 @@ def size(path):
 
 
 def rows(path):
-    try:
-        with open(path, encoding="utf-8") as file:
-            return [line.rstrip("\n").split(",") for line in file][1:]
-    except FileNotFoundError:
-        return []
+    """The rows of a CSV file, one by one: the memory of this process counts as that of its children."""
+    with open(path, encoding="utf-8") as file:
+        next(file, None)
+        for line in file:
+            yield line.rstrip("\n").split(",")
 
 
 def sample(pid, run, epoch):
@@ -154,7 +154,7 @@ def main():
     late = EPOCHS * 9 // 10
     code, samples, seconds = train(first, run, late)
     check(code == 75, f"stopped after {seconds:.0f} s in epoch {samples[-1]['epoch']}: exit code {code}")
-    stopped_rows = len(rows(f"{run}/iterations.csv"))
+    stopped_rows = sum(1 for _ in rows(f"{run}/iterations.csv"))
     code, resumed, rest = train([stratus, "train", run], run)
     check(code == 0, f"resumed at iteration {stopped_rows}, completed after {rest:.0f} s: exit code {code}")
 
@@ -182,10 +182,12 @@ def main():
         later = (end["sizes"][name] - half["sizes"][name]) / (end["epoch"] - half["epoch"])
         check(later <= max(1.2 * early, 4096), f"{name}: {early:,.0f}, later {later:,.0f} bytes per epoch")
 
-    epochs = rows(f"{run}/epochs.csv")
+    epochs = list(rows(f"{run}/epochs.csv"))
     check([int(row[0]) for row in epochs] == list(range(1, EPOCHS + 1)), f"{len(epochs)} rows of epochs.csv")
-    numbers = [int(row[1]) for row in rows(f"{run}/iterations.csv")]
-    check(numbers == list(range(1, EPOCHS * per_epoch + 1)), f"{len(numbers)} rows of iterations.csv")
+    count, in_order = 0, True
+    for count, row in enumerate(rows(f"{run}/iterations.csv"), 1):
+        in_order &= int(row[1]) == count
+    check(in_order and count == EPOCHS * per_epoch, f"{count} rows of iterations.csv")
     tenth = EPOCHS // 10
     times = [float(row[6]) for row in epochs]
     # The fastest of the epochs, since other programs slow some down.
