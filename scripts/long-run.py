@@ -197,7 +197,8 @@ def main():
 
     with open(f"{run}/summary.json", encoding="utf-8") as file:
         summary = json.load(file)
-    check(summary["status"] == "completed", f"summary: {summary['status']}, {summary['iterations']} iterations")
+    status = summary["status"]
+    check(status == "completed", f"summary: {status}, {summary['iterations']} iterations")
     shutil.copytree(run, f"{folder}/copy")
     for arguments in [("train", "run"), ("collect", "run"), ("collect", "run", "--json"),
                       ("collect", "run", "--layers"), ("report", "run"), ("report", "run", "copy"),

@@ -1,6 +1,6 @@
 """Trains, sweeps, launches and infers, each time under one random fault; `scripts/faults.sh` explains it.
 
-    python3 scripts/faults [--seed S] [--only K] [--keep] STRATUS COUNT FOLDER [KIND…]
+    python3 scripts/faults STRATUS FOLDER COUNT [--seed S] [--only K] [--jobs J] [--keep] [KIND…]
 """
 
 import argparse
@@ -21,11 +21,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import store
 import workloads
-from kinds import KINDS, Skipped
+from kinds import KINDS, Skipped, interpose
 
 TIMEOUT_SECONDS = 120
 MAX_RESUMES = 4
 CALLS = ["open", "read", "write", "sync", "rename", "create", "remove", "lock", "clock"]
+# The exit codes of aborts, failed accesses of memory and panics.
+ABORTED = {-6, 134, -11, -7, -4, 101}
 # The exit codes of an interrupted command, before and after it has a checkpoint.
 INTERRUPTED = {75, 130, 143}
 
@@ -183,9 +185,24 @@ class Case:
                 subprocess.run(["umount", "-l", self.folder], check=True)
 
     def first(self):
-        code, said = self.execute(self.workload.start(self.folder), True)
+        steps = self.workload.start(self.folder)
+        if self.environment and self.workload.name in ("train", "sweep") and self.random.randrange(3) == 0:
+            self.kill_before()
+            steps = self.workload.resume(self.folder)
+        before = self.workload.progress(self.folder)
+        code, said = self.execute(steps, True)
         self.said += said
+        if self.workload.progress(self.folder) < before:
+            raise Finding(f"a checkpoint after {before} iterations is lost")
         return code, said
+
+    def kill_before(self):
+        """Kills the command late, so that the fault meets the process that resumes it."""
+        fault, record = self.environment, self.record
+        self.environment, self.record = {}, f"{self.record}.kill"
+        interpose(self, ["write"], "signal", signal.SIGKILL)
+        self.said += self.execute(self.workload.start(self.folder), True)[1] + "(killed; resumed)\n"
+        self.environment, self.record = fault, record
 
     def execute_twice(self):
         """The same command in two processes; the second may be refused."""
@@ -204,7 +221,7 @@ class Case:
         return 0, ran[0][1]
 
     def check_end(self, code, said):
-        if re.search(r"panicked at|RUST_BACKTRACE|internal error", said) or code in (-6, 134, 101, -11, -7, -4):
+        if re.search(r"panicked at|RUST_BACKTRACE|internal error", said) or code in ABORTED:
             if not (self.without_memory and re.search(r"memory allocation of \d+ bytes failed", said)):
                 raise Finding(f"a panic or an abort, exit code {code}")
 

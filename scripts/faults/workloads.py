@@ -119,6 +119,14 @@ class Workload:
         """The paths of files with messages other than the output."""
         return []
 
+    def progress(self, folder):
+        """The iterations of the newest checkpoint of each run, added up."""
+        newest = {}
+        for path in glob.glob(f"{folder}/**/checkpoints/[0-9]*", recursive=True):
+            run, iteration = os.path.dirname(path), int(os.path.basename(path))
+            newest[run] = max(newest.get(run, 0), iteration)
+        return sum(newest.values())
+
     def is_done(self, folder):
         """Returns whether a command that succeeded has nothing left to do."""
         return True
@@ -213,7 +221,8 @@ class Infer(Workload):
             write(f"{folder}/images/{image}.png", png(image))
 
     def start(self, folder):
-        return [[self.program, "infer", "run", "images", "--csv", "out.csv", "--sheet", "sheet.png", "--batch", "4"]]
+        outputs = ["--csv", "out.csv", "--sheet", "sheet.png"]
+        return [[self.program, "infer", "run", "images", *outputs, "--batch", "4"]]
 
     def resume(self, folder):
         return self.start(folder)
