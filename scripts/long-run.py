@@ -195,6 +195,12 @@ def main():
     check(later <= MAX_SLOWDOWN * early + 0.01,
           f"an epoch took {early:.2f} s, at the end {later:.2f} s ({per_epoch / later:,.0f} iterations/s)")
 
+    ends = [0.0] + [float(row[8]) for row in epochs]
+    outside = [end - start - float(row[6]) - float(row[7]) for start, end, row in zip(ends, ends[1:], epochs)]
+    early, later = min(outside[tenth:3 * tenth]), min(outside[-2 * tenth:])
+    check(later <= MAX_SLOWDOWN * early + 0.1,
+          f"outside iterations and validation, an epoch took {early:.3f} s, at the end {later:.3f} s")
+
     with open(f"{run}/summary.json", encoding="utf-8") as file:
         summary = json.load(file)
     status = summary["status"]
