@@ -70,6 +70,10 @@ pub(crate) fn fetch_run(
     let arguments = [launch.root.as_str(), launch.id.as_str(), number.as_str()];
     let text = |script: &str, input: &str| shell::run_to_text(shell, TASK, script, &arguments, input);
     let list = text(include_str!("scripts/list.sh"), "")?;
+    if list.is_empty() {
+        // The repetition has no run yet, or failed before it had one.
+        return Ok(FetchStats::default());
+    }
     let mut files = parse_file_list(&list, into, shell.name())?;
     let remote_paths: HashSet<PathBuf> = files.iter().map(|file| file.destination.clone()).collect();
     // The target hashes the prefix of each file that exists locally in part or whole.
@@ -108,7 +112,7 @@ pub(crate) fn fetch_run(
             |from| files.iter().try_for_each(|file| receive_file(file, from, &mut fetched)),
         )?;
     }
-    if !list.is_empty() && fetched.changing == 0 {
+    if fetched.changing == 0 {
         remove_old_checkpoints(into, &remote_paths)?;
     }
     Ok(fetched)

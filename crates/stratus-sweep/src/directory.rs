@@ -18,6 +18,9 @@ use stratus_run::{RunDir, atomic, csv};
 
 use crate::{Definition, Error, Result};
 
+/// The columns of the table before those of the swept keys.
+const COLUMNS: [&str; 5] = ["cell", "repetition", "status", "reason", "run"];
+
 /// The status of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -98,8 +101,8 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Creates a sweep at `path`, which must be empty or not exist. `text` is the sweep file, see
-    /// [`Definition::with_command`].
+    /// Creates a sweep at `path`, which must be absent, empty, or contain only the files of a start that was
+    /// killed before it wrote [`SWEEP`]. `text` is the sweep file, see [`Definition::with_command`].
     ///
     /// # Errors
     /// If the directory is not empty or cannot be written.
@@ -109,7 +112,9 @@ impl Sweep {
         let lock = Lock::acquire(path)?;
         for entry in fs::read_dir(path).map_err(|error| io(error, "read the folder"))? {
             let name = entry.map_err(|error| io(error, "read the folder"))?.file_name();
-            if name != LOCK && !atomic::is_temporary(&name) {
+            let is_from_killed_start =
+                name == LOCK || atomic::is_temporary(&name) || (name == CELLS && is_table_of_a_start(path));
+            if !is_from_killed_start || Self::is_sweep(path) {
                 let (problem, hint) = if Self::is_sweep(path) {
                     let resume = format!("resume it with `stratus sweep {}`", path.display());
                     ("already contains a sweep", format!("{resume}, or choose another folder with --out"))
@@ -129,6 +134,7 @@ impl Sweep {
                 run: String::new(),
             })
             .collect();
+        atomic::clean(path)?;
         let sweep = Self { path: path.to_owned(), definition, rows, _lock: lock };
         sweep.write()?;
         // This file is written last, since its presence makes the directory a sweep.
@@ -219,13 +225,20 @@ impl Sweep {
     }
 }
 
+/// Returns whether the table in the folder `path` is that of a sweep of which nothing was trained.
+fn is_table_of_a_start(path: &Path) -> bool {
+    let Ok(text) = fs::read_to_string(path.join(CELLS)) else { return false };
+    let mut lines = text.lines().map(fields);
+    let is_header = lines.next().is_some_and(|header| header.starts_with(&COLUMNS.map(str::to_owned)));
+    is_header && lines.all(|row| row.get(2).is_some_and(|status| status == Status::Waiting.name()))
+}
+
 pub(crate) fn relative_run_path(row: &Row) -> String {
     format!("{RUNS}/{}/{}", row.cell, row.repetition)
 }
 
 fn header(definition: &Definition) -> Vec<String> {
-    let columns = ["cell", "repetition", "status", "reason", "run"].into_iter();
-    columns.map(str::to_owned).chain(definition.keys.iter().map(|key| on_one_line(key))).collect()
+    COLUMNS.into_iter().map(str::to_owned).chain(definition.keys.iter().map(|key| on_one_line(key))).collect()
 }
 
 /// Replaces line breaks by spaces, so that every row of the table is one line.

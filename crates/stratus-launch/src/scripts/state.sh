@@ -2,8 +2,10 @@
 [ -d "$1/jobs" ] && [ ! -d "$1/jobs/$2" ] && exit 16
 cd "$1/jobs/$2" || exit 11
 shift 2
-alive=1
-flock -n -s owner.lock true && alive=0
+flock -n -s owner.lock true
+alive=$?
+# 1 means that another process holds the lock, other codes that the file cannot be opened.
+[ "$alive" -le 1 ] || exit 13
 echo "alive=$alive"
 owner .
 [ -e stop ] && echo stopped=1

@@ -12,10 +12,14 @@ if [ -f owner ] && read -r _ host _ < owner && [ "$host" != "$(uname -n)" ]; the
     exit 20
   fi
 fi
-if ! flock -n -s owner.lock true; then
+# 1 means that another process holds the lock, other codes that the file cannot be opened.
+flock -n -s owner.lock true
+locked=$?
+if [ "$locked" -eq 1 ]; then
   cat owner
   exit 20
 fi
+[ "$locked" -eq 0 ] || exit 13
 tar -x -f - || exit 12
 rm -f stop
 STRATUS_WEBHOOK=$webhook setsid nohup sh launch.sh "$3" < /dev/null >> launch.log 2>&1 &
@@ -25,9 +29,12 @@ while [ "$tries" -lt 100 ]; do
     exit 0
   fi
   # Another start may have won the race.
-  if ! kill -0 $! 2> /dev/null && ! flock -n -s owner.lock true; then
-    cat owner
-    exit 20
+  if ! kill -0 $! 2> /dev/null; then
+    flock -n -s owner.lock true
+    if [ $? -eq 1 ]; then
+      cat owner
+      exit 20
+    fi
   fi
   sleep 0.1
   tries=$((tries + 1))

@@ -70,10 +70,18 @@ impl ScriptExit {
         let cause = match (self.stderr.trim(), self.code) {
             ("", Some(code)) => format!("exited with {code}"),
             ("", None) => "its output was cut".to_owned(),
-            (stderr, _) => printable(stderr.lines().last().unwrap_or_default()),
+            (stderr, _) => printable(cause_line(stderr)),
         };
         Error::target(format!("{}: cannot {task}: {cause}", shell.name()), "")
     }
+}
+
+/// The last line of standard error that states a cause. `tar` ends with a line that refers to those before.
+fn cause_line(stderr: &str) -> &str {
+    const REFERENCES: [&str; 2] =
+        ["Exiting with failure status due to previous errors", "Error is not recoverable: exiting now"];
+    let states_cause = |line: &&str| !REFERENCES.iter().any(|reference| line.ends_with(reference));
+    stderr.lines().rfind(states_cause).or(stderr.lines().last()).unwrap_or_default()
 }
 
 /// The error of a script that did not start, from the output that arrived instead.

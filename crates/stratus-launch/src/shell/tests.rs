@@ -167,3 +167,13 @@ fn control_characters_of_a_target_are_escaped() {
         "a\\u{1b}[31mb\n\tc\\u{202e}d\\u{7}"
     );
 }
+
+#[test]
+fn error_of_tar_is_its_cause_not_the_reference_to_it() {
+    let account = Account::with_commands("", "");
+    let script = "echo 'tar: a: Cannot open: Read-only file system' >&2
+        echo 'tar: Exiting with failure status due to previous errors' >&2; exit 2";
+    let (ended, _) = run_for_text(&account, script, &[], b"").unwrap();
+    let error = ended.to_error(&account, "do it").to_string();
+    assert_eq!(error, "lab: cannot do it: tar: a: Cannot open: Read-only file system");
+}

@@ -23,6 +23,21 @@ fn machine(folder: &Path) -> ShellTarget {
     }
 }
 
+fn job(id: &str) -> Job {
+    Job {
+        id: id.to_owned(),
+        program: "/bin/true".to_owned(),
+        environment: BTreeMap::new(),
+        experiments: vec![String::new()],
+        resources: Resources::default(),
+        workers: None,
+        stop_at: None,
+        notify: None,
+        host_by_repetition: Vec::new(),
+        selected: None,
+    }
+}
+
 #[test]
 fn existing_files_are_not_sent_and_partial_uploads_are_resumed() {
     let dir = tempfile::tempdir().unwrap();
@@ -82,18 +97,7 @@ fn job_of_another_host_is_kept_while_its_heartbeat_changes() {
     fs::write(folder.join("owner"), "token elsewhere 12 1\n").unwrap();
     let target = machine(dir.path());
     let root = dir.path().display().to_string();
-    let job = Job {
-        id: "a".to_owned(),
-        program: "/bin/true".to_owned(),
-        environment: BTreeMap::new(),
-        experiments: vec![String::new()],
-        resources: Resources::default(),
-        workers: None,
-        stop_at: None,
-        notify: None,
-        host_by_repetition: Vec::new(),
-        selected: None,
-    };
+    let job = job("a");
     let refused = std::thread::scope(|scope| {
         let started = scope.spawn(|| target.submit(&root, &job));
         let mut beat = 0;
@@ -109,4 +113,17 @@ fn job_of_another_host_is_kept_while_its_heartbeat_changes() {
     assert!(!folder.join("launch.sh").exists());
     target.submit(&root, &job).unwrap();
     assert!(!fs::read_to_string(folder.join("owner")).unwrap().contains("elsewhere"));
+}
+
+/// A full or read-only disk is no other process.
+#[test]
+fn lock_that_cannot_be_opened_is_not_taken_for_a_running_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("jobs/a");
+    fs::create_dir_all(&folder).unwrap();
+    std::os::unix::fs::symlink("/nowhere/owner.lock", folder.join("owner.lock")).unwrap();
+    let error = machine(dir.path()).submit(&dir.path().display().to_string(), &job("a")).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("cannot start the job") && error.contains("No such file"), "{error}");
+    assert!(!folder.join("launch.sh").exists());
 }

@@ -243,24 +243,24 @@ impl Checkpoints {
     /// Loads the newest checkpoint that verifies.
     ///
     /// # Errors
-    /// If the folder cannot be listed, or permission to read is missing: falling back to an older checkpoint
-    /// would then lose work for no reason.
+    /// If the folder cannot be listed, or a checkpoint cannot be read although it may be whole, for example
+    /// without permission or without free descriptors: falling back to an older checkpoint would then lose
+    /// work for no reason. A failing disk is such an error only if no checkpoint can be read.
     pub fn load_latest(&self) -> Result<Recovery> {
-        let mut damaged = Vec::new();
+        let (mut damaged, mut disk_error) = (Vec::new(), None);
         for &iteration in self.list()?.iter().rev() {
-            match self.load(iteration) {
+            let error = match self.load(iteration) {
                 Ok(checkpoint) => return Ok(Recovery { checkpoint: Some(checkpoint), skipped: damaged }),
-                Err(Error::Io { action, path, source })
-                    if source.kind() == io::ErrorKind::PermissionDenied =>
-                {
-                    return Err(Error::Io { action, path, source });
-                }
-                Err(error) => {
-                    damaged.push(DamagedCheckpoint { path: self.path(iteration), reason: reason(&error) });
-                }
+                Err(error) => error,
+            };
+            damaged.push(DamagedCheckpoint { path: self.path(iteration), reason: reason(&error) });
+            match read_failure(&error) {
+                ReadFailure::Damage => {}
+                ReadFailure::Disk => disk_error = disk_error.or(Some(error)),
+                ReadFailure::Access => return Err(error),
             }
         }
-        Ok(Recovery { checkpoint: None, skipped: damaged })
+        disk_error.map_or(Ok(Recovery { checkpoint: None, skipped: damaged }), Err)
     }
 
     /// Loads and verifies the checkpoint of one iteration.
@@ -298,6 +298,29 @@ impl Checkpoints {
         let (weights, optimizer) = (tensors(WEIGHTS)?, tensors(OPTIMIZER)?);
         let averaged = manifest.files.contains_key(AVERAGED).then(|| tensors(AVERAGED)).transpose()?;
         Ok(Checkpoint { path, state, weights, optimizer, averaged })
+    }
+}
+
+/// The causes why a checkpoint cannot be loaded.
+enum ReadFailure {
+    /// A file is missing or its content is wrong.
+    Damage,
+    /// The disk cannot read a file.
+    Disk,
+    /// The file may be whole, and another attempt may succeed.
+    Access,
+}
+
+fn read_failure(error: &Error) -> ReadFailure {
+    /// `EIO` of Linux and macOS, which has no [`io::ErrorKind`].
+    const INPUT_OUTPUT_ERROR: i32 = 5;
+    let Error::Io { source, .. } = error else { return ReadFailure::Damage };
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
+            ReadFailure::Damage
+        }
+        _ if cfg!(unix) && source.raw_os_error() == Some(INPUT_OUTPUT_ERROR) => ReadFailure::Disk,
+        _ => ReadFailure::Access,
     }
 }
 

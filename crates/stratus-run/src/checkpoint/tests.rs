@@ -121,6 +121,35 @@ fn skips_and_names_a_damaged_checkpoint() {
     }
 }
 
+/// Restarting would lose the work of checkpoints that another attempt may be able to read.
+#[cfg(target_os = "linux")]
+#[test]
+fn checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged() {
+    use std::os::unix::fs::symlink;
+    let (_keep, checkpoints) = folder();
+    for i in [1, 2] {
+        save(&checkpoints, i, &Retention::default()).unwrap();
+    }
+    let replace = |iteration: u64, target: &Path| {
+        let path = checkpoints.path(iteration).join(WEIGHTS);
+        fs::remove_file(&path).unwrap();
+        symlink(target, path).unwrap();
+    };
+    // A link to itself cannot be opened: another error than that of a missing file.
+    replace(2, &checkpoints.path(2).join(WEIGHTS));
+    let error = checkpoints.load_latest().unwrap_err().to_string();
+    assert!(error.contains("0000000002/weights.safetensors"), "{error}");
+
+    // Reading the first byte of a process's memory fails like a bad sector.
+    let unreadable = Path::new("/proc/self/mem");
+    replace(2, unreadable);
+    let recovery = checkpoints.load_latest().unwrap();
+    assert_eq!((recovery.checkpoint.unwrap().state.iteration, recovery.skipped.len()), (1, 1));
+    replace(1, unreadable);
+    let error = checkpoints.load_latest().unwrap_err().to_string();
+    assert!(error.contains("0000000002/weights.safetensors: Input/output error"), "{error}");
+}
+
 #[test]
 fn missing_key_of_the_state_is_named() {
     let (_keep, checkpoints) = folder();

@@ -179,9 +179,29 @@ fn rejects_a_folder_that_is_not_a_sweep() {
     let error = Sweep::create(&path, definition.clone(), SWEEP).unwrap_err();
     assert!(error.to_string().contains("already contains a sweep"), "{error}");
     fs::remove_file(path.join(layout::SWEEP)).unwrap();
-    let error = Sweep::create(&path, definition, SWEEP).unwrap_err();
-    assert!(error.to_string().contains("not empty"), "{error}");
+    let begun = table(&path).replace("1,1,waiting,", "1,1,completed,");
+    for (name, text) in [("notes.txt", "mine"), (CELLS, "cell,volts\n1,1.5\n"), (CELLS, begun.as_str())] {
+        let file = path.join(name);
+        fs::write(&file, text).unwrap();
+        let error = Sweep::create(&path, definition.clone(), SWEEP).unwrap_err();
+        assert!(error.to_string().contains("not empty"), "{error}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        fs::remove_file(file).unwrap();
+    }
     assert!(Sweep::open(&path).unwrap_err().to_string().contains("not a sweep"));
+}
+
+/// A kill before the sweep file is written leaves the lock, the table and a temporary file.
+#[test]
+fn killed_start_does_not_occupy_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sweep");
+    drop(create(&path, SWEEP));
+    let temporary = path.join(".sweep.toml.123.4.tmp");
+    fs::rename(path.join(layout::SWEEP), &temporary).unwrap();
+    drop(create(&path, SWEEP));
+    assert!(!temporary.exists());
+    assert!(Sweep::open(&path).unwrap().rows().iter().all(|row| row.status == Status::Waiting));
 }
 
 #[test]

@@ -20,7 +20,7 @@ use stratus_experiment::Decode;
 use stratus_measures::ClassMetrics;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::State;
-use stratus_run::csv::{EpochRow, IterationRow};
+use stratus_run::csv::{CsvReader, EpochRow, IterationRow};
 use stratus_run::layout::USAGE;
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
@@ -176,8 +176,12 @@ impl<'a> Recorder<'a> {
         time.attributed_s += times.attributed_s();
         time.data_wait_s += times.data_wait_s();
         time.checkpoint_in_iterations_s += times.checkpoint_s();
+        let speed = (outcome.images as f64 / times.wall_s().max(1e-9)) as f32;
         if self.speeds.len() < self.speeds.capacity() {
-            self.speeds.push((outcome.images as f64 / times.wall_s().max(1e-9)) as f32);
+            self.speeds.push(speed);
+        } else if let Some(last) = self.speeds.last_mut() {
+            // The percentiles are then those of the first iterations, but the last speed is the current one.
+            *last = speed;
         }
         self.files.iteration(outcome, times)
     }
@@ -311,7 +315,8 @@ fn recorded_speeds(run: &RunDir, setup: &RunSetup, loader: &Loader) -> Result<Ve
     let (per_epoch, batch) = (loader.batches_per_epoch(), train.batch_size as u64);
     let total = usize::try_from(per_epoch * train.epochs).unwrap_or(0);
     let mut speeds = Vec::with_capacity(total.min(MAX_SPEEDS));
-    for row in stratus_run::csv::read::<IterationRow>(&run.iterations())? {
+    for row in CsvReader::<IterationRow>::open(&run.iterations())?.take(speeds.capacity()) {
+        let row = row?;
         let images = (loader.samples_per_epoch() - (row.iteration - 1) % per_epoch * batch).min(batch);
         let seconds = row.data_s + row.train_s + row.unattributed_s;
         speeds.push((images as f64 / seconds.max(1e-9)) as f32);

@@ -263,11 +263,27 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
         });
     };
     target.release();
+    report_unfinished(&record, &state, output);
     let is_done = state.repetitions.iter().all(|one| one.status == RepetitionStatus::Completed);
     if is_done && settings.release.is_some() {
         release(&record, false, output)?;
     }
     print_fetched(&all, output)
+}
+
+/// Reports the repetitions that ended without being completed, with their last messages.
+fn report_unfinished(record: &LaunchRecord, state: &LaunchState, output: &Output) {
+    let ended = [RepetitionStatus::Failed, RepetitionStatus::Interrupted];
+    let mut unfinished = state.repetitions.iter().filter(|one| ended.contains(&one.status)).peekable();
+    let is_complete = unfinished.peek().is_none();
+    for one in unfinished {
+        let run = record.runs.get(one.repetition - 1).map_or(record.id.clone(), |run| run.display().to_string());
+        let last = if one.last_line.is_empty() { String::new() } else { format!(": {}", one.last_line) };
+        output.message(&format!("{run}: {}{last}", one.status.name()));
+    }
+    if !is_complete {
+        output.message(&format!("hint: `stratus launch resume {}` resumes what is unfinished", record.id));
+    }
 }
 
 /// The time to wait after a pass that took `spent_s` seconds of CPU time.
