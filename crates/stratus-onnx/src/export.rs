@@ -1,6 +1,7 @@
 //! Export of a network with its weights, in inference form without auxiliary outputs.
 
 use crate::error::WriteError;
+use crate::ops::{self, ExportedLayer};
 use crate::wire::MAX_FILE_BYTES;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -8,8 +9,7 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use stratus_base::protobuf::Message;
 use stratus_graph::ops::{
-    Activation, AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu6, Resize,
-    ResizeTo,
+    Activation, AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, MaxPool2d, Relu6, Resize, ResizeTo,
 };
 use stratus_graph::{Graph, Node, Op, Operation, Shape, TensorId};
 use stratus_weights::{TensorRef, ValuesRef};
@@ -106,12 +106,16 @@ pub fn write(
     let pixelwise: HashSet<&str> = graph
         .nodes
         .iter()
-        .filter(|node| match &node.op {
-            Op::PointwiseLinear(_) => true,
-            Op::Prelu(prelu) => prelu.slopes > 1 && graph.shape(node.output).0.len() == 3,
-            _ => false,
+        .flat_map(|node| {
+            let count = match &node.op {
+                Op::PointwiseLinear(_) => 1,
+                Op::Prelu(prelu) => usize::from(prelu.slopes > 1 && graph.shape(node.output).0.len() == 3),
+                op if ops::find(op).is_some_and(|operation| operation.broadcasts()) => node.parameters.len(),
+                _ => 0,
+            };
+            node.parameters.iter().take(count)
         })
-        .filter_map(|node| Some(graph.parameters[node.parameters.first()?.0].name.as_str()))
+        .map(|id| graph.parameters[id.0].name.as_str())
         .collect();
     let shape = |parameter: &stratus_graph::Parameter| {
         let kernel_dims = if pixelwise.contains(parameter.name.as_str()) { 2 } else { 0 };
@@ -201,34 +205,34 @@ fn value_info(name: &str, shape: &Shape) -> Message {
 
 /// The attributes of a node.
 #[derive(Default)]
-struct Attributes(Vec<Message>);
+pub(crate) struct Attributes(Vec<Message>);
 
 impl Attributes {
-    fn int(mut self, name: &str, value: i64) -> Self {
+    pub(crate) fn int(mut self, name: &str, value: i64) -> Self {
         self.0.push(Message::default().bytes(1, name.as_bytes()).int(3, value).int(20, 2));
         self
     }
 
-    fn float(mut self, name: &str, value: f32) -> Self {
+    pub(crate) fn float(mut self, name: &str, value: f32) -> Self {
         self.0.push(Message::default().bytes(1, name.as_bytes()).float(2, value).int(20, 1));
         self
     }
 
-    fn text(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn text(mut self, name: &str, value: &str) -> Self {
         let head = Message::default().bytes(1, name.as_bytes());
         self.0.push(head.bytes(4, value.as_bytes()).int(20, 3));
         self
     }
 
-    fn ints(mut self, name: &str, values: &[usize]) -> Self {
+    pub(crate) fn ints(mut self, name: &str, values: &[usize]) -> Self {
         let head = Message::default().bytes(1, name.as_bytes());
         self.0.push(values.iter().fold(head, |message, &value| message.int(8, value as i64)).int(20, 7));
         self
     }
 }
 
-struct Export<'a> {
-    graph: &'a Graph,
+pub(crate) struct Export<'a> {
+    pub(crate) graph: &'a Graph,
     /// The name of every tensor produced so far.
     tensors: HashMap<TensorId, String>,
     /// The used names of tensors and initialisers.
@@ -255,7 +259,7 @@ impl<'a> Export<'a> {
     }
 
     /// Returns an unused name.
-    fn unique(&mut self, base: &str) -> String {
+    pub(crate) fn unique(&mut self, base: &str) -> String {
         let mut name = base.to_owned();
         while !self.names.insert(name.clone()) {
             name.push('_');
@@ -264,7 +268,7 @@ impl<'a> Export<'a> {
     }
 
     /// Adds a floating-point initialiser that is not a parameter, and returns its name.
-    fn constant(&mut self, base: &str, shape: &[usize], values: &[f32]) -> String {
+    pub(crate) fn constant(&mut self, base: &str, shape: &[usize], values: &[f32]) -> String {
         let name = self.unique(base);
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constants.push(tensor_head(&name, shape, FLOAT).bytes(9, &bytes));
@@ -272,14 +276,14 @@ impl<'a> Export<'a> {
     }
 
     /// Adds an initialiser of 64-bit integers, and returns its name.
-    fn int64_constant(&mut self, base: &str, values: &[usize]) -> String {
+    pub(crate) fn int64_constant(&mut self, base: &str, values: &[usize]) -> String {
         let name = self.unique(base);
         let bytes: Vec<u8> = values.iter().flat_map(|value| (*value as i64).to_le_bytes()).collect();
         self.constants.push(tensor_head(&name, &[values.len()], INT64).bytes(9, &bytes));
         name
     }
 
-    fn push(
+    pub(crate) fn push(
         &mut self,
         name: &str,
         operator: &str,
@@ -348,8 +352,6 @@ impl<'a> Export<'a> {
                 Some(op) => ("AveragePool", DOC_ADAPTIVE_AVG_POOL, avg_pool(&op)),
                 None => return self.adaptive(op, node, inputs, &output),
             },
-            // ONNX shifts a window of even size by one channel, so it cannot be expressed.
-            Op::LocalResponseNorm(op) if op.size % 2 == 1 => ("LRN", "", lrn(op)),
             Op::Flatten(_) => ("Flatten", "", plain().int("axis", 1)),
             Op::Dropout(op) => {
                 inputs.push(self.constant(&format!("{}.ratio", node.name), &[], &[op.p]));
@@ -376,11 +378,13 @@ impl<'a> Export<'a> {
             },
             Op::Add(_) => ("Add", "", plain()),
             Op::Concat(_) => ("Concat", "", plain().int("axis", 1)),
-            #[allow(
-                unreachable_patterns,
-                reason = "a new operation of the graph is unsupported until it has a line here"
-            )]
-            _ => return self.mark_unsupported(node),
+            other => {
+                let layer = ExportedLayer { node, inputs, output: &output };
+                if !ops::find(other).is_some_and(|operation| operation.write(self, &layer)) {
+                    self.mark_unsupported(node);
+                }
+                return;
+            }
         };
         self.push(&node.name, operator, doc, &inputs, &output, &attributes);
     }
@@ -567,9 +571,4 @@ fn resize(op: &Resize) -> Attributes {
 pub(crate) fn scaled(dim: usize, scale: f32) -> Option<usize> {
     let scaled = (dim as f32 * scale).floor();
     (scaled >= 1.0).then_some(scaled as usize)
-}
-
-fn lrn(op: &LocalResponseNorm) -> Attributes {
-    let attributes = Attributes::default().int("size", op.size as i64).float("alpha", op.alpha);
-    attributes.float("beta", op.beta).float("bias", op.k)
 }

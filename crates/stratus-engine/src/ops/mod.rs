@@ -106,6 +106,19 @@ pub enum Tiling {
     WholeBatch,
 }
 
+/// The kind of a kernel's work, by which forecasts estimate its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    /// Each element is read and written once.
+    Elementwise,
+    /// Statistics of many elements, which are then read again.
+    Normalisation,
+    /// Windows or neighbours of pixels.
+    Pooling,
+    /// A parameter or its gradient is updated.
+    Update,
+}
+
 /// Shape rules, cost and derivative of a kernel. Operands are inputs, then updates, then outputs.
 pub trait KernelSpec {
     /// Its name in dumps and reports.
@@ -122,6 +135,11 @@ pub trait KernelSpec {
 
     /// How it can run tile by tile. There is no default, so that every new kernel decides.
     fn tiling(&self) -> Tiling;
+
+    /// The kind of its work.
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
 
     /// The number of channels of the operand at `position` that it reads or writes, if not all.
     fn channels_touched(&self, _operands: &[&Value], _position: usize) -> Option<usize> {
@@ -168,6 +186,9 @@ macro_rules! kernels {
             }
             fn tiling(&self) -> Tiling {
                 match self { $(Self::$name(kernel) => kernel.tiling(),)* }
+            }
+            fn work_kind(&self) -> WorkKind {
+                match self { $(Self::$name(kernel) => kernel.work_kind(),)* }
             }
             fn channels_touched(&self, operands: &[&Value], position: usize) -> Option<usize> {
                 match self { $(Self::$name(kernel) => kernel.channels_touched(operands, position),)* }

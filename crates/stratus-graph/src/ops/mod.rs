@@ -13,6 +13,7 @@ mod concat;
 mod conv2d;
 mod conv_transpose2d;
 mod dropout;
+mod examples;
 mod flatten;
 mod layer_norm2d;
 mod layer_scale;
@@ -37,6 +38,7 @@ pub use concat::Concat;
 pub use conv_transpose2d::ConvTranspose2d;
 pub use conv2d::Conv2d;
 pub use dropout::{Dropout, Dropout2d, StochasticDepth};
+pub use examples::example_networks;
 pub use flatten::Flatten;
 pub use layer_norm2d::LayerNorm2d;
 pub use layer_scale::LayerScale;
@@ -172,6 +174,10 @@ pub(crate) trait LayerFileOp: Sized {
     /// The shapes of inputs and output and what it computes, for the page of layer files.
     const SHAPES: &'static str;
 
+    /// The attributes of layers of eight channels with 6x5 pixels, each as in a layer file, such as
+    /// `groups = 4`: see [`example_networks`].
+    const EXAMPLES: &'static [&'static str] = &[];
+
     /// Builds the operation from its attributes. Sizes that follow from the inputs are not attributes.
     ///
     /// # Errors
@@ -190,6 +196,8 @@ pub(crate) struct OpDeclaration {
     /// Its row on the page of layer files, without its name.
     pub(crate) row: fn() -> String,
     pub(crate) build: fn(&Attributes<'_>, &[&Shape]) -> Result<Op, AttributeError>,
+    /// See [`LayerFileOp::EXAMPLES`].
+    examples: &'static [&'static str],
 }
 
 /// The input of a unary operation.
@@ -285,6 +293,7 @@ macro_rules! operations {
                 keys: $name::KEYS,
                 row: || page_row($name::ATTRIBUTES, $name::SHAPES),
                 build: |attributes, inputs| $name::from_attributes(attributes, inputs).map(Op::$name),
+                examples: $name::EXAMPLES,
             }),*];
             declarations.extend(activation::DECLARATIONS);
             declarations.sort_by_key(|declaration| declaration.name);
@@ -327,14 +336,18 @@ mod tests {
 
     #[test]
     fn layer_file_names_are_the_kinds() {
-        let table: toml::Table =
-            "kernel = 3\nout_channels = 1\nout_features = 1\noutput = 1\nsize = 5\nfactor = 2\n\
-             groups = 1\nchannels = 1"
-                .parse()
-                .unwrap();
         let input = Shape::vector(4);
         for declaration in DECLARATIONS.iter() {
-            let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
+            let mut table = toml::Table::new();
+            let op = loop {
+                match (declaration.build)(&Attributes::new(&table), &[&input]) {
+                    Ok(op) => break op,
+                    Err(AttributeError::Missing(key)) if !table.contains_key(key) => {
+                        table.insert(key.to_owned(), toml::Value::Integer(1));
+                    }
+                    Err(error) => panic!("{}: {error:?}", declaration.name),
+                }
+            };
             assert_eq!(op.kind(), declaration.name);
         }
         let names: std::collections::BTreeSet<&str> = DECLARATIONS.iter().map(|op| op.name).collect();

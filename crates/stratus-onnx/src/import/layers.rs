@@ -7,7 +7,7 @@ use crate::proto::Node;
 use crate::tensor::{Constant, kind};
 use stratus_graph::ops::{
     Activation, AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Flatten, Gelu,
-    LayerNorm2d, Linear, LocalResponseNorm, PointwiseLinear, Prelu, Relu, Relu6, Silu, StochasticDepth,
+    LayerNorm2d, Linear, PointwiseLinear, Prelu, Relu, Relu6, Silu, StochasticDepth,
 };
 use stratus_graph::{Op, Shape};
 
@@ -50,7 +50,6 @@ impl<'a> Importer<'a> {
             }
             "LayerNormalization" => self.layer_norm(node),
             "Erf" => self.erf(node),
-            "LRN" => self.local_response_norm(node),
             "PRelu" => self.prelu(node),
             "MaxPool" => self.max_pool(node),
             "AveragePool" => self.average_pool(node),
@@ -82,7 +81,7 @@ impl<'a> Importer<'a> {
             "Softmax" | "LogSoftmax" => Err("supported only as the last node".into()),
             operator => match activation_of(operator) {
                 Some((activation, onnx)) => self.activation(node, activation, onnx.defaults),
-                None => Err("unsupported operator".into()),
+                None => crate::ops::read(self, node).unwrap_or_else(|| Err("unsupported operator".into())),
             },
         }
     }
@@ -443,19 +442,6 @@ impl<'a> Importer<'a> {
         Ok(in_order(value, input.order))
     }
 
-    fn local_response_norm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let input = self.channels_first_input(node, 0)?;
-        let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
-        let size = count(node, "size", 0)?;
-        if size % 2 == 0 {
-            return Err(
-                format!("even `size` {size} is not supported: its window is shifted by one channel").into()
-            );
-        }
-        let (alpha, beta, k) = (number("alpha", 1e-4), number("beta", 0.75), number("bias", 1.0));
-        self.push(node, LocalResponseNorm { size, alpha, beta, k }, &[input], vec![])
-    }
-
     fn mean(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let input = self.layer_input(node, 0)?;
         self.image_shape(input)?;
@@ -543,7 +529,7 @@ fn momentum_from_onnx(momentum: f32) -> f32 {
 }
 
 /// The value of a count attribute.
-pub(super) fn count(node: &Node<'_>, name: &str, otherwise: usize) -> ImportResult<usize> {
+pub(crate) fn count(node: &Node<'_>, name: &str, otherwise: usize) -> ImportResult<usize> {
     let Some(attribute) = node.attribute(name) else { return Ok(otherwise) };
     let count = usize::try_from(attribute.int).ok().filter(|count| (1..=MAX_DIM).contains(count));
     count.ok_or_else(|| format!("`{name}` is {}, expected 1 to {MAX_DIM}", attribute.int).into())

@@ -22,7 +22,9 @@ use crate::proto::{self, Node, is_onnx};
 use crate::tensor::{self, Constant, MAX_FILLED_ELEMENTS, ModelFolder};
 use gelu::{GeluPart, PARTIAL_GELU};
 use graph_io::{InputSpec, find_logits, input_spec};
+pub(crate) use layers::count;
 use names::Names;
+pub(crate) use operators::Signature;
 use std::collections::{HashMap, HashSet};
 use stratus_base::printable;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
@@ -61,7 +63,7 @@ pub struct ImportedNetwork {
 
 /// A dimension of a shape that is being computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dim {
+pub(crate) enum Dim {
     Known(i64),
     /// The batch size, which is unknown.
     Batch,
@@ -69,7 +71,7 @@ enum Dim {
 
 /// The value of a name in the graph.
 #[derive(Clone, Debug)]
-enum Value {
+pub(crate) enum Value {
     /// An initialiser, by its position.
     Initialiser(usize),
     /// A computed constant.
@@ -86,7 +88,7 @@ enum Value {
 
 /// The dimension order of a tensor in the file. Layers always have channels first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DimOrder {
+pub(crate) enum DimOrder {
     /// Channels, height, width, or a vector.
     ChannelsFirst,
     /// Height, width, channels.
@@ -101,10 +103,10 @@ enum DimOrder {
 
 /// The output of a layer, as seen by the file.
 #[derive(Clone, Copy, Debug)]
-struct LayerOutput {
+pub(crate) struct LayerOutput {
     /// The position of the layer plus 1; 0 is the images.
-    id: usize,
-    order: DimOrder,
+    pub id: usize,
+    pub order: DimOrder,
     /// True if it has a single reader, so that its layer may still be changed.
     single_use: bool,
     /// The padding of a preceding `Pad`.
@@ -133,7 +135,7 @@ struct Layer {
 }
 
 /// The error of a node that is not imported.
-enum ImportError {
+pub(crate) enum ImportError {
     /// The node is unsupported for this reason.
     Unsupported(String),
     /// The node reads the output of an unsupported node.
@@ -160,9 +162,9 @@ impl From<&str> for ImportError {
     }
 }
 
-type ImportResult<T> = Result<T, ImportError>;
+pub(crate) type ImportResult<T> = Result<T, ImportError>;
 
-struct Importer<'a> {
+pub(crate) struct Importer<'a> {
     graph: &'a proto::Graph<'a>,
     /// The operator set of the model.
     opset: i64,
@@ -509,7 +511,7 @@ impl<'a> Importer<'a> {
     }
 
     /// An input that depends on the images, with channels first.
-    fn channels_first_input(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
+    pub(crate) fn channels_first_input(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
         let input = self.layer_input(node, position)?;
         match input.order {
             DimOrder::ChannelsFirst => Ok(input),
@@ -548,7 +550,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Adds the layer of a node.
-    fn push(
+    pub(crate) fn push(
         &mut self,
         node: &Node<'a>,
         op: impl Into<Op>,

@@ -11,8 +11,8 @@ const MAX_NAME_CHARS: usize = 120;
 const PARAMETER_SUFFIXES: [&str; 6] =
     ["weight", "bias", "running_mean", "running_var", "layer_scale", "gamma"];
 /// Operators that are usually the only one of a PyTorch module, so that the module's path is the better name.
-/// The operators of activations are treated in the same way.
-const MODULE_OPERATORS: [&str; 17] = [
+/// The operators of activations and of [`crate::ops`] are treated in the same way.
+const MODULE_OPERATORS: [&str; 16] = [
     "Conv",
     "ConvTranspose",
     "Gemm",
@@ -28,7 +28,6 @@ const MODULE_OPERATORS: [&str; 17] = [
     "GlobalAveragePool",
     "Dropout",
     "Flatten",
-    "LRN",
     "Resize",
 ];
 
@@ -142,7 +141,9 @@ pub(super) fn sanitised(text: &str) -> String {
 }
 
 fn is_module_operator(operator: &str) -> bool {
-    MODULE_OPERATORS.contains(&operator) || activation_of(operator).is_some()
+    MODULE_OPERATORS.contains(&operator)
+        || activation_of(operator).is_some()
+        || crate::ops::signatures().any(|(name, ..)| *name == operator)
 }
 
 /// The module of a node. PyTorch's exporters name nodes `/layer1/layer1.0/relu_1/Relu` or `node_relu_1`.
