@@ -18,6 +18,7 @@ mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;
+mod group_norm;
 mod joined;
 mod layer_norm;
 mod layer_scale;
@@ -62,6 +63,7 @@ const TABLES: &[CaseTable] = &[
     dropout::TABLE,
     dropout2d::TABLE,
     ema::TABLE,
+    group_norm::TABLE,
     joined::TABLE,
     layer_norm::TABLE,
     layer_scale::TABLE,

@@ -19,6 +19,7 @@ mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;
+mod group_norm;
 mod joined;
 mod labels;
 mod layer_norm;
@@ -61,6 +62,7 @@ pub use count_labels::CountLabels;
 pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
+pub use group_norm::{GroupNormBackward, GroupNormForward, GroupNormGradients};
 pub use joined::{JoinWeights, MAX_JOINED_WEIGHTS, SplitGradient};
 pub use labels::{FULL_SHARE, MIXED_LABEL_LEN};
 pub use layer_norm::{LayerNormBackward, LayerNormForward, LayerNormGradients};
@@ -243,6 +245,9 @@ macro_rules! with_kernels {
             EmaUpdate,
             FindOverflow,
             Flatten,
+            GroupNormBackward,
+            GroupNormForward,
+            GroupNormGradients,
             JoinWeights,
             LayerNormBackward,
             LayerNormForward,
@@ -305,6 +310,7 @@ pub(crate) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineEr
         // Memory does not change: readers of a flattened value take the feature map in its layout. The logits
         // of a loss are a matrix: `lower` adds a step.
         Op::Flatten(_) => lowering.alias(node),
+        Op::GroupNorm(op) => group_norm::lower(op, node, lowering),
         Op::LayerNorm2d(op) => layer_norm::lower(op, node, lowering),
         Op::LayerScale(_) => layer_scale::lower(node, lowering),
         Op::Linear(op) => linear::lower(op, node, lowering),

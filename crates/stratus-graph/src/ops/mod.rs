@@ -15,6 +15,7 @@ mod conv_transpose2d;
 mod dropout;
 mod examples;
 mod flatten;
+mod group_norm;
 mod layer_norm2d;
 mod layer_scale;
 mod linear;
@@ -40,6 +41,7 @@ pub use conv2d::Conv2d;
 pub use dropout::{Dropout, Dropout2d, StochasticDepth};
 pub use examples::example_networks;
 pub use flatten::Flatten;
+pub use group_norm::GroupNorm;
 pub use layer_norm2d::LayerNorm2d;
 pub use layer_scale::LayerScale;
 pub use linear::Linear;
@@ -316,6 +318,7 @@ operations!(
     Dropout,
     Dropout2d,
     Flatten,
+    GroupNorm,
     LayerNorm2d,
     LayerScale,
     Linear,

@@ -160,7 +160,7 @@ impl<'a> Importer<'a> {
     }
 
     /// A constant input of shape `[count]`.
-    pub(super) fn vector_input(
+    pub(crate) fn vector_input(
         &self,
         node: &Node<'a>,
         position: usize,
@@ -476,7 +476,7 @@ impl<'a> Importer<'a> {
             DimOrder::FlattenedChannelsLast(_) => {
                 return Err("flattened channels-last input is not supported".into());
             }
-            DimOrder::Grouped(_) | DimOrder::GroupsTransposed(_) => {
+            DimOrder::Grouped(_) | DimOrder::GroupsTransposed(_) | DimOrder::FlatGroups(_) => {
                 return Err("grouped channels are not supported".into());
             }
         };
@@ -492,7 +492,7 @@ impl<'a> Importer<'a> {
 }
 
 /// Sets the dimension order of a value.
-pub(super) fn in_order(value: Value, order: DimOrder) -> Value {
+pub(crate) fn in_order(value: Value, order: DimOrder) -> Value {
     match value {
         Value::LayerOutput(output) => Value::LayerOutput(LayerOutput { order, ..output }),
         other => other,

@@ -20,9 +20,10 @@ mod resizing;
 use crate::error::{Parsed, Problem, UnsupportedNode};
 use crate::proto::{self, Node, is_onnx};
 use crate::tensor::{self, Constant, MAX_FILLED_ELEMENTS, ModelFolder};
+pub(crate) use constants::shape_per_image;
 use gelu::{GeluPart, PARTIAL_GELU};
 use graph_io::{InputSpec, find_logits, input_spec};
-pub(crate) use layers::count;
+pub(crate) use layers::{count, in_order};
 use names::Names;
 pub(crate) use operators::Signature;
 use std::collections::{HashMap, HashSet};
@@ -97,6 +98,8 @@ pub(crate) enum DimOrder {
     FlattenedChannelsLast([usize; 3]),
     /// Groups, channels of a group, height, width, with the number of groups.
     Grouped(usize),
+    /// Groups, and the elements of a group, with the number of groups: between the nodes of a group norm.
+    FlatGroups(usize),
     /// Channels of a group, groups, height, width, with the number of groups.
     GroupsTransposed(usize),
 }
@@ -108,13 +111,13 @@ pub(crate) struct LayerOutput {
     pub id: usize,
     pub order: DimOrder,
     /// True if it has a single reader, so that its layer may still be changed.
-    single_use: bool,
+    pub single_use: bool,
     /// The padding of a preceding `Pad`.
-    pad: Option<Pad>,
+    pub pad: Option<Pad>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Pad {
+pub(crate) struct Pad {
     before: [usize; 2],
     after: [usize; 2],
     /// True if the padding is zero instead of minus infinity.
@@ -123,13 +126,13 @@ struct Pad {
 
 /// A layer before it is added to the graph.
 #[derive(Debug)]
-struct Layer {
-    name: String,
-    op: Op,
+pub(crate) struct Layer {
+    pub name: String,
+    pub op: Op,
     inputs: Vec<usize>,
     shape: Shape,
     /// The values of the parameters, in the order of the operation.
-    parameters: Vec<Vec<f32>>,
+    pub parameters: Vec<Vec<f32>>,
     /// True if the output is never negative.
     not_negative: bool,
 }
@@ -167,7 +170,7 @@ pub(crate) type ImportResult<T> = Result<T, ImportError>;
 pub(crate) struct Importer<'a> {
     graph: &'a proto::Graph<'a>,
     /// The operator set of the model.
-    opset: i64,
+    pub opset: i64,
     folder: Option<&'a ModelFolder>,
     values: HashMap<&'a str, Value>,
     /// The number of readers of each name.
@@ -178,7 +181,7 @@ pub(crate) struct Importer<'a> {
     readers: HashMap<&'a str, &'a Node<'a>>,
     input: Shape,
     /// The batch size of the model; 1 if it is dynamic.
-    batch: i64,
+    pub batch: i64,
     layers: Vec<Layer>,
     /// The remaining elements of layers and constants. Nodes that share a weight get copies, but a small file
     /// must not become a large network.
@@ -189,7 +192,7 @@ pub(crate) struct Importer<'a> {
     rounding: Option<(&'a Node<'a>, usize)>,
     /// The first node in training mode, and the number of such nodes.
     training: Option<(&'a Node<'a>, usize)>,
-    names: Names,
+    pub names: Names,
     notes: Vec<String>,
 }
 
@@ -454,7 +457,7 @@ impl<'a> Importer<'a> {
     }
 
     /// The value of an input.
-    fn value(&self, node: &Node<'a>, position: usize) -> ImportResult<&Value> {
+    pub(crate) fn value(&self, node: &Node<'a>, position: usize) -> ImportResult<&Value> {
         let name = node.input(position).ok_or_else(|| format!("missing input {}", position + 1))?;
         match self.values.get(name) {
             Some(Value::Unknown) | None => Err(ImportError::UnsupportedInput),
@@ -495,6 +498,9 @@ impl<'a> Importer<'a> {
                 order: DimOrder::Grouped(_) | DimOrder::GroupsTransposed(_),
                 ..
             }) => Err("grouped channels are supported only in a channel shuffle".into()),
+            Value::LayerOutput(LayerOutput { order: DimOrder::FlatGroups(_), .. }) => {
+                Err("groups of channels are supported only in a group norm".into())
+            }
             Value::LayerOutput(input) => Ok(*input),
             Value::Gelu(..) => Err(PARTIAL_GELU.into()),
             _ => Err(format!("its input {} does not depend on the images", position + 1).into()),
@@ -520,17 +526,17 @@ impl<'a> Importer<'a> {
     }
 
     /// The shape of a layer's output, channels first.
-    fn layer_shape(&self, id: usize) -> &Shape {
+    pub(crate) fn layer_shape(&self, id: usize) -> &Shape {
         id.checked_sub(1).map_or(&self.input, |layer| &self.layers[layer].shape)
     }
 
     /// The channels, height and width of an image.
-    fn image_shape(&self, input: LayerOutput) -> ImportResult<[usize; 3]> {
+    pub(crate) fn image_shape(&self, input: LayerOutput) -> ImportResult<[usize; 3]> {
         Ok(self.layer_shape(input.id).as_image().map_err(|error| error.to_string())?)
     }
 
     /// The layer of a value, if the value has a single reader.
-    fn single_use_layer(&mut self, input: LayerOutput) -> Option<&mut Layer> {
+    pub(crate) fn single_use_layer(&mut self, input: LayerOutput) -> Option<&mut Layer> {
         input.id.checked_sub(1).filter(|_| input.single_use).map(|layer| &mut self.layers[layer])
     }
 
@@ -539,13 +545,13 @@ impl<'a> Importer<'a> {
     }
 
     /// The node that reads the output of a node, if there is only one.
-    fn single_reader(&self, node: &Node<'a>) -> Option<&'a Node<'a>> {
+    pub(crate) fn single_reader(&self, node: &Node<'a>) -> Option<&'a Node<'a>> {
         let name = node.outputs.first().filter(|name| !name.is_empty() && self.is_single_use(node))?;
         self.readers.get(name).copied()
     }
 
     /// Returns the input itself as the output of a node.
-    fn alias(&self, node: &Node<'a>, input: LayerOutput) -> Value {
+    pub(crate) fn alias(&self, node: &Node<'a>, input: LayerOutput) -> Value {
         Value::LayerOutput(LayerOutput { single_use: input.single_use && self.is_single_use(node), ..input })
     }
 

@@ -35,7 +35,7 @@ const MODULE_OPERATORS: [&str; 16] = [
 const RELAYOUT_OPERATORS: [&str; 4] = ["Transpose", "Reshape", "Unsqueeze", "Squeeze"];
 
 #[derive(Debug)]
-pub(super) struct Names {
+pub(crate) struct Names {
     taken: HashSet<String>,
     /// The next number to append to a duplicate name.
     next: HashMap<String, usize>,
@@ -95,6 +95,11 @@ impl Names {
         }
         let name = module(node);
         self.unique(if name.is_empty() { node.operator.to_lowercase() } else { name })
+    }
+
+    /// The name of the layer whose weights a node reads.
+    pub fn weighted(&self, node: &Node<'_>) -> Option<String> {
+        node.outputs.first().and_then(|output| self.weighted.get(*output)).cloned()
     }
 
     /// Returns a name for a layer of several nodes: that of the module that contains `node`.

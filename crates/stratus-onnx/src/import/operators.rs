@@ -13,7 +13,8 @@ pub(crate) type Signature = (&'static str, i64, &'static str, usize);
 /// Any number of inputs.
 const UNLIMITED_INPUTS: usize = usize::MAX;
 
-/// The operators except activations and those of [`crate::ops`], sorted by name and set, from the definitions of onnx 1.23, sets 7 to 27.
+/// The operators except activations and those of [`crate::ops`], sorted by name and set, from the definitions
+/// of onnx 1.23, sets 7 to 27.
 #[rustfmt::skip]
 const OPERATORS: &[Signature] = &[
     ("Add", 7, "", 2),

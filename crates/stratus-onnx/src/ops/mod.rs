@@ -1,6 +1,7 @@
 //! Operations whose export and import are one file: a new one is its file here, the module, and a line in
 //! [`OPERATIONS`].
 
+pub(crate) mod group_norm;
 mod local_response_norm;
 
 use crate::export::Export;
@@ -36,7 +37,7 @@ pub(crate) struct ExportedLayer<'a> {
     pub output: &'a str,
 }
 
-const OPERATIONS: &[OnnxOperation] = &[local_response_norm::OPERATION];
+const OPERATIONS: &[OnnxOperation] = &[group_norm::OPERATION, local_response_norm::OPERATION];
 
 /// The operation of a layer, if it has a file here.
 pub(crate) fn find(op: &Op) -> Option<&'static OnnxOperation> {

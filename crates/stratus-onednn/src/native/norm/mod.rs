@@ -2,6 +2,7 @@
 
 pub mod batch;
 mod batch_backward;
+mod group;
 pub mod layer;
 pub mod local_response;
 pub(crate) mod loops;
