@@ -10,6 +10,7 @@
 //! structs first could allocate many times the size of a file before any count is checked, and would copy the
 //! weights.
 
+mod encode;
 mod error;
 mod export;
 mod import;
@@ -19,8 +20,9 @@ mod proto;
 mod tensor;
 mod wire;
 
+pub use encode::{INPUT, OUTPUT};
 pub use error::{Error, Problem, Result, UnsupportedNode, WriteError};
-pub use export::{INPUT, OUTPUT, is_exported_by_stratus, operator_set, write};
+pub use export::{is_exported_by_stratus, operator_set, write};
 pub use import::{ImportOptions, ImportedNetwork};
 pub use model::Model;
 pub use ops::operation_rows;

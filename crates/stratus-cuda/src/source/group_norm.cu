@@ -109,8 +109,8 @@ extern "C" __global__ void group_norm_backward(const T *x, const T *dy, const fl
 }
 
 // Mean and inverse deviation of each group.
-extern "C" __global__ void group_norm_moments(const T *x, float *moments, i64 pixels, int channels, int groups,
-                                              float epsilon, TIMESTAMP_PARAMS) {
+extern "C" __global__ void group_norm_moments(const T *x, float *moments, i64 pixels, int channels,
+                                              int groups, float epsilon, TIMESTAMP_PARAMS) {
     RECORD_TIMESTAMPS;
     float mean, inverse;
     moments_of(x, Group(pixels, channels, groups), epsilon, mean, inverse);

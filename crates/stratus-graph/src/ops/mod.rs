@@ -1,5 +1,5 @@
 //! Operations: attributes, shape rule, parameters and cost. To add one, add a file here and a line in
-//! `operations!`; an activation is a row of the module `activation`.
+//! [`with_operations!`](crate::with_operations); an activation is a row of the module `activation`.
 
 mod activation;
 mod adaptive_avg_pool2d;
@@ -15,11 +15,9 @@ mod conv_transpose2d;
 mod dropout;
 mod examples;
 mod flatten;
-mod group_norm;
 mod layer_norm2d;
 mod layer_scale;
 mod linear;
-mod local_response_norm;
 mod max_pool2d;
 mod pointwise_linear;
 mod prelu;
@@ -41,11 +39,9 @@ pub use conv2d::Conv2d;
 pub use dropout::{Dropout, Dropout2d, StochasticDepth};
 pub use examples::example_networks;
 pub use flatten::Flatten;
-pub use group_norm::GroupNorm;
 pub use layer_norm2d::LayerNorm2d;
 pub use layer_scale::LayerScale;
 pub use linear::Linear;
-pub use local_response_norm::LocalResponseNorm;
 pub use max_pool2d::MaxPool2d;
 pub use pointwise_linear::PointwiseLinear;
 pub use prelu::Prelu;
@@ -284,6 +280,22 @@ macro_rules! op_enum {
     };
 }
 
+/// Calls a macro with the operations that have a file of one name in every crate: the name, the operation,
+/// and its kernels. Arguments for the macro come first, in braces.
+///
+/// Each crate makes its modules and lists from it. rustfmt does not see such modules: `scripts/format.sh`
+/// does.
+#[macro_export]
+macro_rules! with_operations {
+    ($callback:path $(, $($arguments:tt)*)?) => {
+        $callback! {
+            { $($($arguments)*)? }
+            group_norm: GroupNorm [GroupNormForward, GroupNormBackward, GroupNormGradients];
+            local_response_norm: LocalResponseNorm [LrnForward, LrnBackward];
+        }
+    };
+}
+
 macro_rules! operations {
     ($($name:ident),* $(,)?) => {
         op_enum!(Activation, $($name),*);
@@ -304,34 +316,43 @@ macro_rules! operations {
     };
 }
 
-operations!(
-    AdaptiveAvgPool2d,
-    Add,
-    AvgPool2d,
-    BatchNorm2d,
-    ChannelScale,
-    ChannelShuffle,
-    ChannelSlice,
-    Concat,
-    Conv2d,
-    ConvTranspose2d,
-    Dropout,
-    Dropout2d,
-    Flatten,
-    GroupNorm,
-    LayerNorm2d,
-    LayerScale,
-    Linear,
-    LocalResponseNorm,
-    MaxPool2d,
-    PointwiseLinear,
-    Prelu,
-    Relu,
-    Relu6,
-    Resize,
-    Scale,
-    StochasticDepth,
-);
+macro_rules! operation_files {
+    ({} $($module:ident: $operation:ident [$($kernel:ident),*];)*) => {
+        $(
+            mod $module;
+            pub use $module::$operation;
+        )*
+        operations!(
+            $($operation,)*
+            AdaptiveAvgPool2d,
+            Add,
+            AvgPool2d,
+            BatchNorm2d,
+            ChannelScale,
+            ChannelShuffle,
+            ChannelSlice,
+            Concat,
+            Conv2d,
+            ConvTranspose2d,
+            Dropout,
+            Dropout2d,
+            Flatten,
+            LayerNorm2d,
+            LayerScale,
+            Linear,
+            MaxPool2d,
+            PointwiseLinear,
+            Prelu,
+            Relu,
+            Relu6,
+            Resize,
+            Scale,
+            StochasticDepth,
+        );
+    };
+}
+
+with_operations!(operation_files);
 
 #[cfg(test)]
 mod tests {

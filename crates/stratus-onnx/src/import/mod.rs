@@ -25,7 +25,6 @@ use gelu::{GeluPart, PARTIAL_GELU};
 use graph_io::{InputSpec, find_logits, input_spec};
 pub(crate) use layers::{count, in_order};
 use names::Names;
-pub(crate) use operators::Signature;
 use std::collections::{HashMap, HashSet};
 use stratus_base::printable;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};

@@ -1,14 +1,10 @@
 //! The supported operators in each operator set: their attributes with types, and the number of inputs. Other
 //! attributes and inputs of a node are rejected, since ignoring them could change the result.
 
+use crate::ops::Signature;
 use crate::proto::{Attribute, Node};
 use stratus_base::printable;
 use stratus_graph::ops::{Activation, OnnxOperator};
-
-/// An operator: its name, the first operator set of this version, its attributes with their types
-/// ([`TYPES`]), and the maximum number of inputs. A set that changes neither attributes nor inputs has no
-/// line.
-pub(crate) type Signature = (&'static str, i64, &'static str, usize);
 
 /// Any number of inputs.
 const UNLIMITED_INPUTS: usize = usize::MAX;

@@ -3,7 +3,7 @@
 //! operator sets 18 and 21 and an `InstanceNormalization` of images are imported too.
 
 use super::{ExportedLayer, OnnxOperation};
-use crate::export::{Attributes, Export};
+use crate::encode::{Attributes, Export};
 use crate::import::{
     DimOrder, ImportResult, Importer, Layer, LayerOutput, Value, count, in_order, shape_per_image,
 };
@@ -142,10 +142,10 @@ pub(crate) enum Fold {
     Terms,
 }
 
-/// If `input` is a group norm that no other node reads, multiplies its weight and bias by factors per channel,
-/// or adds terms per channel to its bias, and returns true. A layer without weight gets the name of the
-/// factors. A single number is not a weight: a factor of 1 or a term of 0 changes nothing, as PyTorch exports
-/// layers without `affine`, and other factors are not folded.
+/// If `input` is a group norm that no other node reads, multiplies its weight and bias by factors per
+/// channel, or adds terms per channel to its bias, and returns true. A layer without weight gets the name of
+/// the factors. A single number is not a weight: a factor of 1 or a term of 0 changes nothing, as PyTorch
+/// exports layers without `affine`, and other factors are not folded.
 pub(crate) fn fold<'a>(
     importer: &mut Importer<'a>,
     node: &Node<'a>,

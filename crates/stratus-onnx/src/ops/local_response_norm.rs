@@ -1,7 +1,7 @@
 //! Local response normalisation: `LRN`.
 
 use super::{ExportedLayer, OnnxOperation};
-use crate::export::{Attributes, Export};
+use crate::encode::{Attributes, Export};
 use crate::import::{ImportResult, Importer, Value, count};
 use crate::proto::Node;
 use stratus_graph::Op;

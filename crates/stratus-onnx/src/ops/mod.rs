@@ -1,13 +1,14 @@
-//! Operations whose export and import are one file: a new one is its file here, the module, and a line in
-//! [`OPERATIONS`].
+//! Operations whose export and import are one file, named as in `stratus-graph`. It has the `OPERATION`.
 
-pub(crate) mod group_norm;
-mod local_response_norm;
-
-use crate::export::Export;
-use crate::import::{ImportResult, Importer, Signature, Value};
+use crate::encode::Export;
+use crate::import::{ImportResult, Importer, Value};
 use crate::proto::Node;
 use stratus_graph::Op;
+
+/// An operator: its name, the first operator set of this version, its attributes with their types (the
+/// letters of `import/operators.rs`), and the maximum number of inputs. A set that changes neither attributes
+/// nor inputs has no line.
+pub(crate) type Signature = (&'static str, i64, &'static str, usize);
 
 /// An operation in ONNX, both ways.
 pub(crate) struct OnnxOperation {
@@ -18,9 +19,9 @@ pub(crate) struct OnnxOperation {
     /// The operators that are read as layers, for the page.
     read_from: &'static str,
     /// True if ONNX's parameters broadcast over pixels: `[C]` is written as `[C, 1, 1]`.
-    broadcasts: bool,
+    pub broadcasts: bool,
     /// Writes a layer; returns false if ONNX cannot express it.
-    write: fn(&mut Export<'_>, &ExportedLayer<'_>) -> bool,
+    pub write: fn(&mut Export<'_>, &ExportedLayer<'_>) -> bool,
     /// The versions of its operators, with the attributes of each.
     operators: &'static [Signature],
     /// Reads one of its operators.
@@ -37,7 +38,15 @@ pub(crate) struct ExportedLayer<'a> {
     pub output: &'a str,
 }
 
-const OPERATIONS: &[OnnxOperation] = &[group_norm::OPERATION, local_response_norm::OPERATION];
+macro_rules! operation_files {
+    ({} $($module:ident: $operation:ident [$($kernel:ident),*];)*) => {
+        $(pub(crate) mod $module;)*
+
+        const OPERATIONS: &[OnnxOperation] = &[$($module::OPERATION),*];
+    };
+}
+
+stratus_graph::with_operations!(operation_files);
 
 /// The operation of a layer, if it has a file here.
 pub(crate) fn find(op: &Op) -> Option<&'static OnnxOperation> {
@@ -61,18 +70,6 @@ pub(crate) fn read<'a>(importer: &mut Importer<'a>, node: &'a Node<'a>) -> Optio
     let has =
         |operation: &&OnnxOperation| operation.operators.iter().any(|(name, ..)| *name == node.operator);
     OPERATIONS.iter().find(has).map(|operation| (operation.read)(importer, node))
-}
-
-impl OnnxOperation {
-    /// See [`broadcasts`](Self::broadcasts).
-    pub(crate) fn broadcasts(&self) -> bool {
-        self.broadcasts
-    }
-
-    /// Writes a layer; returns false if ONNX cannot express it.
-    pub(crate) fn write(&self, export: &mut Export<'_>, layer: &ExportedLayer<'_>) -> bool {
-        (self.write)(export, layer)
-    }
 }
 
 #[cfg(test)]

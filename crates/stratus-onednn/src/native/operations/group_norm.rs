@@ -11,8 +11,8 @@
 //! channel follow. The first pass takes sums about the sample's first pixel, so that a large mean costs no
 //! precision. Threads divide samples; their gradients of parameters are added in the order of the threads.
 
-use super::loops::{affine, gradient, gradient_sums, moments};
 use crate::native::elementwise::CpuContext;
+use crate::native::norm::loops::{affine, gradient, gradient_sums, moments};
 use crate::native::rows::MapGeometry;
 use crate::native::simd::{Element, IsaLevel};
 use crate::native::threads::{ThreadTeam, split, split_lengths, zip_parts};
@@ -46,6 +46,9 @@ struct Scratch<'a> {
     partial: [&'a mut [f32]; 2],
 }
 
+/// A closure called for each sample: its position in the maps, the sample of the written map, scratch.
+type SampleBody<'a, E> = dyn Fn(Range<usize>, &mut [E], &mut Scratch<'_>) + Sync + 'a;
+
 /// The statistics of a group of a sample.
 #[derive(Clone, Copy)]
 struct Moments {
@@ -78,14 +81,8 @@ impl GroupNorm {
         self.geometry.groups * self.geometry.plane_elements()
     }
 
-    /// Calls `body` on all threads with the position of each of their samples in the maps, the sample of
-    /// `map`, and scratch.
-    fn for_each_sample<E: Element>(
-        &self,
-        map: &mut [E],
-        scratch: &mut [u8],
-        body: &(dyn Fn(Range<usize>, &mut [E], &mut Scratch<'_>) + Sync),
-    ) {
+    /// Calls `body` for each sample of `map`, on all threads.
+    fn for_each_sample<E: Element>(&self, map: &mut [E], scratch: &mut [u8], body: &SampleBody<'_, E>) {
         let (threads, images, elements) = (self.team.threads(), self.images(), self.sample_elements());
         let [doubles, floats] = self.scratch_elements();
         let (scratch_doubles, scratch_floats) = scratch.split_at_mut(threads * doubles * size_of::<f64>());

@@ -8,8 +8,8 @@
 //! A pixel's channels are gathered into scratch with zeros on both sides; window sums are then sums of n
 //! shifted copies, in every layout of the map.
 
-use super::pixels::PixelView;
 use crate::native::elementwise::CpuContext;
+use crate::native::norm::pixels::PixelView;
 use crate::native::rows::MapGeometry;
 use crate::native::simd::{Element, IsaLevel, multiversion};
 use crate::ops::{CpuOp, NativeStep, StepOperands, native_step, typed};
