@@ -69,7 +69,7 @@ deps:
 check:
 	@bash scripts/check-width.sh
 	@bash scripts/check-words.sh
-	$(CARGO) fmt --all --check
+	@CARGO=$(CARGO) bash scripts/format.sh --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 

@@ -120,7 +120,8 @@ VALUES = {
     "output_padding": [[1, 0], [1, 1]],
     "output_shape": [[10, 9], [18, 16], [9, 8], [17, 15]],
     "ceil_mode": [1], "count_include_pad": [1], "storage_order": [1], "group": [2, 4],
-    "alpha": [0.5], "beta": [2.0], "transA": [1], "transB": [1], "bias": [2.0], "size": [1, 2, 3, 4, 5],
+    "alpha": [0.5], "beta": [2.0], "transA": [1], "transB": [1], "bias": [2.0], "size": [1, 2, 4, 5, 3],
+    "num_groups": [1, 3], "p": [1, 3, 2],
     "epsilon": [0.1], "momentum": [0.5], "spatial": [0, 1], "training_mode": [1],
     "axis": [-4, -3, -2, -1, 0, 1, 2, 3], "keepdims": [0], "noop_with_empty_axes": [1],
     "ratio": [0.25], "seed": [3], "saturate": [0], "approximate": ["none", "tanh"], "allowzero": [1],
@@ -225,12 +226,15 @@ def broadcasts(everything):
 
 def others(everything):
     """Attributes of every other operator, one after the other and in pairs."""
+    own_files = onnx_table.declared(sets)
     weights = {"w": array(27, 3), "c": array(3), "s": array(3), "b": array(3), "m": array(3),
                "v": np.abs(array(3)), "low": np.array(0, np.float32), "high": np.array(6, np.float32)}
     operands = {
         "Gemm": (["IN", "w", "c"], ["vector", "flattened", "images"]),
         "BatchNormalization": (["IN", "s", "b", "m", "v"], ["relu", "last", "linear", "vector"]),
-        "LRN": (["IN"], ["relu", "last", "vector"]),
+        # Inputs after the first are numbers per channel.
+        **{name: (["IN", "s", "b"][:onnx.defs.get_schema(name).min_input], ["relu", "last", "vector"])
+           for name in own_files},
         "Concat": (["IN", "IN"], ["relu", "last", "vector", "flattened"]),
         "Flatten": (["IN"], ["relu", "last", "vector"]),
         "Dropout": (["IN"], ["relu", "vector", "last"]),
@@ -251,8 +255,9 @@ def others(everything):
                     continue
                 if operator == "HardSigmoid" and "alpha" not in given:
                     yield case(f"a sixth {given}", operator, inputs, opset, kind, alpha=1 / 6, **given)
-                if operator == "LRN":
-                    given.setdefault("size", 3)
+                if operator in own_files:
+                    required = [name for name, kind in attributes(operator, opset).items() if kind.required]
+                    given = {**{name: VALUES[name][-1] for name in required}, **given}
                 own = dict(weights)
                 if given.get("transB"):
                     own["w"] = array(3, 27)

@@ -16,6 +16,16 @@ def activations():
     return found
 
 
+def declared(sets):
+    """The operators of the table of operations that have a file each; `sets` lists an operator's sets."""
+    head = "| layer | exported as | imported from |\n"
+    if head not in PAGE.read_text():
+        sys.exit(f"error: {PAGE} has no table `{head.strip()}`")
+    table = PAGE.read_text().split(head)[1].split("\n\n")[0]
+    quoted = [name for row in table.splitlines() for name in row.split(" | ")[-1].split("`")[1::2]]
+    return sorted({name for name in quoted if sets(name) and name not in ("Reshape", "Mul", "Add")})
+
+
 def documented():
     """The operators of the last table, with the second column."""
     table = PAGE.read_text().split("| ONNX operator | import |", 1)[-1].split("\n\n", 1)[0]

@@ -117,6 +117,9 @@ pub struct Case {
     pub outputs: Vec<Operand>,
     /// The precisions in which programs contain such steps.
     pub precisions: Vec<Precision>,
+    /// True if every input of a forward kernel has a gradient other than zero, which tests compare with
+    /// differences.
+    pub has_gradients: bool,
 }
 
 /// The name prefix of guards: 16 values between operands, which must not change.
@@ -128,7 +131,15 @@ impl Case {
     #[must_use]
     pub fn new(name: String, kernel: impl Into<Kernel>) -> Self {
         let precisions = vec![Precision::F32, Precision::Bf16, Precision::F16, Precision::F64];
-        Self { name, kernel: kernel.into(), inputs: vec![], updates: vec![], outputs: vec![], precisions }
+        Self {
+            name,
+            kernel: kernel.into(),
+            inputs: vec![],
+            updates: vec![],
+            outputs: vec![],
+            precisions,
+            has_gradients: true,
+        }
     }
 
     /// Adds an input with values in [-1, 1).
@@ -191,6 +202,11 @@ impl Case {
     pub(crate) fn mixed_precision_only(mut self) -> Self {
         self.precisions.retain(|precision| precision.compute() != precision.master());
         self
+    }
+
+    /// Marks a case in which the result does not depend on some input, such as the norm of a single element.
+    pub(crate) fn without_gradients(self) -> Self {
+        Self { has_gradients: false, ..self }
     }
 
     /// Inputs, updates, outputs.

@@ -21,6 +21,8 @@ pub(crate) const HOPPER: u32 = 90;
 pub struct Source {
     /// The name of a file of `source/`, without its extension.
     pub file: &'static str,
+    /// The text of that file, if [`crate::source::text`] does not have it.
+    pub file_text: Option<&'static str>,
     /// Macros defined before its text: names and values.
     pub definitions: Vec<(&'static str, String)>,
 }
@@ -30,7 +32,19 @@ impl Source {
     #[must_use]
     pub fn new(file: &'static str, dtype: DType, vector: usize) -> Self {
         let definitions = vec![("T", type_name(dtype).to_owned()), ("VECTOR", vector.to_string())];
-        Self { file, definitions }
+        Self { file, file_text: None, definitions }
+    }
+
+    /// [`new`](Self::new) with the text of a file that needs no other file.
+    #[must_use]
+    pub fn of_text(file: &'static str, text: &'static str, dtype: DType, vector: usize) -> Self {
+        Self { file_text: Some(text), ..Self::new(file, dtype, vector) }
+    }
+
+    /// The text of its file, with the files that it includes.
+    #[must_use]
+    pub fn body(&self) -> &'static str {
+        self.file_text.or_else(|| crate::source::text(self.file)).unwrap_or_default()
     }
 
     /// Adds a definition.
@@ -53,8 +67,7 @@ impl Source {
     pub fn text(&self) -> String {
         let defined = self.definitions.iter().map(|(name, value)| format!("#define {name} {value}\n"));
         let common = crate::source::text("common").unwrap_or_default();
-        let file = crate::source::text(self.file).unwrap_or_default();
-        format!("{common}{}{file}", defined.collect::<String>())
+        format!("{common}{}{}", defined.collect::<String>(), self.body())
     }
 }
 

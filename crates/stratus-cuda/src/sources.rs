@@ -66,7 +66,7 @@ impl Processor for SourceCollector {
 
 /// Calls `compile` for every source. Large files are first, so that none of them starts last.
 pub(crate) fn compile_in_parallel(mut sources: Vec<Source>, compile: impl Fn(&Source) + Sync) {
-    sources.sort_by_key(|source| std::cmp::Reverse(crate::source::text(source.file).map_or(0, str::len)));
+    sources.sort_by_key(|source| std::cmp::Reverse(source.body().len()));
     parallel_for_each(&sources, usize::MAX, compile);
 }
 

@@ -43,4 +43,7 @@ pub use plan::{Plan, PlannedStep};
 pub use program::{Phase, Program, Role, Section, Stage, Step, Value, ValueId};
 pub use session::Session;
 pub use stratus_base::AlignedBytes;
+// For `with_kernels!`.
+#[doc(hidden)]
+pub use stratus_graph::with_operations;
 pub use types::{DType, Precision};

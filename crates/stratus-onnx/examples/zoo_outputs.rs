@@ -1,4 +1,4 @@
-//! Writes every network of the zoo at a small size, and one with all other operations, into a folder: its
+//! Writes every network of the zoo at a small size, and those with all other operations, into a folder: its
 //! layer file, weights, images, and the outputs of the reference backend. `scripts/check-onnx.sh` compares
 //! these with the outputs of onnxruntime for the exported networks.
 //!
@@ -14,11 +14,11 @@ use common::{BATCH, CASES, images, logits, network, refs, weights};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
-use stratus_graph::ops::{Activation, Conv2d, Flatten, Prelu};
+use stratus_graph::ops::{Activation, Conv2d, Flatten, Prelu, example_networks};
 use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
 use stratus_weights::{NetworkMetadata, TensorRef, write_safetensors};
 
-/// A network of the operations that no network of the zoo has.
+/// A network of the operations that no network of the zoo has, and that declare no examples.
 const OTHERS: &str = "name = 'others'
 input = [2, 7, 6]
 [[layer]]
@@ -144,7 +144,8 @@ fn main() {
     let folder = Path::new(&folder);
     fs::create_dir_all(folder).unwrap();
     let zoo = CASES.iter().map(|&(name, width, size)| network(name, width, size));
-    for graph in zoo.chain([layer_file::parse(OTHERS).unwrap(), activations()]) {
+    let others = [layer_file::parse(OTHERS).unwrap(), activations()];
+    for graph in zoo.chain(others).chain(example_networks().unwrap()) {
         let [_, height, width] = graph.input_shape().as_image().unwrap();
         let file = |extension: &str| folder.join(format!("{}-{height}x{width}.{extension}", graph.name));
         let save = |extension: &str, tensors: &[TensorRef<'_>], metadata: &BTreeMap<String, String>| {

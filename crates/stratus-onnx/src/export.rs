@@ -1,7 +1,9 @@
 //! Export of a network with its weights, in inference form without auxiliary outputs.
 
+use crate::encode::{Attributes, Export, FLOAT, INPUT, OUTPUT, tensor_head};
 use crate::error::WriteError;
 use crate::nearest::Nearest;
+use crate::ops::{self, ExportedLayer};
 use crate::wire::MAX_FILE_BYTES;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -9,10 +11,9 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use stratus_base::protobuf::Message;
 use stratus_graph::ops::{
-    Activation, AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, LocalResponseNorm, MaxPool2d, Relu6, Resize,
-    ResizeTo,
+    Activation, AdaptiveAvgPool2d, AvgPool2d, Conv2d, Linear, MaxPool2d, Relu6, Resize, ResizeTo,
 };
-use stratus_graph::{Graph, Node, Op, Operation, Shape, TensorId};
+use stratus_graph::{Graph, Node, Op, Operation, Shape};
 use stratus_weights::{TensorRef, ValuesRef};
 
 /// The operator set of files, unless a layer needs a later one.
@@ -36,10 +37,6 @@ fn format_version(opset: i64) -> i64 {
     FORMATS.iter().find(|(_, last)| opset <= *last).unwrap_or(&FORMATS[2]).0
 }
 
-/// The name of the images, `[batch, channels, height, width]`.
-pub const INPUT: &str = "input";
-/// The name of the logits, `[batch, classes]`.
-pub const OUTPUT: &str = "output";
 /// The name of the first dimension.
 const BATCH: &str = "batch";
 
@@ -57,10 +54,6 @@ pub fn is_exported_by_stratus(path: &Path) -> io::Result<bool> {
     Ok(FORMATS.iter().any(|(format, _)| head.starts_with(&prefix(*format))))
 }
 
-/// `TensorProto.DataType.FLOAT`.
-const FLOAT: i64 = 1;
-/// `TensorProto.DataType.INT64`.
-const INT64: i64 = 7;
 /// The `doc_string` of an adaptive average pooling that is exported as another operator; the importer
 /// restores the layer.
 pub(crate) const DOC_ADAPTIVE_AVG_POOL: &str = "adaptive_avg_pool2d";
@@ -107,12 +100,16 @@ pub fn write(
     let pixelwise: HashSet<&str> = graph
         .nodes
         .iter()
-        .filter(|node| match &node.op {
-            Op::PointwiseLinear(_) => true,
-            Op::Prelu(prelu) => prelu.slopes > 1 && graph.shape(node.output).0.len() == 3,
-            _ => false,
+        .flat_map(|node| {
+            let count = match &node.op {
+                Op::PointwiseLinear(_) => 1,
+                Op::Prelu(prelu) => usize::from(prelu.slopes > 1 && graph.shape(node.output).0.len() == 3),
+                op if ops::find(op).is_some_and(|operation| operation.broadcasts) => node.parameters.len(),
+                _ => 0,
+            };
+            node.parameters.iter().take(count)
         })
-        .filter_map(|node| Some(graph.parameters[node.parameters.first()?.0].name.as_str()))
+        .map(|id| graph.parameters[id.0].name.as_str())
         .collect();
     let shape = |parameter: &stratus_graph::Parameter| {
         let kernel_dims = if pixelwise.contains(parameter.name.as_str()) { 2 } else { 0 };
@@ -184,12 +181,6 @@ fn parameters<'a>(graph: &Graph, weights: &[TensorRef<'a>]) -> Result<Vec<Values
     graph.parameters.iter().map(value).collect()
 }
 
-/// A `TensorProto` without its values.
-fn tensor_head(name: &str, shape: &[usize], kind: i64) -> Message {
-    let head = shape.iter().fold(Message::default(), |head, &dim| head.int(1, dim as i64));
-    head.int(2, kind).bytes(8, name.as_bytes())
-}
-
 /// The `ValueInfoProto` of a batch of images or vectors.
 fn value_info(name: &str, shape: &Shape) -> Message {
     let batch = Message::default().bytes(2, BATCH.as_bytes());
@@ -200,105 +191,7 @@ fn value_info(name: &str, shape: &Shape) -> Message {
     Message::default().bytes(1, name.as_bytes()).bytes(2, &Message::default().bytes(1, &tensor.0).0)
 }
 
-/// The attributes of a node.
-#[derive(Default)]
-struct Attributes(Vec<Message>);
-
-impl Attributes {
-    fn int(mut self, name: &str, value: i64) -> Self {
-        self.0.push(Message::default().bytes(1, name.as_bytes()).int(3, value).int(20, 2));
-        self
-    }
-
-    fn float(mut self, name: &str, value: f32) -> Self {
-        self.0.push(Message::default().bytes(1, name.as_bytes()).float(2, value).int(20, 1));
-        self
-    }
-
-    fn text(mut self, name: &str, value: &str) -> Self {
-        let head = Message::default().bytes(1, name.as_bytes());
-        self.0.push(head.bytes(4, value.as_bytes()).int(20, 3));
-        self
-    }
-
-    fn ints(mut self, name: &str, values: &[usize]) -> Self {
-        let head = Message::default().bytes(1, name.as_bytes());
-        self.0.push(values.iter().fold(head, |message, &value| message.int(8, value as i64)).int(20, 7));
-        self
-    }
-}
-
-struct Export<'a> {
-    graph: &'a Graph,
-    /// The name of every tensor produced so far.
-    tensors: HashMap<TensorId, String>,
-    /// The used names of tensors and initialisers.
-    names: HashSet<String>,
-    /// The encoded nodes.
-    nodes: Message,
-    /// The encoded initialisers that are not parameters.
-    constants: Vec<Message>,
-    /// The layers that ONNX cannot express.
-    unsupported: Vec<String>,
-}
-
-impl<'a> Export<'a> {
-    fn new(graph: &'a Graph) -> Self {
-        let fixed = [INPUT, OUTPUT].into_iter().chain(graph.parameters.iter().map(|p| p.name.as_str()));
-        Self {
-            graph,
-            tensors: HashMap::from([(graph.input, INPUT.to_owned())]),
-            names: fixed.map(str::to_owned).collect(),
-            nodes: Message::default(),
-            constants: Vec::new(),
-            unsupported: Vec::new(),
-        }
-    }
-
-    /// Returns an unused name.
-    fn unique(&mut self, base: &str) -> String {
-        let mut name = base.to_owned();
-        while !self.names.insert(name.clone()) {
-            name.push('_');
-        }
-        name
-    }
-
-    /// Adds a floating-point initialiser that is not a parameter, and returns its name.
-    fn constant(&mut self, base: &str, shape: &[usize], values: &[f32]) -> String {
-        let name = self.unique(base);
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.constants.push(tensor_head(&name, shape, FLOAT).bytes(9, &bytes));
-        name
-    }
-
-    /// Adds an initialiser of 64-bit integers, and returns its name.
-    fn int64_constant(&mut self, base: &str, values: &[usize]) -> String {
-        let name = self.unique(base);
-        let bytes: Vec<u8> = values.iter().flat_map(|value| (*value as i64).to_le_bytes()).collect();
-        self.constants.push(tensor_head(&name, &[values.len()], INT64).bytes(9, &bytes));
-        name
-    }
-
-    fn push(
-        &mut self,
-        name: &str,
-        operator: &str,
-        doc: &str,
-        inputs: &[String],
-        output: &str,
-        attributes: &Attributes,
-    ) {
-        let mut node = inputs.iter().fold(Message::default(), |node, input| node.bytes(1, input.as_bytes()));
-        node = node.bytes(2, output.as_bytes()).bytes(3, name.as_bytes()).bytes(4, operator.as_bytes());
-        node = attributes.0.iter().fold(node, |node, attribute| node.bytes(5, &attribute.0));
-        if !doc.is_empty() {
-            node = node.bytes(6, doc.as_bytes());
-        }
-        let nodes = std::mem::take(&mut self.nodes);
-        self.nodes = nodes.bytes(1, &node.0);
-    }
-
+impl Export<'_> {
     /// Adds the nodes of a layer, several if ONNX has no operator for it.
     fn node(&mut self, node: &Node) {
         let mut inputs: Vec<String> = node.inputs.iter().map(|id| self.tensors[id].clone()).collect();
@@ -349,8 +242,6 @@ impl<'a> Export<'a> {
                 Some(op) => ("AveragePool", DOC_ADAPTIVE_AVG_POOL, avg_pool(&op)),
                 None => return self.adaptive(op, node, inputs, &output),
             },
-            // ONNX shifts a window of even size by one channel, so it cannot be expressed.
-            Op::LocalResponseNorm(op) if op.size % 2 == 1 => ("LRN", "", lrn(op)),
             Op::Flatten(_) => ("Flatten", "", plain().int("axis", 1)),
             Op::Dropout(op) => {
                 inputs.push(self.constant(&format!("{}.ratio", node.name), &[], &[op.p]));
@@ -377,11 +268,13 @@ impl<'a> Export<'a> {
             },
             Op::Add(_) => ("Add", "", plain()),
             Op::Concat(_) => ("Concat", "", plain().int("axis", 1)),
-            #[allow(
-                unreachable_patterns,
-                reason = "a new operation of the graph is unsupported until it has a line here"
-            )]
-            _ => return self.mark_unsupported(node),
+            other => {
+                let layer = ExportedLayer { node, inputs, output: &output };
+                if !ops::find(other).is_some_and(|operation| (operation.write)(self, &layer)) {
+                    self.mark_unsupported(node);
+                }
+                return;
+            }
         };
         self.push(&node.name, operator, doc, &inputs, &output, &attributes);
     }
@@ -585,9 +478,4 @@ fn resize(op: &Resize) -> Attributes {
 pub(crate) fn scaled(dim: usize, scale: f32) -> Option<usize> {
     let scaled = (dim as f32 * scale).floor();
     (scaled >= 1.0).then_some(scaled as usize)
-}
-
-fn lrn(op: &LocalResponseNorm) -> Attributes {
-    let attributes = Attributes::default().int("size", op.size as i64).float("alpha", op.alpha);
-    attributes.float("beta", op.beta).float("bias", op.k)
 }

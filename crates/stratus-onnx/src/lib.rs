@@ -10,16 +10,20 @@
 //! structs first could allocate many times the size of a file before any count is checked, and would copy the
 //! weights.
 
+mod encode;
 mod error;
 mod export;
 mod import;
 mod model;
 mod nearest;
+mod ops;
 mod proto;
 mod tensor;
 mod wire;
 
+pub use encode::{INPUT, OUTPUT};
 pub use error::{Error, Problem, Result, UnsupportedNode, WriteError};
-pub use export::{INPUT, OUTPUT, is_exported_by_stratus, operator_set, write};
+pub use export::{is_exported_by_stratus, operator_set, write};
 pub use import::{ImportOptions, ImportedNetwork, operator_table};
 pub use model::Model;
+pub use ops::operation_rows;

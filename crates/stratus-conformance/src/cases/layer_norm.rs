@@ -52,5 +52,7 @@ fn kernels(shape: &[usize; 4], epsilon: f32, fill: Fill) -> [Case; 3] {
         .input("dy", shape, DTypeClass::Compute)
         .output("dweight", &channels, DTypeClass::Master)
         .output("dbias", &channels, DTypeClass::Master);
+    // With one channel the output is only the bias.
+    let forward = if shape[1] == 1 { forward.without_gradients() } else { forward };
     [forward, backward, gradients]
 }

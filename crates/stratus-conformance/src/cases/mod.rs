@@ -1,5 +1,5 @@
 //! The cases, one table per operation: small ones of every kind for tests, and those of real networks for
-//! benchmarks. A new operation is a file here and a line in `TABLES`.
+//! benchmarks. A new operation is a file here.
 
 mod activation;
 mod adaptive;
@@ -22,7 +22,6 @@ mod joined;
 mod layer_norm;
 mod layer_scale;
 mod linear;
-mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
@@ -44,41 +43,49 @@ struct CaseTable {
     benchmarks: fn() -> Vec<Case>,
 }
 
-const TABLES: &[CaseTable] = &[
-    activation::TABLE,
-    adaptive::TABLE,
-    add::TABLE,
-    avg_pool2d::TABLE,
-    batch_norm::TABLE,
-    batch_norm_add::TABLE,
-    channel_scale::TABLE,
-    channels::TABLE,
-    clip::TABLE,
-    concat::TABLE,
-    conv2d::TABLE,
-    conv_transpose2d::TABLE,
-    convert::TABLE,
-    count_labels::TABLE,
-    dropout::TABLE,
-    dropout2d::TABLE,
-    ema::TABLE,
-    joined::TABLE,
-    layer_norm::TABLE,
-    layer_scale::TABLE,
-    linear::TABLE,
-    local_response_norm::TABLE,
-    loss::TABLE,
-    loss_scale::TABLE,
-    max_pool2d::TABLE,
-    pixel_loss::TABLE,
-    pixels::TABLE,
-    prelu::TABLE,
-    relu::TABLE,
-    resize::TABLE,
-    scale::TABLE,
-    sgd::TABLE,
-    stem::TABLE,
-];
+macro_rules! operation_files {
+    ({} $($module:ident: $operation:ident [$($kernel:ident),*];)*) => {
+        $(mod $module;)*
+
+        const TABLES: &[CaseTable] = &[
+            $($module::TABLE,)*
+            activation::TABLE,
+            adaptive::TABLE,
+            add::TABLE,
+            avg_pool2d::TABLE,
+            batch_norm::TABLE,
+            batch_norm_add::TABLE,
+            channel_scale::TABLE,
+            channels::TABLE,
+            clip::TABLE,
+            concat::TABLE,
+            conv2d::TABLE,
+            conv_transpose2d::TABLE,
+            convert::TABLE,
+            count_labels::TABLE,
+            dropout::TABLE,
+            dropout2d::TABLE,
+            ema::TABLE,
+            joined::TABLE,
+            layer_norm::TABLE,
+            layer_scale::TABLE,
+            linear::TABLE,
+            loss::TABLE,
+            loss_scale::TABLE,
+            max_pool2d::TABLE,
+            pixel_loss::TABLE,
+            pixels::TABLE,
+            prelu::TABLE,
+            relu::TABLE,
+            resize::TABLE,
+            scale::TABLE,
+            sgd::TABLE,
+            stem::TABLE,
+        ];
+    };
+}
+
+stratus_graph::with_operations!(operation_files);
 
 /// Every test case. Not all run in every precision: see [`Case::precisions`] and [`for_precision`].
 #[must_use]

@@ -31,7 +31,8 @@ fn source(norm: &LocalResponseNorm, x: &Operand, reach: usize) -> Result<(Source
     let index = if items < 1 << 30 { "u32" } else { "i64" };
     // Windows end at the last channel anyway; the sum of both sides must fit an int.
     let sides = [norm.size / 2, (norm.size - 1) / 2].map(|side| side.min(channels));
-    let source = Source::new("local_response_norm", dtype, vector)
+    let text = include_str!("../source/local_response_norm.cu");
+    let source = Source::of_text("local_response_norm", text, dtype, vector)
         .with("BEFORE", sides[0])
         .with("AFTER", sides[1])
         .with("WIDE", u8::from(exceeds_registers))

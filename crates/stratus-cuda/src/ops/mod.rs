@@ -25,7 +25,6 @@ mod layer_norm;
 mod layer_scale;
 mod linear;
 mod linear_update;
-mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
@@ -211,6 +210,14 @@ pub(crate) trait GpuOp {
     /// If it cannot run on a GPU.
     fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult;
 }
+
+macro_rules! operation_files {
+    ({} $($module:ident: $operation:ident [$($kernel:ident),*];)*) => {
+        $(mod $module;)*
+    };
+}
+
+stratus_graph::with_operations!(operation_files);
 
 macro_rules! dispatch {
     ($($(#[$serde:meta])* $name:ident),* $(,)?) => {

@@ -12,7 +12,8 @@ macro_rules! activation_kernels {
     };
 }
 
-/// The text of a file, by its name without its extension, with the files that it includes.
+/// The text of a file, by its name without its extension, with the files that it includes. A file of one
+/// operation that needs no other file is not listed: [`Source::of_text`](crate::processor::Source::of_text).
 #[must_use]
 pub(crate) fn text(file: &str) -> Option<&'static str> {
     let files = [
@@ -85,7 +86,6 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ("ema", include_str!("ema.cu")),
         ("layer_norm", include_str!("layer_norm.cu")),
         ("linear", include_str!("linear.cu")),
-        ("local_response_norm", include_str!("local_response_norm.cu")),
         ("loss", concat!(include_str!("loss_scale_common.cu"), include_str!("loss.cu"))),
         ("loss_scale", concat!(include_str!("loss_scale_common.cu"), include_str!("loss_scale.cu"))),
         ("mark", include_str!("mark.cu")),

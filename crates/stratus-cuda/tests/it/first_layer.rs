@@ -29,7 +29,15 @@ fn operand(name: &'static str, shape: &[usize], class: DTypeClass, role: Role) -
 fn case(kernel: impl Into<Kernel>, name: String, inputs: Vec<Operand>, outputs: Vec<Operand>) -> Case {
     let kernel = kernel.into();
     let outputs = outputs.into_iter().map(|output| Operand { fill: Fill::Garbage, ..output }).collect();
-    Case { name, kernel, inputs, updates: Vec::new(), outputs, precisions: PRECISIONS.to_vec() }
+    Case {
+        name,
+        kernel,
+        inputs,
+        updates: Vec::new(),
+        outputs,
+        precisions: PRECISIONS.to_vec(),
+        has_gradients: true,
+    }
 }
 
 /// The forward pass and the weight gradient of a convolution.

@@ -1,7 +1,9 @@
 //! Optimisers that adapt the learning rate of each weight to the size of its gradients.
 
 use super::loss_scale::expect_loss_scale;
-use super::{ITERATION_SCALAR_FIELDS, KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
+use super::{
+    ITERATION_SCALAR_FIELDS, KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape,
+};
 use crate::Value;
 use crate::program::OptimiserState;
 use serde::{Deserialize, Serialize};
@@ -95,6 +97,10 @@ impl KernelSpec for AdaptiveUpdate {
         expect_shape(operands[1], &[ITERATION_SCALAR_FIELDS.len()])?;
         operands[2..inputs].iter().try_for_each(|scale| expect_loss_scale(scale))?;
         operands[inputs..].iter().try_for_each(|operand| expect_same_shape(operands[0], operand))
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Update
     }
 
     fn tiling(&self) -> Tiling {

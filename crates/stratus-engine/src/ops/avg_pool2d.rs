@@ -1,7 +1,7 @@
 //! Average pooling over windows and to a fixed output size. The two differ only in the pixels that an output
 //! averages.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -114,6 +114,10 @@ impl KernelSpec for AvgPoolForward {
         check_pair(&self.pooling, operands[0], operands[1])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Pooling
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -146,6 +150,10 @@ impl KernelSpec for AvgPoolBackward {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
         check_pair(&self.pooling, operands[1], operands[0])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Pooling
     }
 
     fn tiling(&self) -> Tiling {

@@ -11,8 +11,8 @@
 //! gradients have the compute precision.
 
 use super::{
-    KernelSpec, Tiling, expect_channels, expect_counts, expect_f64, expect_index, expect_same_shape,
-    expect_shape, image_shape, unsupported_layer,
+    KernelSpec, Tiling, WorkKind, expect_channels, expect_counts, expect_f64, expect_index,
+    expect_same_shape, expect_shape, image_shape, unsupported_layer,
 };
 use crate::build::Differentiator;
 use crate::build::Lowering;
@@ -330,6 +330,10 @@ impl KernelSpec for BatchNormStatistics {
         expect_f64(operands[5])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::Accumulates
     }
@@ -363,6 +367,10 @@ impl KernelSpec for BatchNormApply {
         expect_counts_of_written_map(counts, &[[5, 0, outputs]], self.offsets.y)?;
         check_all(&self.norm, (self.pool, self.offsets), operands[0], operands[5], &operands[1..5])?;
         check_index(self.pool, operands[5], operands.get(6))
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
     }
 
     fn tiling(&self) -> Tiling {
@@ -411,6 +419,10 @@ impl KernelSpec for BatchNormInference {
         expect_counts_of_written_map(counts, allowed, self.offsets.y)?;
         check_all(&self.norm, (self.pool, self.offsets), operands[0], operands[5], &operands[1..5])?;
         if counts[2] == 2 { check_index(self.pool, operands[5], operands.get(6)) } else { Ok(()) }
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
     }
 
     fn tiling(&self) -> Tiling {
@@ -463,6 +475,10 @@ impl KernelSpec for BatchNormInferenceBackward {
         check_index(self.pool, operands[1], operands.get(6))
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -496,6 +512,10 @@ impl KernelSpec for BatchNormGradients {
         check_index(self.pool, operands[1], operands.get(6))
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::Accumulates
     }
@@ -525,6 +545,10 @@ impl KernelSpec for BatchNormBackwardData {
         check_all(&self.norm, (self.pool, self.offsets), operands[0], operands[1], &operands[2..8])?;
         expect_same_shape(operands[0], operands[inputs])?;
         check_index(self.pool, operands[1], operands.get(8))
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
     }
 
     fn tiling(&self) -> Tiling {

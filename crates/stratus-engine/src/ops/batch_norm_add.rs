@@ -6,7 +6,7 @@
 
 use super::batch_norm::{BatchNormBackwardData, BatchNormGradients, ChannelOffsets, check_all};
 use super::relu::backward_through_relu;
-use super::{KernelSpec, Tiling, expect_counts, expect_f64, expect_same_shape, expect_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_f64, expect_same_shape, expect_shape};
 use crate::build::Differentiator;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,10 @@ impl KernelSpec for BatchNormAddApply {
         expect_counts(counts, &[[6, 0, 1]])?;
         check_all(&self.norm, (None, ChannelOffsets::default()), operands[0], operands[6], &operands[1..5])?;
         expect_same_shape(operands[0], operands[5])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
     }
 
     fn tiling(&self) -> Tiling {
@@ -111,6 +115,10 @@ impl KernelSpec for BatchNormAddReluGradients {
         inputs[4..].iter().chain([dy]).try_for_each(|other| expect_same_shape(inputs[0], other))?;
         expect_shape(sums, &[2, self.norm.channels])?;
         expect_f64(sums)
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
     }
 
     fn tiling(&self) -> Tiling {

@@ -11,7 +11,7 @@
 //! scaled, an overflow cancels all updates, and the norm is that of the unscaled gradients.
 
 use super::loss_scale::expect_loss_scale;
-use super::{KernelSpec, Tiling, expect_counts, expect_f64, expect_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_f64, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,10 @@ impl KernelSpec for SumOfSquares {
         expect_norm(operands[1])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Update
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::WholeBatch
     }
@@ -113,6 +117,10 @@ impl KernelSpec for ClipGradient {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 1, 0]])?;
         expect_norm(operands[0])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Update
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,7 +1,9 @@
 //! The exponential moving average of weights, which generalises better than the final weights (Polyak and
 //! Juditsky, "Acceleration of stochastic approximation by averaging", 1992).
 
-use super::{ITERATION_SCALAR_FIELDS, KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
+use super::{
+    ITERATION_SCALAR_FIELDS, KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape,
+};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +34,10 @@ impl KernelSpec for EmaUpdate {
         expect_counts(counts, &[[2, 1, 0]])?;
         expect_shape(operands[1], &[ITERATION_SCALAR_FIELDS.len()])?;
         expect_same_shape(operands[0], operands[2])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Update
     }
 
     fn tiling(&self) -> Tiling {

@@ -9,7 +9,7 @@
 //! Mean and variance are recomputed in the backward pass, which reads a pixel's channels anyway; memory
 //! bandwidth dominates.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -65,6 +65,10 @@ impl KernelSpec for LayerNormForward {
         check_all(&self.norm, [operands[0], operands[3]], &operands[1..3])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -111,6 +115,10 @@ impl KernelSpec for LayerNormBackward {
         expect_same_shape(operands[0], operands[3])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -129,6 +137,10 @@ impl KernelSpec for LayerNormGradients {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[2, 0, 2]])?;
         check_all(&self.norm, [operands[0], operands[1]], &operands[2..4])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Normalisation
     }
 
     fn tiling(&self) -> Tiling {

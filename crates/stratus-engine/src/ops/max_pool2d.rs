@@ -1,7 +1,7 @@
 //! Max pooling that was not fused.
 
 use super::batch_norm::FusedPool;
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::program::Mode;
@@ -67,6 +67,10 @@ impl KernelSpec for MaxPoolForward {
         check_pair(&self.pool, operands[0], operands[1], operands.get(2).copied())
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Pooling
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -97,6 +101,10 @@ impl KernelSpec for MaxPoolBackward {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[2, 0, 1]])?;
         check_pair(&self.pool, operands[2], operands[0], Some(operands[1]))
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Pooling
     }
 
     fn tiling(&self) -> Tiling {

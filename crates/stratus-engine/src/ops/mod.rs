@@ -1,5 +1,6 @@
 //! Kernels: the computation of a step, the lowering of each graph operation to steps, and the steps of its
-//! derivative. A new operation is a file here and its entries in `with_kernels!` and `lower`.
+//! derivative. A new operation is a file here, whose kernels its line in [`stratus_graph::with_operations!`]
+//! names.
 
 mod activation;
 mod adaptive;
@@ -25,7 +26,6 @@ mod layer_norm;
 mod layer_scale;
 mod linear;
 mod linear_update;
-mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
@@ -67,7 +67,6 @@ pub use layer_norm::{LayerNormBackward, LayerNormForward, LayerNormGradients};
 pub use layer_scale::{LayerScale, LayerScaleGradient};
 pub use linear::{LinearBackwardData, LinearBackwardWeights, LinearForward};
 pub use linear_update::LinearUpdate;
-pub use local_response_norm::{LrnBackward, LrnForward};
 pub use loss::{METRICS_FIELDS, SoftmaxCrossEntropy};
 pub use loss_scale::{
     AdjustLossScale, FindOverflow, GROWTH_INTERVAL, INITIAL_SCALE, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME,
@@ -106,6 +105,19 @@ pub enum Tiling {
     WholeBatch,
 }
 
+/// The kind of a kernel's work, by which forecasts estimate its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    /// Each element is read and written once.
+    Elementwise,
+    /// Statistics of many elements, which are then read again.
+    Normalisation,
+    /// Windows or neighbours of pixels.
+    Pooling,
+    /// A parameter or its gradient is updated.
+    Update,
+}
+
 /// Shape rules, cost and derivative of a kernel. Operands are inputs, then updates, then outputs.
 pub trait KernelSpec {
     /// Its name in dumps and reports.
@@ -122,6 +134,11 @@ pub trait KernelSpec {
 
     /// How it can run tile by tile. There is no default, so that every new kernel decides.
     fn tiling(&self) -> Tiling;
+
+    /// The kind of its work.
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
 
     /// The number of channels of the operand at `position` that it reads or writes, if not all.
     fn channels_touched(&self, _operands: &[&Value], _position: usize) -> Option<usize> {
@@ -169,6 +186,9 @@ macro_rules! kernels {
             fn tiling(&self) -> Tiling {
                 match self { $(Self::$name(kernel) => kernel.tiling(),)* }
             }
+            fn work_kind(&self) -> WorkKind {
+                match self { $(Self::$name(kernel) => kernel.work_kind(),)* }
+            }
             fn channels_touched(&self, operands: &[&Value], position: usize) -> Option<usize> {
                 match self { $(Self::$name(kernel) => kernel.channels_touched(operands, position),)* }
             }
@@ -184,7 +204,18 @@ macro_rules! kernels {
 #[macro_export]
 macro_rules! with_kernels {
     ($callback:ident) => {
+        $crate::with_operations! { $crate::add_kernels, $callback }
+    };
+}
+
+/// The kernels of [`with_kernels!`]: those of [`with_operations!`](stratus_graph::with_operations), and
+/// others.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! add_kernels {
+    ({ $callback:ident } $($module:ident: $operation:ident [$($kernel:ident),*];)*) => {
         $callback! {
+            $($($kernel,)*)*
             Accumulate,
             // Stored under the names of the activations: see `stored_kernel`.
             #[serde(skip)] ActivationBackward,
@@ -232,8 +263,6 @@ macro_rules! with_kernels {
             LinearBackwardWeights,
             LinearForward,
             LinearUpdate,
-            LrnBackward,
-            LrnForward,
             MaxPoolBackward,
             MaxPoolForward,
             NormalisePixels,
@@ -265,39 +294,50 @@ macro_rules! with_kernels {
 
 with_kernels!(kernels);
 
-/// Adds the forward steps of a node.
-pub(crate) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
-    match &node.op {
-        Op::Activation(op) => activation::lower(*op, node, lowering),
-        Op::AdaptiveAvgPool2d(op) => avg_pool2d::lower(AvgPooling::Bins(*op), node, lowering),
-        Op::AvgPool2d(op) => avg_pool2d::lower(AvgPooling::Windows(*op), node, lowering),
-        Op::Add(_) => add::lower(node, lowering),
-        Op::BatchNorm2d(op) => batch_norm::lower(op, node, lowering),
-        Op::ChannelScale(_) => channel_scale::lower(node, lowering),
-        Op::ChannelShuffle(op) => channels::lower_shuffle(op, node, lowering),
-        Op::ChannelSlice(op) => channels::lower_slice(op, node, lowering),
-        Op::Concat(_) => concat::lower(node, lowering),
-        Op::Conv2d(op) => conv2d::lower(op, node, lowering),
-        Op::ConvTranspose2d(op) => conv_transpose2d::lower(op, node, lowering),
-        Op::Dropout(op) => dropout::lower(op, node, lowering),
-        Op::Dropout2d(op) => dropout2d::lower(op, node, lowering),
-        // Memory does not change: readers of a flattened value take the feature map in its layout. The logits
-        // of a loss are a matrix: `lower` adds a step.
-        Op::Flatten(_) => lowering.alias(node),
-        Op::LayerNorm2d(op) => layer_norm::lower(op, node, lowering),
-        Op::LayerScale(_) => layer_scale::lower(node, lowering),
-        Op::Linear(op) => linear::lower(op, node, lowering),
-        Op::LocalResponseNorm(op) => local_response_norm::lower(op, node, lowering),
-        Op::MaxPool2d(op) => max_pool2d::lower(op, node, lowering),
-        Op::PointwiseLinear(op) => conv2d::lower(&op.conv(), node, lowering),
-        Op::Prelu(_) => prelu::lower(node, lowering),
-        Op::Relu(_) => relu::lower(None, node, lowering),
-        Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, lowering),
-        Op::Resize(op) => resize::lower(op, node, lowering),
-        Op::Scale(op) => scale::lower(op, node, lowering),
-        Op::StochasticDepth(op) => dropout2d::lower_stochastic_depth(op, node, lowering),
-    }
+macro_rules! operation_files {
+    ({} $($module:ident: $operation:ident [$($kernel:ident),*];)*) => {
+        $(
+            mod $module;
+            pub use $module::{$($kernel),*};
+        )*
+
+        /// Adds the forward steps of a node.
+        pub(crate) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
+            match &node.op {
+                $(Op::$operation(op) => $module::lower(op, node, lowering),)*
+                Op::Activation(op) => activation::lower(*op, node, lowering),
+                Op::AdaptiveAvgPool2d(op) => avg_pool2d::lower(AvgPooling::Bins(*op), node, lowering),
+                Op::AvgPool2d(op) => avg_pool2d::lower(AvgPooling::Windows(*op), node, lowering),
+                Op::Add(_) => add::lower(node, lowering),
+                Op::BatchNorm2d(op) => batch_norm::lower(op, node, lowering),
+                Op::ChannelScale(_) => channel_scale::lower(node, lowering),
+                Op::ChannelShuffle(op) => channels::lower_shuffle(op, node, lowering),
+                Op::ChannelSlice(op) => channels::lower_slice(op, node, lowering),
+                Op::Concat(_) => concat::lower(node, lowering),
+                Op::Conv2d(op) => conv2d::lower(op, node, lowering),
+                Op::ConvTranspose2d(op) => conv_transpose2d::lower(op, node, lowering),
+                Op::Dropout(op) => dropout::lower(op, node, lowering),
+                Op::Dropout2d(op) => dropout2d::lower(op, node, lowering),
+                // Memory does not change: readers of a flattened value take the feature map in its layout.
+                // The logits of a loss are a matrix: `lower` adds a step.
+                Op::Flatten(_) => lowering.alias(node),
+                Op::LayerNorm2d(op) => layer_norm::lower(op, node, lowering),
+                Op::LayerScale(_) => layer_scale::lower(node, lowering),
+                Op::Linear(op) => linear::lower(op, node, lowering),
+                Op::MaxPool2d(op) => max_pool2d::lower(op, node, lowering),
+                Op::PointwiseLinear(op) => conv2d::lower(&op.conv(), node, lowering),
+                Op::Prelu(_) => prelu::lower(node, lowering),
+                Op::Relu(_) => relu::lower(None, node, lowering),
+                Op::Relu6(_) => relu::lower(Some(stratus_graph::ops::Relu6::CEILING), node, lowering),
+                Op::Resize(op) => resize::lower(op, node, lowering),
+                Op::Scale(op) => scale::lower(op, node, lowering),
+                Op::StochasticDepth(op) => dropout2d::lower_stochastic_depth(op, node, lowering),
+            }
+        }
+    };
 }
+
+stratus_graph::with_operations!(operation_files);
 
 impl Kernel {
     /// Returns whether it adds a tile or a micro-batch to the sum of the earlier ones.

@@ -1,7 +1,7 @@
 //! Bilinear resizing: each output is interpolated between two rows of the input, and within each between two
 //! pixels.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{DType, EngineError, Phase, Step, Value};
@@ -138,6 +138,10 @@ impl KernelSpec for ResizeForward {
         self.bilinear.check(operands[0], operands[1])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Pooling
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -167,6 +171,10 @@ impl KernelSpec for ResizeBackward {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
         self.bilinear.check(operands[1], operands[0])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Pooling
     }
 
     fn tiling(&self) -> Tiling {

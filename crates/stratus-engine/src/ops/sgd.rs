@@ -1,7 +1,7 @@
 //! Stochastic gradient descent with momentum and weight decay.
 
 use super::loss_scale::expect_loss_scale;
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,10 @@ impl KernelSpec for SgdUpdate {
         expect_shape(operands[1], &[ITERATION_SCALAR_FIELDS.len()])?;
         operands[2..inputs].iter().try_for_each(|scale| expect_loss_scale(scale))?;
         operands[inputs..].iter().try_for_each(|operand| expect_same_shape(operands[0], operand))
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Update
     }
 
     fn tiling(&self) -> Tiling {

@@ -76,24 +76,8 @@ impl ReferenceKernel for LayerNormGradients {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
+    use crate::reference::run_in_f64 as run;
     use stratus_graph::ops::LayerNorm2d;
-
-    /// Runs a kernel on operands in `f64`; returns the last `results` of them.
-    fn run(kernel: &dyn ReferenceKernel, operands: &[(&[usize], &[f64])], results: usize) -> Vec<Vec<f64>> {
-        let mut bytes: Vec<Vec<u8>> = operands
-            .iter()
-            .map(|(_, values)| values.iter().flat_map(|value| value.to_ne_bytes()).collect())
-            .collect();
-        let mut tensors: Vec<Tensor<'_>> = operands
-            .iter()
-            .zip(&mut bytes)
-            .map(|((shape, _), bytes)| Tensor::new(DType::F64, shape, bytes))
-            .collect();
-        kernel.run(&mut tensors, &mut [], Tile::WHOLE).unwrap();
-        let read = |tensor: &Tensor<'_>| (0..tensor.len()).map(|at| tensor.get(at)).collect();
-        tensors[operands.len() - results..].iter().map(read).collect()
-    }
 
     /// The results of `torch.nn.functional.layer_norm` of PyTorch 2.15 in float64, with channels moved to the
     /// end and back.

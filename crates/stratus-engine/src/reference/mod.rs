@@ -1,4 +1,5 @@
-//! The reference backend: plain loops over plain layouts, one file per operation, optimised for readability.
+//! The reference backend: plain loops over plain layouts, optimised for readability, in one file per
+//! operation: here, or for a short operation in its file of [`ops`](crate::ops).
 //!
 //! It is the oracle of all other backends and runs if no kernel library is found. Elements of any type are
 //! widened to double precision, all sums are accumulated in it, and each result is rounded once, when it is
@@ -26,7 +27,6 @@ mod layer_norm;
 mod layer_scale;
 mod linear;
 mod linear_update;
-mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
@@ -46,7 +46,7 @@ use crate::backend::{Operands, PrepareRequest, PreparedProgram, PreparedStep, St
 use crate::ops::KernelSpec;
 use crate::program::MAX_OPERANDS;
 use crate::{Backend, Choices, DType, EngineError, Kernel, Layout, Precision, Program, Value};
-use tensor::Tensor;
+pub(crate) use tensor::Tensor;
 
 /// The implementation name in plans and reports.
 const IMPLEMENTATION: &str = "reference";
@@ -56,7 +56,7 @@ const IMPLEMENTATION: &str = "reference";
 pub struct ReferenceBackend;
 
 /// The implementation of a kernel. It is stateless: equal operands give bitwise equal results.
-trait ReferenceKernel: Send {
+pub(crate) trait ReferenceKernel: Send {
     /// The number of double-precision scratch elements for these operands.
     fn scratch(&self, _operands: &[&Value]) -> usize {
         0
@@ -168,6 +168,28 @@ impl StepKernel for ReferenceStep {
 }
 
 /// The error for operands that differ from the checked ones.
-fn unexpected_operands() -> String {
+pub(crate) fn unexpected_operands() -> String {
     "unexpected operands".to_owned()
+}
+
+/// Runs a kernel on operands in `f64`, each with its shape; returns the last `results` of them.
+#[cfg(test)]
+pub(crate) fn run_in_f64(
+    kernel: &dyn ReferenceKernel,
+    operands: &[(&[usize], &[f64])],
+    results: usize,
+) -> Vec<Vec<f64>> {
+    let mut bytes: Vec<Vec<u8>> = operands
+        .iter()
+        .map(|(_, values)| values.iter().flat_map(|value| value.to_ne_bytes()).collect())
+        .collect();
+    let mut tensors: Vec<Tensor<'_>> = operands
+        .iter()
+        .zip(&mut bytes)
+        .map(|((shape, _), bytes)| Tensor::new(DType::F64, shape, bytes))
+        .collect();
+    let mut scratch = vec![f64::NAN; 64];
+    kernel.run(&mut tensors, &mut scratch, Tile::WHOLE).unwrap();
+    let read = |tensor: &Tensor<'_>| (0..tensor.len()).map(|at| tensor.get(at)).collect();
+    tensors[operands.len() - results..].iter().map(read).collect()
 }

@@ -3,59 +3,59 @@
 use crate::DType;
 
 /// An operand's memory, its type and its logical shape.
-pub(super) struct Tensor<'a> {
+pub(crate) struct Tensor<'a> {
     dtype: DType,
     /// Logical extents.
-    pub(super) shape: &'a [usize],
+    pub(crate) shape: &'a [usize],
     bytes: &'a mut [u8],
 }
 
 impl<'a> Tensor<'a> {
-    pub(super) fn new(dtype: DType, shape: &'a [usize], bytes: &'a mut [u8]) -> Self {
+    pub(crate) fn new(dtype: DType, shape: &'a [usize], bytes: &'a mut [u8]) -> Self {
         Self { dtype, shape, bytes }
     }
 
     /// Reborrows the operand for a kernel that runs as part of another.
-    pub(super) fn reborrow(&mut self) -> Tensor<'_> {
+    pub(crate) fn reborrow(&mut self) -> Tensor<'_> {
         Tensor { dtype: self.dtype, shape: self.shape, bytes: self.bytes }
     }
 
     /// The type of its elements.
-    pub(super) fn dtype(&self) -> DType {
+    pub(crate) fn dtype(&self) -> DType {
         self.dtype
     }
 
     /// The number of elements.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len() / self.dtype.bytes()
     }
 
     /// `[N, C, H, W]`; missing dimensions are 1.
-    pub(super) fn image(&self) -> [usize; 4] {
+    pub(crate) fn image(&self) -> [usize; 4] {
         std::array::from_fn(|dimension| self.shape.get(dimension).copied().unwrap_or(1))
     }
 
     /// The element at a row-major position.
     #[inline]
-    pub(super) fn get(&self, position: usize) -> f64 {
+    pub(crate) fn get(&self, position: usize) -> f64 {
         self.dtype.load(self.bytes, position)
     }
 
     /// Sets the element at a row-major position, rounded to the tensor's type.
     #[inline]
-    pub(super) fn set(&mut self, position: usize, value: f64) {
+    pub(crate) fn set(&mut self, position: usize, value: f64) {
         self.dtype.store(self.bytes, position, value);
     }
 
     /// A value rounded to the tensor's type.
-    pub(super) fn rounded(&self, value: f64) -> f64 {
+    pub(crate) fn rounded(&self, value: f64) -> f64 {
         let mut element = [0; size_of::<f64>()];
         self.dtype.store(&mut element, 0, value);
         self.dtype.load(&element, 0)
     }
 
     /// Reads elements from `start` on.
-    pub(super) fn read(&self, start: usize, into: &mut [f64]) {
+    pub(crate) fn read(&self, start: usize, into: &mut [f64]) {
         // One loop per type, so that the match is outside it.
         macro_rules! widen {
             ($dtype:expr) => {
@@ -74,14 +74,14 @@ impl<'a> Tensor<'a> {
     }
 
     /// Writes elements from `start` on, rounded to the tensor's type.
-    pub(super) fn write(&mut self, start: usize, from: &[f64]) {
+    pub(crate) fn write(&mut self, start: usize, from: &[f64]) {
         for (offset, &element) in from.iter().enumerate() {
             self.set(start + offset, element);
         }
     }
 
     /// Sets every element to `value` of its position.
-    pub(super) fn fill_with(&mut self, mut value: impl FnMut(usize) -> f64) {
+    pub(crate) fn fill_with(&mut self, mut value: impl FnMut(usize) -> f64) {
         for position in 0..self.len() {
             self.set(position, value(position));
         }

@@ -1,7 +1,7 @@
 //! The work of Stratus, from the steps of a program.
 
 use super::{ConvExtents, FEATURE_COUNT, Kernel, KernelFeatures, KernelKind, Pass, Work};
-use stratus_engine::ops::{Kernel as Operation, KernelSpec};
+use stratus_engine::ops::{Kernel as Operation, KernelSpec, WorkKind};
 use stratus_engine::{Program, Value, ValueId};
 use stratus_graph::ops::Conv2d;
 
@@ -143,81 +143,23 @@ fn extents(conv: &Conv2d, x: &Value, y: &Value) -> Option<ConvExtents> {
     })
 }
 
-/// The kind of a kernel that is not a convolution. There is no default, so that every new kernel decides.
+/// The kind of a kernel that is not a convolution.
 fn kind(kernel: &Operation) -> KernelKind {
     match kernel {
         Operation::LinearForward(_)
         | Operation::LinearBackwardData(_)
         | Operation::LinearBackwardWeights(_)
         | Operation::LinearUpdate(_) => KernelKind::Linear,
-        Operation::BatchNormAddApply(_)
-        | Operation::BatchNormAddReluGradients(_)
-        | Operation::BatchNormApply(_)
-        | Operation::BatchNormBackwardData(_)
-        | Operation::BatchNormGradients(_)
-        | Operation::BatchNormInference(_)
-        | Operation::BatchNormInferenceBackward(_)
-        | Operation::BatchNormStatistics(_)
-        | Operation::LayerNormBackward(_)
-        | Operation::LayerNormForward(_)
-        | Operation::LayerNormGradients(_)
-        | Operation::LrnBackward(_)
-        | Operation::LrnForward(_) => KernelKind::Norm,
-        Operation::AvgPoolBackward(_)
-        | Operation::AvgPoolForward(_)
-        | Operation::MaxPoolBackward(_)
-        | Operation::MaxPoolForward(_)
-        | Operation::ResizeBackward(_)
-        | Operation::ResizeForward(_) => KernelKind::Pool,
         Operation::StemApply(_) | Operation::StemInference(_) | Operation::StemStatistics(_) => {
             KernelKind::FirstForward
         }
         Operation::StemGradients(_) => KernelKind::FirstWeights,
-        Operation::AdaptiveUpdate(_)
-        | Operation::ClipGradient(_)
-        | Operation::EmaUpdate(_)
-        | Operation::SgdUpdate(_)
-        | Operation::SumOfSquares(_) => KernelKind::Update,
         Operation::BiasGradient(_) => KernelKind::BiasGradient,
-        Operation::Accumulate(_)
-        | Operation::ActivationBackward(_)
-        | Operation::ActivationForward(_)
-        | Operation::AddBias(_)
-        | Operation::AddForward(_)
-        | Operation::AddTiles(_)
-        | Operation::AdjustLossScale(_)
-        | Operation::AllReduceBucket(_)
-        | Operation::ChannelScale(_)
-        | Operation::ChannelScaleGradient(_)
-        | Operation::ClipFactor(_)
-        | Operation::ConcatBackward(_)
-        | Operation::ConcatForward(_)
-        | Operation::Conv2dBackwardData(_)
-        | Operation::Conv2dBackwardWeights(_)
-        | Operation::Conv2dForward(_)
-        | Operation::Convert(_)
-        | Operation::CountLabels(_)
-        | Operation::Dropout(_)
-        | Operation::Dropout2d(_)
-        | Operation::FindOverflow(_)
-        | Operation::Flatten(_)
-        | Operation::JoinWeights(_)
-        | Operation::LayerScale(_)
-        | Operation::LayerScaleGradient(_)
-        | Operation::NormalisePixels(_)
-        | Operation::PixelCrossEntropy(_)
-        | Operation::PreluBackward(_)
-        | Operation::PreluForward(_)
-        | Operation::PreluGradient(_)
-        | Operation::ReluBackward(_)
-        | Operation::ReluForward(_)
-        | Operation::Reorder(_)
-        | Operation::Scale(_)
-        | Operation::ScatterChannels(_)
-        | Operation::SelectChannels(_)
-        | Operation::SoftmaxCrossEntropy(_)
-        | Operation::SplitGradient(_)
-        | Operation::StageTransfer(_)
-        | Operation::TreeSum(_) => KernelKind::Elementwise,
+        other => match other.work_kind() {
+            WorkKind::Elementwise => KernelKind::Elementwise,
+            WorkKind::Normalisation => KernelKind::Norm,
+            WorkKind::Pooling => KernelKind::Pool,
+            WorkKind::Update => KernelKind::Update,
+        },
     }
 }

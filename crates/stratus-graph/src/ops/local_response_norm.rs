@@ -62,6 +62,8 @@ impl LayerFileOp for LocalResponseNorm {
     const ATTRIBUTES: &'static str = "`size`, `alpha` (0.0001), `beta` (0.75), `k` (1)";
     const SHAPES: &'static str = "image, shape unchanged; `alpha` is divided by `size`";
 
+    const EXAMPLES: &'static [&'static str] = &["size = 3\nalpha = 0.5"];
+
     fn from_attributes(attributes: &Attributes<'_>, _inputs: &[&Shape]) -> Result<Self, AttributeError> {
         Ok(Self {
             size: attributes.required_count("size")?,

@@ -1,5 +1,5 @@
 //! Operations: attributes, shape rule, parameters and cost. To add one, add a file here and a line in
-//! `operations!`; an activation is a row of the module `activation`.
+//! [`with_operations!`](crate::with_operations); an activation is a row of the module `activation`.
 
 mod activation;
 mod adaptive_avg_pool2d;
@@ -13,11 +13,11 @@ mod concat;
 mod conv2d;
 mod conv_transpose2d;
 mod dropout;
+mod examples;
 mod flatten;
 mod layer_norm2d;
 mod layer_scale;
 mod linear;
-mod local_response_norm;
 mod max_pool2d;
 mod pointwise_linear;
 mod prelu;
@@ -37,11 +37,11 @@ pub use concat::Concat;
 pub use conv_transpose2d::ConvTranspose2d;
 pub use conv2d::Conv2d;
 pub use dropout::{Dropout, Dropout2d, StochasticDepth};
+pub use examples::example_networks;
 pub use flatten::Flatten;
 pub use layer_norm2d::LayerNorm2d;
 pub use layer_scale::LayerScale;
 pub use linear::Linear;
-pub use local_response_norm::LocalResponseNorm;
 pub use max_pool2d::MaxPool2d;
 pub use pointwise_linear::PointwiseLinear;
 pub use prelu::Prelu;
@@ -172,6 +172,10 @@ pub(crate) trait LayerFileOp: Sized {
     /// The shapes of inputs and output and what it computes, for the page of layer files.
     const SHAPES: &'static str;
 
+    /// The attributes of layers of eight channels with 6x5 pixels, each as in a layer file, such as
+    /// `groups = 4`: see [`example_networks`].
+    const EXAMPLES: &'static [&'static str] = &[];
+
     /// Builds the operation from its attributes. Sizes that follow from the inputs are not attributes.
     ///
     /// # Errors
@@ -190,6 +194,8 @@ pub(crate) struct OpDeclaration {
     /// Its row on the page of layer files, without its name.
     pub(crate) row: fn() -> String,
     pub(crate) build: fn(&Attributes<'_>, &[&Shape]) -> Result<Op, AttributeError>,
+    /// See [`LayerFileOp::EXAMPLES`].
+    examples: &'static [&'static str],
 }
 
 /// The input of a unary operation.
@@ -274,6 +280,22 @@ macro_rules! op_enum {
     };
 }
 
+/// Calls a macro with the operations that have a file of one name in every crate: the name, the operation,
+/// and its kernels. Arguments for the macro come first, in braces.
+///
+/// Each crate makes its modules and lists from it. rustfmt does not see such modules: `scripts/format.sh`
+/// does.
+#[macro_export]
+macro_rules! with_operations {
+    ($callback:path $(, $($arguments:tt)*)?) => {
+        $callback! {
+            { $($($arguments)*)? }
+            group_norm: GroupNorm [GroupNormForward, GroupNormBackward, GroupNormGradients];
+            local_response_norm: LocalResponseNorm [LrnForward, LrnBackward];
+        }
+    };
+}
+
 macro_rules! operations {
     ($($name:ident),* $(,)?) => {
         op_enum!(Activation, $($name),*);
@@ -285,6 +307,7 @@ macro_rules! operations {
                 keys: $name::KEYS,
                 row: || page_row($name::ATTRIBUTES, $name::SHAPES),
                 build: |attributes, inputs| $name::from_attributes(attributes, inputs).map(Op::$name),
+                examples: $name::EXAMPLES,
             }),*];
             declarations.extend(activation::DECLARATIONS);
             declarations.sort_by_key(|declaration| declaration.name);
@@ -293,33 +316,43 @@ macro_rules! operations {
     };
 }
 
-operations!(
-    AdaptiveAvgPool2d,
-    Add,
-    AvgPool2d,
-    BatchNorm2d,
-    ChannelScale,
-    ChannelShuffle,
-    ChannelSlice,
-    Concat,
-    Conv2d,
-    ConvTranspose2d,
-    Dropout,
-    Dropout2d,
-    Flatten,
-    LayerNorm2d,
-    LayerScale,
-    Linear,
-    LocalResponseNorm,
-    MaxPool2d,
-    PointwiseLinear,
-    Prelu,
-    Relu,
-    Relu6,
-    Resize,
-    Scale,
-    StochasticDepth,
-);
+macro_rules! operation_files {
+    ({} $($module:ident: $operation:ident [$($kernel:ident),*];)*) => {
+        $(
+            mod $module;
+            pub use $module::$operation;
+        )*
+        operations!(
+            $($operation,)*
+            AdaptiveAvgPool2d,
+            Add,
+            AvgPool2d,
+            BatchNorm2d,
+            ChannelScale,
+            ChannelShuffle,
+            ChannelSlice,
+            Concat,
+            Conv2d,
+            ConvTranspose2d,
+            Dropout,
+            Dropout2d,
+            Flatten,
+            LayerNorm2d,
+            LayerScale,
+            Linear,
+            MaxPool2d,
+            PointwiseLinear,
+            Prelu,
+            Relu,
+            Relu6,
+            Resize,
+            Scale,
+            StochasticDepth,
+        );
+    };
+}
+
+with_operations!(operation_files);
 
 #[cfg(test)]
 mod tests {
@@ -327,14 +360,18 @@ mod tests {
 
     #[test]
     fn layer_file_names_are_the_kinds() {
-        let table: toml::Table =
-            "kernel = 3\nout_channels = 1\nout_features = 1\noutput = 1\nsize = 5\nfactor = 2\n\
-             groups = 1\nchannels = 1"
-                .parse()
-                .unwrap();
         let input = Shape::vector(4);
         for declaration in DECLARATIONS.iter() {
-            let op = (declaration.build)(&Attributes::new(&table), &[&input]).unwrap();
+            let mut table = toml::Table::new();
+            let op = loop {
+                match (declaration.build)(&Attributes::new(&table), &[&input]) {
+                    Ok(op) => break op,
+                    Err(AttributeError::Missing(key)) if !table.contains_key(key) => {
+                        table.insert(key.to_owned(), toml::Value::Integer(1));
+                    }
+                    Err(error) => panic!("{}: {error:?}", declaration.name),
+                }
+            };
             assert_eq!(op.kind(), declaration.name);
         }
         let names: std::collections::BTreeSet<&str> = DECLARATIONS.iter().map(|op| op.name).collect();

@@ -3,8 +3,9 @@
 //! | module | kernels |
 //! |---|---|
 //! | [`conv`] | few channels, tiles on AMX, minimal filtering, weight gradients |
-//! | [`norm`] | batch norm with ReLU and max-pooling, layer norm, local response normalisation |
+//! | [`norm`] | batch norm with ReLU and max-pooling, layer norm |
 //! | [`pool`] | max- and average-pooling |
+//! | `operations` | operations with one kernel for each step, such as group norm |
 //! | [`stem`] | convolution, batch norm, ReLU and max-pooling of images, without storing the large map |
 //! | [`relayout`], [`mod@concat`], [`channels`] | copies between layouts and maps |
 //! | [`resize`] | bilinear resizing |
@@ -37,6 +38,7 @@ pub mod lanes;
 pub mod layer_scale;
 pub mod loss;
 pub mod norm;
+mod operations;
 pub mod pixel_loss;
 pub mod pixels;
 pub mod pool;

@@ -8,7 +8,7 @@
 //!
 //! The channels of plane `p` start at `(p % groups) * width`.
 
-use super::threads::split;
+use super::threads::{ThreadTeam, split, split_lengths};
 use std::ops::Range;
 use stratus_engine::Layout;
 
@@ -122,6 +122,23 @@ impl MapGeometry {
     pub fn thread_rows(&self, threads: usize, thread: usize) -> Range<usize> {
         split(self.planes * self.height, threads, thread)
     }
+}
+
+/// Calls `body(plane, row, elements of the row)` for every pixel row of a map, on all threads.
+pub fn for_each_row<E: Send>(
+    team: &ThreadTeam,
+    geometry: &MapGeometry,
+    map: &mut [E],
+    body: &(dyn Fn(usize, usize, &mut [E]) + Sync),
+) {
+    let (threads, rows, elements) =
+        (team.threads(), geometry.planes * geometry.height, geometry.row_elements());
+    let mut parts = split_lengths(map, (0..threads).map(|t| split(rows, threads, t).len() * elements));
+    team.run_parts(&mut parts[..threads], &|thread, part| {
+        for (number, to) in split(rows, threads, thread).zip(part.chunks_exact_mut(elements)) {
+            body(number / geometry.height, number % geometry.height, to);
+        }
+    });
 }
 
 /// A feature map that is a channel slice of another.

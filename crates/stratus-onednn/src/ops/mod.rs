@@ -1,6 +1,6 @@
 //! The kernels of each operation, one file per operation: its candidates among oneDNN's implementations and
-//! native kernels, or its only native kernel. Operands are a step's inputs, updates and outputs, in this
-//! order.
+//! native kernels, or its only native kernel. An operation with one native kernel may implement [`CpuOp`] in
+//! the kernel's file instead. Operands are a step's inputs, updates and outputs, in this order.
 
 mod activation;
 mod adaptive;
@@ -26,7 +26,6 @@ mod layer_norm;
 mod layer_scale;
 mod linear;
 mod linear_update;
-mod local_response_norm;
 mod loss;
 mod loss_scale;
 mod max_pool2d;
@@ -45,7 +44,7 @@ mod stem;
 pub(crate) use candidates::{Candidate, Implementation, KernelBuilder, NATIVE_PREFIX, REORDERED};
 pub(crate) use convert::conversion_candidate;
 pub(crate) use implementations::{is_fallback, is_generalised, register_bytes, runs_on_amx};
-pub(crate) use native::NativeStep;
+pub(crate) use native::{NativeStep, native_step, typed};
 pub(crate) use operands::{StepOperands, data_type};
 
 pub(crate) use crate::prepare::{CpuOp, OneDnnUse};

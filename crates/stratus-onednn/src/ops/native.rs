@@ -27,7 +27,7 @@ pub(super) fn fallible(
 }
 
 /// A step whose kernel cannot fail.
-pub(super) fn native_step(
+pub(crate) fn native_step(
     scratch_bytes: usize,
     mut run: impl FnMut(&mut Operands<'_>) + Send + 'static,
 ) -> NativeStep {
@@ -75,4 +75,5 @@ macro_rules! mixed {
     };
 }
 
-pub(super) use {mixed, typed};
+pub(super) use mixed;
+pub(crate) use typed;

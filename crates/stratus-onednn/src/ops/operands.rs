@@ -14,12 +14,12 @@ pub(crate) struct StepOperands {
 }
 
 impl StepOperands {
-    pub(super) fn dtype(&self, position: usize) -> Option<DType> {
+    pub(crate) fn dtype(&self, position: usize) -> Option<DType> {
         self.values.get(position).map(|value| value.dtype)
     }
 
     /// The common type of operands; an error if they differ.
-    pub(super) fn one_type(&self, positions: &[usize]) -> Result<DType, String> {
+    pub(crate) fn one_type(&self, positions: &[usize]) -> Result<DType, String> {
         let dtypes: Vec<DType> = positions.iter().filter_map(|&position| self.dtype(position)).collect();
         match dtypes[..] {
             [first, ref others @ ..] if others.iter().all(|other| *other == first) => Ok(first),
@@ -28,7 +28,7 @@ impl StepOperands {
     }
 
     /// The geometry of a feature map; an error unless all feature maps of the step share it.
-    pub(super) fn common_geometry(&self, position: usize) -> Result<MapGeometry, String> {
+    pub(crate) fn common_geometry(&self, position: usize) -> Result<MapGeometry, String> {
         let all: Vec<Option<MapGeometry>> = self
             .values
             .iter()
@@ -51,7 +51,7 @@ impl StepOperands {
     }
 
     /// The geometry of a feature map that may have other channels than the step's other maps.
-    pub(super) fn geometry(&self, position: usize) -> Result<MapGeometry, String> {
+    pub(crate) fn geometry(&self, position: usize) -> Result<MapGeometry, String> {
         self.find_geometry(position).ok_or_else(|| {
             format!(
                 "native kernels need channels-last or 16-channel-blocked maps, got {}",
@@ -66,12 +66,12 @@ impl StepOperands {
     }
 
     /// The name of an operand's layout, for messages.
-    pub(super) fn tag(&self, position: usize) -> &str {
+    pub(crate) fn tag(&self, position: usize) -> &str {
         self.layouts.get(position).map_or("nothing", |layout| layout.tag.as_str())
     }
 
     /// Checks that the operands have the same layout.
-    pub(super) fn expect_same_layout(&self, positions: &[usize]) -> Result<(), String> {
+    pub(crate) fn expect_same_layout(&self, positions: &[usize]) -> Result<(), String> {
         let layouts: Vec<&Layout> = positions.iter().filter_map(|&p| self.layouts.get(p)).collect();
         match layouts.windows(2).find(|pair| !pair[0].same_bytes(pair[1])) {
             None => Ok(()),

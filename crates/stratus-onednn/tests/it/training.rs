@@ -11,6 +11,7 @@ use stratus_engine::passes::update::Optimiser;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Backend, Choices, Kernel, Precision};
+use stratus_graph::ops::example_networks;
 use stratus_graph::{Graph, layer_file};
 use stratus_onednn::OneDnn;
 
@@ -95,6 +96,23 @@ fn expect_near(got: &Outcome, precision: Precision, [exact, rounded]: [&Outcome;
         near,
         "{context}: losses, velocities and the rest differ by {differences:.6?}, allowed {allowed:.6?}"
     );
+}
+
+#[test]
+fn every_example_of_an_operation_matches_the_reference() {
+    let Some(backend) = backend(2) else { return };
+    for graph in example_networks().unwrap() {
+        let run = |backend: &dyn Backend, precision, layout: &str| {
+            train(backend, &graph, precision, 6, layout, WHOLE)
+        };
+        let [exact, rounded] = PRECISIONS.map(|precision| run(&ReferenceBackend, precision, "plain"));
+        for precision in precisions(&backend) {
+            for layout in LAYOUTS {
+                let context = format!("{precision} {} {layout}", graph.name);
+                expect_near(&run(&backend, precision, layout), precision, [&exact, &rounded], &context);
+            }
+        }
+    }
 }
 
 /// Every other optimiser, on layers that the other networks do not have: blocked weights, matrices, and their

@@ -3,6 +3,7 @@
 use super::layers::{floats, in_order};
 use super::{DimOrder, ImportResult, Importer, Layer, LayerOutput, Value};
 use crate::export::DOC_LAYER_SCALE;
+use crate::ops::group_norm::{self, Fold};
 use crate::proto::Node;
 use crate::tensor::{Constant, Elements};
 use stratus_graph::Op;
@@ -52,6 +53,9 @@ impl<'a> Importer<'a> {
         input: LayerOutput,
         constant: Constant,
     ) -> ImportResult<Value> {
+        if group_norm::fold(self, node, input, &constant, &Fold::Terms)? {
+            return Ok(self.alias(node, input));
+        }
         let number = self.scalar_constant(input, &constant);
         let added = self.per_channel(input, constant)?;
         let Ok(layer) = self.foldable_layer(input) else {
@@ -173,6 +177,9 @@ impl<'a> Importer<'a> {
         let first = usize::from(!matches!(self.value(node, 0)?, Value::LayerOutput(_)));
         let input = self.layer_input(node, first)?;
         let constant = self.constant(node, 1 - first)?.ok_or("missing input 2")?;
+        if node.doc != DOC_LAYER_SCALE && group_norm::fold(self, node, input, &constant, &Fold::Factors)? {
+            return Ok(self.alias(node, input));
+        }
         if let Some(factor) = self.scalar_constant(input, &constant).filter(|_| node.doc != DOC_LAYER_SCALE) {
             if let Some(part) = self.gelu_scaled(node, input, factor) {
                 return Ok(part);
@@ -217,7 +224,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Returns whether the node's only use is a residual `Add`, possibly after Dropout or Identity.
-    fn is_added(&self, node: &Node<'a>) -> bool {
+    pub(crate) fn is_added(&self, node: &Node<'a>) -> bool {
         let mut node = node;
         while let Some(reader) = self.single_reader(node) {
             match reader.operator {
@@ -268,7 +275,7 @@ impl<'a> Importer<'a> {
     }
 
     /// Converts a constant to one value per channel of a layer output.
-    pub(super) fn per_channel(&self, input: LayerOutput, constant: Constant) -> ImportResult<Vec<f32>> {
+    pub(crate) fn per_channel(&self, input: LayerOutput, constant: Constant) -> ImportResult<Vec<f32>> {
         let rank = self.layer_shape(input.id).0.len();
         let channels = self.layer_shape(input.id).0.first().copied().unwrap_or(0);
         let (shape, values) = floats(constant)?;

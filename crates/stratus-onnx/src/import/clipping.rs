@@ -17,7 +17,7 @@ use stratus_graph::ops::{Add, HardSigmoid, Relu, Relu6, Scale};
 
 /// A layer's output plus a number, the beginning of a hard sigmoid.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shifted {
+pub(crate) struct Shifted {
     pub input: LayerOutput,
     shift: f32,
     /// True if the sum is also bounded by 0 from below.

@@ -136,7 +136,7 @@ impl<'a> Importer<'a> {
     }
 
     /// An input as a list of dimensions.
-    pub(super) fn dims(&self, node: &Node<'a>, position: usize) -> ImportResult<Vec<Dim>> {
+    pub(crate) fn dims(&self, node: &Node<'a>, position: usize) -> ImportResult<Vec<Dim>> {
         if let Value::Dims(dims) = self.value(node, position)? {
             return Ok(dims.clone());
         }
@@ -368,7 +368,7 @@ pub(super) fn allows_zero(node: &Node<'_>) -> bool {
 
 /// The shape of one image in a shape of a batch, with 0 and -1 resolved. `None` if it is not the shape of a
 /// batch. `batch` is the batch size of the model.
-pub(super) fn shape_per_image(dims: &[Dim], current: &[usize], batch: i64) -> Option<Vec<usize>> {
+pub(crate) fn shape_per_image(dims: &[Dim], current: &[usize], batch: i64) -> Option<Vec<usize>> {
     let (first, rest) = dims.split_first()?;
     let count: usize = current.iter().product();
     // A fixed batch size also counts as the batch. With a -1 in the rest, the first dimension must be the

@@ -8,7 +8,7 @@ use stratus_graph::ops::{Gelu, Scale};
 
 /// The part of a GELU that is computed so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GeluPart {
+pub(crate) enum GeluPart {
     /// `x / √2`.
     Scaled,
     /// `erf(x / √2)`.

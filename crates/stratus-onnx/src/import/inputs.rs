@@ -10,7 +10,7 @@ use stratus_graph::{Op, Operation, Shape};
 
 impl<'a> Importer<'a> {
     /// The value of an input.
-    pub(super) fn value(&self, node: &Node<'a>, position: usize) -> ImportResult<&Value> {
+    pub(crate) fn value(&self, node: &Node<'a>, position: usize) -> ImportResult<&Value> {
         let name = node.input(position).ok_or_else(|| format!("missing input {}", position + 1))?;
         match self.values.get(name) {
             Some(Value::Unknown) | None => Err(ImportError::UnsupportedInput),
@@ -54,6 +54,9 @@ impl<'a> Importer<'a> {
                 order: DimOrder::Grouped(_) | DimOrder::GroupsTransposed(_),
                 ..
             }) => Err("grouped channels are supported only in a channel shuffle".into()),
+            Value::LayerOutput(LayerOutput { order: DimOrder::FlatGroups(_), .. }) => {
+                Err("groups of channels are supported only in a group norm".into())
+            }
             Value::LayerOutput(input) => Ok(*input),
             Value::Gelu(..) => Err(PARTIAL_GELU.into()),
             Value::Shifted(_) => Err(PARTIAL_CLIP.into()),
@@ -71,7 +74,7 @@ impl<'a> Importer<'a> {
     }
 
     /// An input that depends on the images, with channels first.
-    pub(super) fn channels_first_input(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
+    pub(crate) fn channels_first_input(&self, node: &Node<'a>, position: usize) -> ImportResult<LayerOutput> {
         let input = self.layer_input(node, position)?;
         match input.order {
             DimOrder::ChannelsFirst => Ok(input),
@@ -80,17 +83,17 @@ impl<'a> Importer<'a> {
     }
 
     /// The shape of a layer's output, channels first.
-    pub(super) fn layer_shape(&self, id: usize) -> &Shape {
+    pub(crate) fn layer_shape(&self, id: usize) -> &Shape {
         id.checked_sub(1).map_or(&self.input, |layer| &self.layers[layer].shape)
     }
 
     /// The channels, height and width of an image.
-    pub(super) fn image_shape(&self, input: LayerOutput) -> ImportResult<[usize; 3]> {
+    pub(crate) fn image_shape(&self, input: LayerOutput) -> ImportResult<[usize; 3]> {
         Ok(self.layer_shape(input.id).as_image().map_err(|error| error.to_string())?)
     }
 
     /// The layer of a value, if the value has a single reader.
-    pub(super) fn single_use_layer(&mut self, input: LayerOutput) -> Option<&mut Layer> {
+    pub(crate) fn single_use_layer(&mut self, input: LayerOutput) -> Option<&mut Layer> {
         input.id.checked_sub(1).filter(|_| input.single_use).map(|layer| &mut self.layers[layer])
     }
 
@@ -99,18 +102,18 @@ impl<'a> Importer<'a> {
     }
 
     /// The node that reads the output of a node, if there is only one.
-    pub(super) fn single_reader(&self, node: &Node<'a>) -> Option<&'a Node<'a>> {
+    pub(crate) fn single_reader(&self, node: &Node<'a>) -> Option<&'a Node<'a>> {
         let name = node.outputs.first().filter(|name| !name.is_empty() && self.is_single_use(node))?;
         self.readers.get(name).copied()
     }
 
     /// Returns the input itself as the output of a node.
-    pub(super) fn alias(&self, node: &Node<'a>, input: LayerOutput) -> Value {
+    pub(crate) fn alias(&self, node: &Node<'a>, input: LayerOutput) -> Value {
         Value::LayerOutput(LayerOutput { single_use: input.single_use && self.is_single_use(node), ..input })
     }
 
     /// Adds the layer of a node.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         node: &Node<'a>,
         op: impl Into<Op>,

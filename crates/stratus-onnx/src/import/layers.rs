@@ -8,7 +8,7 @@ use crate::proto::Node;
 use crate::tensor::{Constant, kind};
 use stratus_graph::ops::{
     Activation, AdaptiveAvgPool2d, BatchNorm2d, Concat, Conv2d, Dropout, Dropout2d, Gelu, LayerNorm2d,
-    Linear, LocalResponseNorm, PointwiseLinear, Prelu, StochasticDepth,
+    Linear, PointwiseLinear, Prelu, StochasticDepth,
 };
 use stratus_graph::{Op, Shape};
 
@@ -48,7 +48,6 @@ impl<'a> Importer<'a> {
             }
             "LayerNormalization" => self.layer_norm(node),
             "Erf" => self.erf(node),
-            "LRN" => self.local_response_norm(node),
             "PRelu" => self.prelu(node),
             "MaxPool" => self.max_pool(node),
             "AveragePool" => self.average_pool(node),
@@ -84,7 +83,7 @@ impl<'a> Importer<'a> {
             "Softmax" | "LogSoftmax" => Err("supported only as the last node".into()),
             operator => match activation_of(operator) {
                 Some((activation, onnx)) => self.activation(node, activation, onnx.defaults),
-                None => Err(refusal(operator).into()),
+                None => crate::ops::read(self, node).unwrap_or_else(|| Err(refusal(operator).into())),
             },
         }
     }
@@ -163,7 +162,7 @@ impl<'a> Importer<'a> {
     }
 
     /// A constant input of shape `[count]`.
-    pub(super) fn vector_input(
+    pub(crate) fn vector_input(
         &self,
         node: &Node<'a>,
         position: usize,
@@ -401,19 +400,6 @@ impl<'a> Importer<'a> {
         Ok(in_order(value, input.order))
     }
 
-    fn local_response_norm(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
-        let input = self.channels_first_input(node, 0)?;
-        let number = |name, otherwise| node.attribute(name).map_or(otherwise, |attribute| attribute.float);
-        let size = count(node, "size", 0)?;
-        if size % 2 == 0 {
-            return Err(
-                format!("even `size` {size} is not supported: its window is shifted by one channel").into()
-            );
-        }
-        let (alpha, beta, k) = (number("alpha", 1e-4), number("beta", 0.75), number("bias", 1.0));
-        self.push(node, LocalResponseNorm { size, alpha, beta, k }, &[input], vec![])
-    }
-
     fn concat(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let inputs: Vec<LayerOutput> =
             (0..node.inputs.len()).map(|i| self.layer_input(node, i)).collect::<ImportResult<_>>()?;
@@ -427,7 +413,7 @@ impl<'a> Importer<'a> {
             DimOrder::FlattenedChannelsLast(_) => {
                 return Err("flattened channels-last input is not supported".into());
             }
-            DimOrder::Grouped(_) | DimOrder::GroupsTransposed(_) => {
+            DimOrder::Grouped(_) | DimOrder::GroupsTransposed(_) | DimOrder::FlatGroups(_) => {
                 return Err("grouped channels are not supported".into());
             }
         };
@@ -443,7 +429,7 @@ impl<'a> Importer<'a> {
 }
 
 /// Sets the dimension order of a value.
-pub(super) fn in_order(value: Value, order: DimOrder) -> Value {
+pub(crate) fn in_order(value: Value, order: DimOrder) -> Value {
     match value {
         Value::LayerOutput(output) => Value::LayerOutput(LayerOutput { order, ..output }),
         other => other,
@@ -480,7 +466,7 @@ fn momentum_from_onnx(momentum: f32) -> f32 {
 }
 
 /// The value of a count attribute.
-pub(super) fn count(node: &Node<'_>, name: &str, otherwise: usize) -> ImportResult<usize> {
+pub(crate) fn count(node: &Node<'_>, name: &str, otherwise: usize) -> ImportResult<usize> {
     let Some(attribute) = node.attribute(name) else { return Ok(otherwise) };
     let count = usize::try_from(attribute.int).ok().filter(|count| (1..=MAX_DIM).contains(count));
     count.ok_or_else(|| format!("`{name}` is {}, expected 1 to {MAX_DIM}", attribute.int).into())

@@ -30,9 +30,11 @@ use crate::error::{Parsed, Problem, UnsupportedNode};
 use crate::proto::{self, Node, is_onnx};
 use crate::tensor::{Constant, ModelFolder};
 use clipping::Shifted;
+pub(crate) use constants::shape_per_image;
 use gelu::GeluPart;
 use graph_io::{InputSpec, input_spec};
 use input_size::RecordedShapes;
+pub(crate) use layers::{count, in_order};
 use limits::MemoryBudget;
 use names::Names;
 use part::{End, find_end, reachable_nodes};
@@ -77,7 +79,7 @@ pub struct ImportedNetwork {
 
 /// A dimension of a shape that is being computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dim {
+pub(crate) enum Dim {
     Known(i64),
     /// The batch size, which is unknown.
     Batch,
@@ -85,7 +87,7 @@ enum Dim {
 
 /// The value of a name in the graph.
 #[derive(Clone, Debug)]
-enum Value {
+pub(crate) enum Value {
     /// An initialiser, by its position.
     Initialiser(usize),
     /// A computed constant.
@@ -104,7 +106,7 @@ enum Value {
 
 /// The dimension order of a tensor in the file. Layers always have channels first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DimOrder {
+pub(crate) enum DimOrder {
     /// Channels, height, width, or a vector.
     ChannelsFirst,
     /// Height, width, channels.
@@ -113,20 +115,22 @@ enum DimOrder {
     FlattenedChannelsLast([usize; 3]),
     /// Groups, channels of a group, height, width, with the number of groups.
     Grouped(usize),
+    /// Groups, and the elements of a group, with the number of groups: between the nodes of a group norm.
+    FlatGroups(usize),
     /// Channels of a group, groups, height, width, with the number of groups.
     GroupsTransposed(usize),
 }
 
 /// The output of a layer, as seen by the file.
 #[derive(Clone, Copy, Debug)]
-struct LayerOutput {
+pub(crate) struct LayerOutput {
     /// The position of the layer plus 1; 0 is the images.
-    id: usize,
-    order: DimOrder,
+    pub id: usize,
+    pub order: DimOrder,
     /// True if it has a single reader, so that its layer may still be changed.
-    single_use: bool,
+    pub single_use: bool,
     /// The padding of a preceding `Pad`.
-    pad: Option<Pad>,
+    pub pad: Option<Pad>,
 }
 
 impl LayerOutput {
@@ -137,7 +141,7 @@ impl LayerOutput {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Pad {
+pub(crate) struct Pad {
     before: [usize; 2],
     after: [usize; 2],
     /// True if the padding is zero instead of minus infinity.
@@ -146,13 +150,13 @@ struct Pad {
 
 /// A layer before it is added to the graph.
 #[derive(Debug)]
-struct Layer {
-    name: String,
-    op: Op,
+pub(crate) struct Layer {
+    pub name: String,
+    pub op: Op,
     inputs: Vec<usize>,
     shape: Shape,
     /// The values of the parameters, in the order of the operation.
-    parameters: Vec<Vec<f32>>,
+    pub parameters: Vec<Vec<f32>>,
     /// True if the output is never negative.
     not_negative: bool,
     /// True if the import added it to express another operator, so that a product behind it may change it.
@@ -160,7 +164,7 @@ struct Layer {
 }
 
 /// The error of a node that is not imported.
-enum ImportError {
+pub(crate) enum ImportError {
     /// The node is unsupported for this reason.
     Unsupported(String),
     /// The node reads the output of an unsupported node.
@@ -187,12 +191,12 @@ impl From<&str> for ImportError {
     }
 }
 
-type ImportResult<T> = Result<T, ImportError>;
+pub(crate) type ImportResult<T> = Result<T, ImportError>;
 
-struct Importer<'a> {
+pub(crate) struct Importer<'a> {
     graph: &'a proto::Graph<'a>,
     /// The operator set of the model.
-    opset: i64,
+    pub opset: i64,
     folder: Option<&'a ModelFolder>,
     values: HashMap<&'a str, Value>,
     /// The number of readers of each name.
@@ -203,7 +207,7 @@ struct Importer<'a> {
     readers: HashMap<&'a str, &'a Node<'a>>,
     input: Shape,
     /// The batch size of the model; 1 if it is dynamic.
-    batch: i64,
+    pub batch: i64,
     layers: Vec<Layer>,
     /// The memory of layers and constants. Nodes that share a weight get copies, and constants may be filled,
     /// but a small file must not use all memory.
@@ -214,7 +218,7 @@ struct Importer<'a> {
     rounding: Option<(&'a Node<'a>, usize)>,
     /// The first node in training mode, and the number of such nodes.
     training: Option<(&'a Node<'a>, usize)>,
-    names: Names,
+    pub names: Names,
     notes: Vec<String>,
 }
 

@@ -11,8 +11,8 @@ const MAX_NAME_CHARS: usize = 120;
 const PARAMETER_SUFFIXES: [&str; 6] =
     ["weight", "bias", "running_mean", "running_var", "layer_scale", "gamma"];
 /// Operators that are usually the only one of a PyTorch module, so that the module's path is the better name.
-/// The operators of activations are treated in the same way.
-const MODULE_OPERATORS: [&str; 17] = [
+/// The operators of activations and of [`crate::ops`] are treated in the same way.
+const MODULE_OPERATORS: [&str; 16] = [
     "Conv",
     "ConvTranspose",
     "Gemm",
@@ -28,7 +28,6 @@ const MODULE_OPERATORS: [&str; 17] = [
     "GlobalAveragePool",
     "Dropout",
     "Flatten",
-    "LRN",
     "Resize",
 ];
 
@@ -36,7 +35,7 @@ const MODULE_OPERATORS: [&str; 17] = [
 const RELAYOUT_OPERATORS: [&str; 4] = ["Transpose", "Reshape", "Unsqueeze", "Squeeze"];
 
 #[derive(Debug)]
-pub(super) struct Names {
+pub(crate) struct Names {
     taken: HashSet<String>,
     /// The next number to append to a duplicate name.
     next: HashMap<String, usize>,
@@ -98,6 +97,11 @@ impl Names {
         self.unique(if name.is_empty() { node.operator.to_lowercase() } else { name })
     }
 
+    /// The name of the layer whose weights a node reads.
+    pub fn weighted(&self, node: &Node<'_>) -> Option<String> {
+        node.outputs.first().and_then(|output| self.weighted.get(*output)).cloned()
+    }
+
     /// Returns a name for a layer of several nodes: that of the module that contains `node`.
     pub fn for_module(&mut self, node: &Node<'_>, otherwise: &str) -> String {
         let path = node.name.rsplit_once('/').map_or("", |(path, _)| path);
@@ -147,7 +151,9 @@ pub(super) fn sanitised(text: &str) -> String {
 }
 
 fn is_module_operator(operator: &str) -> bool {
-    MODULE_OPERATORS.contains(&operator) || activation_of(operator).is_some()
+    MODULE_OPERATORS.contains(&operator)
+        || activation_of(operator).is_some()
+        || crate::ops::signatures().any(|(name, ..)| *name == operator)
 }
 
 /// The module of a node. PyTorch's exporters name nodes `/layer1/layer1.0/relu_1/Relu` or `node_relu_1`.

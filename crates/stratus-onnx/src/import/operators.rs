@@ -1,19 +1,16 @@
 //! The supported operators in each operator set: their attributes with types, and the number of inputs. Other
 //! attributes and inputs of a node are rejected, since ignoring them could change the result.
 
+use crate::ops::Signature;
 use crate::proto::{Attribute, Node};
 use stratus_base::printable;
 use stratus_graph::ops::{Activation, OnnxOperator};
 
-/// An operator: its name, the first operator set of this version, its attributes with their types
-/// ([`TYPES`]), and the maximum number of inputs. A set that changes neither attributes nor inputs has no
-/// line.
-pub(super) type Signature = (&'static str, i64, &'static str, usize);
-
 /// Any number of inputs.
 const UNLIMITED_INPUTS: usize = usize::MAX;
 
-/// The operators except activations, sorted by name and set, from the definitions of onnx 1.23, sets 7 to 27.
+/// The operators except activations and those of [`crate::ops`], sorted by name and set, from the definitions
+/// of onnx 1.23, sets 7 to 27.
 #[rustfmt::skip]
 pub(super) const OPERATORS: &[Signature] = &[
     ("Abs", 7, "", 1),
@@ -51,7 +48,6 @@ pub(super) const OPERATORS: &[Signature] = &[
     ("GlobalAveragePool", 7, "", 1),
     ("GlobalMaxPool", 7, "", 1),
     ("Identity", 7, "", 1),
-    ("LRN", 7, "alpha:f beta:f bias:f size:i", 1),
     ("LayerNormalization", 17, "axis:i epsilon:f stash_type:i", 3),
     ("LogSoftmax", 7, "axis:i", 1),
     ("MatMul", 7, "", 2),
@@ -132,7 +128,7 @@ impl Version {
 /// The versions of an operator, sorted by set; none if it is unknown. Activations have one version, with
 /// numbers as attributes.
 fn versions(operator: &str) -> Vec<Version> {
-    let listed = OPERATORS.iter().filter(|(name, ..)| *name == operator);
+    let listed = OPERATORS.iter().chain(crate::ops::signatures()).filter(|(name, ..)| *name == operator);
     let version = |&(_, since, attributes, max_inputs): &Signature| {
         let attributes = attributes.split_whitespace().filter_map(|pair| pair.split_once(':')).collect();
         Version { since, attributes, max_inputs }

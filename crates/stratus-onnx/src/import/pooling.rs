@@ -9,11 +9,11 @@ use stratus_base::printable;
 use stratus_graph::ops::{AdaptiveAvgPool2d, AvgPool2d, Flatten, MaxPool2d};
 
 /// Padding in pixels: `[top, left]` and `[bottom, right]`.
-type Sides = ([usize; 2], [usize; 2]);
+pub(crate) type Sides = ([usize; 2], [usize; 2]);
 
 impl<'a> Importer<'a> {
     /// The padding of a node and of a preceding `Pad`. `zeros` is true if the node pads with zeros.
-    pub(super) fn padding(
+    pub(crate) fn padding(
         &self,
         node: &'a Node<'a>,
         input: LayerOutput,
@@ -195,7 +195,7 @@ impl<'a> Importer<'a> {
     }
 
     /// The input, kernel and stride of a pooling.
-    fn window(&self, node: &'a Node<'a>) -> ImportResult<(LayerOutput, [usize; 2], [usize; 2])> {
+    pub(crate) fn window(&self, node: &'a Node<'a>) -> ImportResult<(LayerOutput, [usize; 2], [usize; 2])> {
         let input = self.padded_layer_input(node, 0)?;
         if input.order != DimOrder::ChannelsFirst {
             return Err("channels-last input is not supported".into());

@@ -3,6 +3,7 @@
 use super::constants::{allows_zero, shape_per_image};
 use super::layers::in_order;
 use super::{Dim, DimOrder, ImportResult, Importer, LayerOutput, MAX_DIM, Pad, Value};
+use crate::ops::group_norm;
 use crate::proto::Node;
 use stratus_base::printable;
 use stratus_graph::Shape;
@@ -12,6 +13,9 @@ impl<'a> Importer<'a> {
     /// Imports a reshape, which must keep the shape or flatten an image to a vector.
     pub(super) fn reshape(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         if let Some(value) = self.shuffle_reshape(node)? {
+            return Ok(value);
+        }
+        if let Some(value) = group_norm::reshape(self, node)? {
             return Ok(value);
         }
         let input = self.layer_input(node, 0)?;

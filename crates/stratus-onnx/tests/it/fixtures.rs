@@ -4,7 +4,7 @@
 use crate::common::{BATCH, logits, relative_difference};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use stratus_graph::ops::{AvgPool2d, Conv2d, ConvTranspose2d, Dropout, Resize, ResizeTo, Scale};
+use stratus_graph::ops::{AvgPool2d, Conv2d, ConvTranspose2d, Dropout, GroupNorm, Resize, ResizeTo, Scale};
 use stratus_graph::{Graph, Op, Operation, layer_file};
 use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
 
@@ -44,7 +44,7 @@ fn op<'a>(graph: &'a Graph, name: &str) -> &'a Op {
 fn outputs_match_onnxruntime() {
     let text = std::fs::read_to_string(path("expected.json")).unwrap();
     let expected: BTreeMap<String, Expected> = serde_json::from_str(&text).unwrap();
-    assert_eq!(expected.len(), 12);
+    assert_eq!(expected.len(), 14);
     for (name, Expected { input, logits: reference }) in expected {
         let imported = import(&name);
         let channels_last = name == "tensorflow";
@@ -102,6 +102,25 @@ fn names_layers_like_pytorch() {
         assert!(keys.contains(&"layer1.0.conv2.weight") && keys.contains(&"fc.bias"), "{keys:?}");
         assert!(graph.nodes.iter().all(|node| !matches!(node.op, Op::BatchNorm2d(_))), "{name}");
     }
+}
+
+/// PyTorch exports a group norm as several nodes, without weights as factors of 1 and terms of 0.
+#[test]
+fn imports_norms_of_pytorch() {
+    let norm = |groups| GroupNorm::new(4, groups);
+    let plain = |groups| GroupNorm { affine: false, ..norm(groups) };
+    let third = GroupNorm { epsilon: 1e-3, ..plain(4) };
+    let named = [norm(2), third, norm(1), plain(4), norm(4)];
+    let graph = import("torchscript_norms").graph;
+    for (number, norm) in (1..).zip(named) {
+        assert_eq!(*op(&graph, &format!("norm{number}")), norm.into());
+    }
+    // This exporter writes factors and terms for every channel of the second norm too.
+    let graph = import("dynamo_norms").graph;
+    let found: Vec<&Op> =
+        graph.nodes.iter().map(|node| &node.op).filter(|op| matches!(op, Op::GroupNorm(_))).collect();
+    let affine = |op: &&Op| matches!(op, Op::GroupNorm(norm) if norm.affine);
+    assert_eq!((found.len(), found.iter().copied().filter(affine).count()), (5, 4), "{found:?}");
 }
 
 /// Scales stay scales. If the size is computed from the shape of another feature map, that is the second

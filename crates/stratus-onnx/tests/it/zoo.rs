@@ -4,10 +4,10 @@
 use crate::common::{CASES, images, logits, network, refs, weights};
 use std::collections::BTreeMap;
 use std::path::Path;
-use stratus_graph::ops::{Activation, Flatten, Linear};
+use stratus_graph::ops::{Activation, Flatten, Linear, example_networks};
 use stratus_graph::zoo::NETWORKS;
 use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
-use stratus_onnx::{ImportOptions, ImportedNetwork, Model, WriteError, operator_set, write};
+use stratus_onnx::{ImportOptions, ImportedNetwork, Model, WriteError, operation_rows, operator_set, write};
 use stratus_testing::sample::sample;
 use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
 
@@ -177,6 +177,28 @@ fn documentation_lists_the_activations() {
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onnx.md");
     stratus_testing::page::expect_table(&page, &table);
+}
+
+/// `make reference` writes the table.
+#[test]
+fn documentation_lists_the_operations() {
+    let mut table = "| layer | exported as | imported from |\n|---|---|---|\n".to_owned();
+    for [kind, written_as, read_from] in operation_rows() {
+        table += &format!("| `{kind}` | {written_as} | {read_from} |\n");
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/onnx.md");
+    stratus_testing::page::expect_table(&page, &table);
+}
+
+#[test]
+fn every_example_of_an_operation_survives_a_round_trip() {
+    for graph in example_networks().unwrap() {
+        let original = weights(&graph);
+        let reimported = imported(&graph, exported(&graph, &original));
+        assert_eq!(described(&reimported.graph), described(&graph));
+        assert_eq!(reimported.weights, original);
+        assert_eq!(reimported.notes, Vec::<String>::new());
+    }
 }
 
 #[test]

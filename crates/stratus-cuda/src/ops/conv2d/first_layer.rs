@@ -180,7 +180,8 @@ impl<'a> FirstLayer<'a> {
                 ("RELU", usize::from(relu)),
             ];
             let definitions = definitions.map(|(name, value)| (name, value.to_string())).to_vec();
-            let source = Source { file: "conv_first", definitions }.with("T", type_name(dtype));
+            let source =
+                Source { file: "conv_first", file_text: None, definitions }.with("T", type_name(dtype));
             let resident = blocks.min(SM_SHARED_BYTES / (shared + BLOCK_RESERVED_BYTES)).max(1);
             let grid = tile.count.min(resident * builder.processor.multiprocessors() as usize);
             let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} is too large"));

@@ -116,7 +116,7 @@ impl FirstLayer<'_> {
             ("BLOCKS", tiling.blocks),
         ];
         let definitions = definitions.map(|(name, value)| (name, value.to_string())).to_vec();
-        let source = Source { file: "conv_first_gradient", definitions };
+        let source = Source { file: "conv_first_gradient", file_text: None, definitions };
         let source = source.with("T", type_name(self.problem.types[0]));
         let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} is too large"));
         let shape = Shape {

@@ -288,7 +288,8 @@ impl<'a> WeightGradient<'a> {
             Instruction::Wgmma => "conv_gradient_hopper",
         };
         let definitions = definitions.into_iter().map(|(name, value)| (name, value.to_string())).collect();
-        let source = Source { file, definitions }.with("T", type_name(self.problem.types[0]));
+        let source =
+            Source { file, file_text: None, definitions }.with("T", type_name(self.problem.types[0]));
         let extent = |count: usize| u32::try_from(count).map_err(|_| format!("{count} is too large"));
         // The stages are followed by a table of the columns' offsets; with `wgmma`, they are preceded by
         // alignment bytes.

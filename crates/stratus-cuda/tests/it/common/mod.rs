@@ -88,6 +88,7 @@ fn case(kernel: impl Into<Kernel>, name: &str, inputs: [Operand; 2], output: Ope
         updates: Vec::new(),
         outputs: vec![Operand { fill: Fill::Garbage, role: Role::Buffer, ..output }],
         precisions: vec![Precision::F32, Precision::Bf16, Precision::F16],
+        has_gradients: true,
     }
 }
 

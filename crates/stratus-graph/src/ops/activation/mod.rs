@@ -119,6 +119,7 @@ macro_rules! enumerate {
             keys: $name::NAMES,
             row: || Activation::from($name::default()).page_row(),
             build: |attributes, _| read::<$name>(attributes).map(Op::from),
+            examples: &[],
         },)*];
 
         impl Activation {

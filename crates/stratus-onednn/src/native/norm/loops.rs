@@ -6,7 +6,7 @@
 use crate::native::simd::{Element, multiversion, prefetch_step, steps_ahead};
 
 multiversion! {
-    pub(super) fn moments / moments_body [E: Element] [E] (
+    pub(crate) fn moments / moments_body [E: Element] [E] (
         x: &[E], step: usize, pivot: &[f32], first: &mut [f32], second: &mut [f32],
     )
 }
@@ -41,7 +41,7 @@ fn moments_body<E: Element>(x: &[E], step: usize, pivot: &[f32], first: &mut [f3
 }
 
 multiversion! {
-    pub(super) fn affine / affine_body [X: Element, Y: Element] [X, Y] (
+    pub(crate) fn affine / affine_body [X: Element, Y: Element] [X, Y] (
         x: &[X], constants: [&[f32]; 2], relu: bool, steps: [usize; 2], y: &mut [Y],
     )
 }
@@ -72,7 +72,7 @@ fn affine_body<X: Element, Y: Element>(
 }
 
 multiversion! {
-    pub(super) fn affine_add / affine_add_body [X: Element, Y: Element] [X, Y] (
+    pub(crate) fn affine_add / affine_add_body [X: Element, Y: Element] [X, Y] (
         x: &[X], a: &[Y], constants: [&[f32]; 2], relu: bool, y: &mut [Y],
     )
 }
@@ -98,7 +98,7 @@ fn affine_add_body<X: Element, Y: Element>(
 }
 
 multiversion! {
-    pub(super) fn mask_and_sum / mask_and_sum_body [E: Element, const ADDS: bool] [E, ADDS] (
+    pub(crate) fn mask_and_sum / mask_and_sum_body [E: Element, const ADDS: bool] [E, ADDS] (
         maps: [&[E]; 3], mean: &[f32], dy: &mut [E], first: &mut [f32], second: &mut [f32],
     )
 }

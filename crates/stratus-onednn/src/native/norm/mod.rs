@@ -1,8 +1,7 @@
-//! Normalisation: over the batch (with ReLU and pooling), over all channels, and over neighbouring channels.
+//! Normalisation over the batch (with ReLU and pooling), and over all channels.
 
 pub mod batch;
 mod batch_backward;
 pub mod layer;
-pub mod local_response;
 pub(crate) mod loops;
-mod pixels;
+pub(crate) mod pixels;

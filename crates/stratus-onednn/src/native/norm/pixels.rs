@@ -8,13 +8,13 @@ use std::ops::Range;
 
 /// A map's geometry, and the threads that share it.
 #[derive(Clone, Debug)]
-pub(super) struct PixelView {
+pub(crate) struct PixelView {
     pub geometry: MapGeometry,
     pub team: ThreadTeam,
 }
 
 /// A closure called for a range of a map: first element, number of pixels, the elements, a thread's scratch.
-pub(super) type PixelsBody<'a, E, S> = dyn Fn(usize, usize, &mut [E], &mut [S]) + Sync + 'a;
+pub(crate) type PixelsBody<'a, E, S> = dyn Fn(usize, usize, &mut [E], &mut [S]) + Sync + 'a;
 
 impl PixelView {
     /// The unit of division among threads, a pixel or an image: its elements, its pixels, and the number of

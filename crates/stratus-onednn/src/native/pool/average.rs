@@ -4,9 +4,8 @@
 //! for every element type. Threads divide the written rows.
 
 use crate::native::elementwise::CpuContext;
-use crate::native::rows::MapGeometry;
+use crate::native::rows::{MapGeometry, for_each_row};
 use crate::native::simd::{Element, multiversion};
-use crate::native::threads::{split, split_lengths};
 use std::ops::Range;
 use stratus_engine::ops::{AvgPooling, PoolRange};
 
@@ -76,7 +75,7 @@ impl AvgPool {
     /// Computes `y` from `x`.
     pub fn forward<E: Element>(&self, x: &[E], y: &mut [E]) {
         let (input, output) = (&self.input, &self.output);
-        self.each_row(output, y, &|plane, row, y| {
+        for_each_row(&self.cpu.team, output, y, &|plane, row, y| {
             let x = &x[plane * input.plane_elements()..][..input.plane_elements()];
             by_width!(input.pixel_channels, average_row::<E>(self.cpu.level, self, row, x, y));
         });
@@ -85,26 +84,9 @@ impl AvgPool {
     /// Computes `dx` from `dy`: each pixel gathers from the outputs that average it.
     pub fn backward<E: Element>(&self, dy: &[E], dx: &mut [E]) {
         let (input, output) = (&self.input, &self.output);
-        self.each_row(input, dx, &|plane, row, dx| {
+        for_each_row(&self.cpu.team, input, dx, &|plane, row, dx| {
             let dy = &dy[plane * output.plane_elements()..][..output.plane_elements()];
             by_width!(input.pixel_channels, gather_row::<E>(self.cpu.level, self, row, dy, dx));
-        });
-    }
-
-    /// Calls `body(plane, row, elements of the row)` for every pixel row of a map, on all threads.
-    fn each_row<E: Element>(
-        &self,
-        geometry: &MapGeometry,
-        map: &mut [E],
-        body: &(dyn Fn(usize, usize, &mut [E]) + Sync),
-    ) {
-        let (threads, rows, elements) =
-            (self.cpu.team.threads(), geometry.planes * geometry.height, geometry.row_elements());
-        let mut parts = split_lengths(map, (0..threads).map(|t| split(rows, threads, t).len() * elements));
-        self.cpu.team.run_parts(&mut parts[..threads], &|thread, part| {
-            for (number, to) in split(rows, threads, thread).zip(part.chunks_exact_mut(elements)) {
-                body(number / geometry.height, number % geometry.height, to);
-            }
         });
     }
 }

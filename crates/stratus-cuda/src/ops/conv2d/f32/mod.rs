@@ -230,6 +230,7 @@ impl F32Convolution<'_> {
         ];
         Source {
             file: "conv_f32",
+            file_text: None,
             definitions: definitions.map(|(name, value)| (name, value.to_string())).to_vec(),
         }
     }

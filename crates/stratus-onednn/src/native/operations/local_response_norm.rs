@@ -8,10 +8,12 @@
 //! A pixel's channels are gathered into scratch with zeros on both sides; window sums are then sums of n
 //! shifted copies, in every layout of the map.
 
-use super::pixels::PixelView;
 use crate::native::elementwise::CpuContext;
+use crate::native::norm::pixels::PixelView;
 use crate::native::rows::MapGeometry;
 use crate::native::simd::{Element, IsaLevel, multiversion};
+use crate::ops::{CpuOp, NativeStep, StepOperands, native_step, typed};
+use stratus_engine::ops::{LrnBackward, LrnForward};
 use stratus_graph::ops::LocalResponseNorm;
 
 /// The parameters of local response norm kernels.
@@ -198,6 +200,24 @@ fn gradient_body<E: Element>(
         lrn.window_sums(neighbours, sums);
         let (x, dy, factors, sums) = (&**x, &dy[..channels], &factors[..channels], &sums[..channels]);
         lrn.pixels.scatter(pixels, pixel, dx, |c| dy[c] * factors[c] - slope * x[c] * sums[c]);
+    }
+}
+
+impl CpuOp for LrnForward {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let norm = Lrn::new(&self.norm, operands.common_geometry(0)?, cpu);
+        Ok(typed!(operands.one_type(&[0, 1])?, E => native_step(norm.scratch_bytes(), move |o| {
+            norm.forward::<E>(o.elements(0), o.elements(1), o.elements(2));
+        })))
+    }
+}
+
+impl CpuOp for LrnBackward {
+    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
+        let norm = Lrn::new(&self.norm, operands.common_geometry(0)?, cpu);
+        Ok(typed!(operands.one_type(&[0, 1, 2])?, E => native_step(norm.scratch_bytes(), move |o| {
+            norm.backward::<E>(o.elements(0), o.elements(1), o.elements(2), o.elements(3));
+        })))
     }
 }
 
