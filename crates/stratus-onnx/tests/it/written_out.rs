@@ -2,6 +2,7 @@
 
 use crate::refusals::{File, counted, flat, floats, int, int64s, ints, kinds, text, weight};
 use stratus_base::protobuf::Message;
+use stratus_graph::layer_file;
 use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
 
 fn scalar(name: &str, value: f32) -> Message {
@@ -321,4 +322,18 @@ fn imports_the_part_up_to_a_node() {
     );
     let problem = import(file(), &until("layer4")).unwrap_err();
     assert!(problem.starts_with("no node is named `layer4`; name a node or its output"), "{problem}");
+}
+
+/// The layers that `stratus model import --until` suggests.
+#[test]
+fn layer_file_of_a_part_takes_a_head() {
+    let file = relu(17).node("GlobalAveragePool r -> g", &[]).node("Tan g -> y", &[]);
+    let options = ImportOptions { until: Some("the_r".to_owned()), ..ImportOptions::default() };
+    let written = layer_file::write(&import(file, &options).unwrap().graph).unwrap();
+    let head = "\n[[layer]]\nname = \"pool\"\nop = \"adaptive_avg_pool2d\"\noutput = 1\n\n\
+                [[layer]]\nname = \"flatten\"\nop = \"flatten\"\n\n\
+                [[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n";
+    let graph = layer_file::parse(&(written + head)).unwrap();
+    assert_eq!(graph.nodes.len(), 4);
+    assert_eq!(graph.shape(graph.output).0, [10]);
 }
