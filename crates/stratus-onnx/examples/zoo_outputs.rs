@@ -106,6 +106,17 @@ name = 'back'
 op = 'resize'
 inputs = ['corners', 'input']
 [[layer]]
+name = 'copied'
+op = 'resize'
+scale = 2
+nearest = true
+[[layer]]
+name = 'averaged'
+op = 'avg_pool2d'
+kernel = 2
+padding_after = 1
+count_include_pad = false
+[[layer]]
 name = 'flatten'
 op = 'flatten'
 [[layer]]

@@ -1,8 +1,10 @@
 //! Layers that exporters write in other operators, open sizes of images, and parts of networks.
 
 use crate::refusals::{File, counted, flat, floats, int, int64s, ints, kinds, text, weight};
+use std::collections::BTreeMap;
 use stratus_base::protobuf::Message;
-use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
+use stratus_graph::layer_file;
+use stratus_onnx::{ImportOptions, ImportedNetwork, Model, write};
 
 fn scalar(name: &str, value: f32) -> Message {
     floats(name, &[], &[value])
@@ -321,4 +323,33 @@ fn imports_the_part_up_to_a_node() {
     );
     let problem = import(file(), &until("layer4")).unwrap_err();
     assert!(problem.starts_with("no node is named `layer4`; name a node or its output"), "{problem}");
+}
+
+/// The layers that `stratus model import --until` suggests.
+#[test]
+fn layer_file_of_a_part_takes_a_head() {
+    let file = relu(17).node("GlobalAveragePool r -> g", &[]).node("Tan g -> y", &[]);
+    let options = ImportOptions { until: Some("the_r".to_owned()), ..ImportOptions::default() };
+    let written = layer_file::write(&import(file, &options).unwrap().graph).unwrap();
+    let head = "\n[[layer]]\nname = \"pool\"\nop = \"adaptive_avg_pool2d\"\noutput = 1\n\n\
+                [[layer]]\nname = \"flatten\"\nop = \"flatten\"\n\n\
+                [[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n";
+    let graph = layer_file::parse(&(written + head)).unwrap();
+    assert_eq!(graph.nodes.len(), 4);
+    assert_eq!(graph.shape(graph.output).0, [10]);
+}
+
+#[test]
+fn nearest_resizing_and_padding_on_one_side_survive_a_round_trip() {
+    let text = "name = 'network'\ninput = [2, 4, 5]\n\
+                [[layer]]\nname = 'up'\nop = 'resize'\nscale = 2\nnearest = true\n\
+                [[layer]]\nname = 'to'\nop = 'resize'\nsize = [4, 20]\nnearest = true\n\
+                [[layer]]\nname = 'pool'\nop = 'avg_pool2d'\nkernel = 2\nstride = 1\npadding_after = 1\n\
+                count_include_pad = false\n\
+                [[layer]]\nname = 'flatten'\nop = 'flatten'\n";
+    let graph = layer_file::parse(text).unwrap();
+    let mut bytes = Vec::new();
+    write(&mut bytes, &graph, &[], &BTreeMap::new()).unwrap();
+    let again = Model::from_bytes("f", bytes).import(&ImportOptions::default()).unwrap();
+    assert_eq!(again.graph.nodes, graph.nodes);
 }
