@@ -156,7 +156,9 @@ class Case:
                 with open(self.record, encoding="utf-8") as file:
                     pid = file.read().split()
                 if pid:
-                    os.kill(int(pid[0]), signal.SIGCONT)
+                    # The process may have ended meanwhile, killed by another.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid[0]), signal.SIGCONT)
                     continued = True
             if time.monotonic() - start > TIMEOUT_SECONDS:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -101,7 +101,8 @@ def descriptors(case):
     if case.random.randrange(2):
         return fails(case, ["open"], case.random.choice([errno.EMFILE, errno.ENFILE]),
                      case.random.choice([1, 0]))
-    limit = case.random.randint(4, 30)
+    # The scripts of a launch need some to look for programs.
+    limit = case.random.randint(20 if isinstance(case.workload, Launch) else 4, 30)
     case.limits = [(resource.RLIMIT_NOFILE, limit)]
     case.errno = errno.EMFILE
     return f"at most {limit} descriptors"
