@@ -277,7 +277,8 @@ fn report_unfinished(record: &LaunchRecord, state: &LaunchState, output: &Output
     let mut unfinished = state.repetitions.iter().filter(|one| ended.contains(&one.status)).peekable();
     let is_complete = unfinished.peek().is_none();
     for one in unfinished {
-        let run = record.runs.get(one.repetition - 1).map_or(record.id.clone(), |run| run.display().to_string());
+        let run =
+            record.runs.get(one.repetition - 1).map_or(record.id.clone(), |run| run.display().to_string());
         let last = if one.last_line.is_empty() { String::new() } else { format!(": {}", one.last_line) };
         output.message(&format!("{run}: {}{last}", one.status.name()));
     }
