@@ -6,6 +6,7 @@
 import argparse
 import collections
 import contextlib
+import functools
 import hashlib
 import os
 import random
@@ -54,6 +55,18 @@ class Tools:
             source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "interpose.c")
             subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", path, source, "-ldl"], check=True)
         return path
+
+    @functools.cache
+    def loadable_mib(self):
+        """The address space in MiB, in which the system can load the program and its libraries."""
+        mib = os.path.getsize(self.program) >> 20
+        while True:
+            def limit(limit_bytes=mib << 20):
+                resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+            version = [self.program, "--version"]
+            if not subprocess.run(version, preexec_fn=limit, capture_output=True, check=False).returncode:
+                return mib
+            mib += 1
 
     def undisturbed(self, name):
         """Runs a workload once without a fault, counting its calls."""
@@ -156,7 +169,9 @@ class Case:
                 with open(self.record, encoding="utf-8") as file:
                     pid = file.read().split()
                 if pid:
-                    os.kill(int(pid[0]), signal.SIGCONT)
+                    # The process may have ended meanwhile, killed by another.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid[0]), signal.SIGCONT)
                     continued = True
             if time.monotonic() - start > TIMEOUT_SECONDS:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -263,7 +278,7 @@ class Case:
             # have been one that does not matter, such as the writing of a cache.
             names = [re.sub(r"^\.(.*)\.\d+\.\d+\.tmp$", r"\1", name) for name in path.split("/")[-2:]]
             names += ["folder ."] if path == self.folder else []
-            names += [f"{folder}/" for folder in ("run", "sweep", "cells")] if self.persists else []
+            names += ["run/", "sweep/", "tar: "] if self.persists else []
             if not any(name in said for name in names):
                 raise Finding(f"exit code {code}, and the message does not name the file {path}")
 

@@ -64,7 +64,7 @@ def kill_by_strace(case):
     call, bound = case.random.choice([("write", 60), ("/rename", 20), ("fsync", 30), ("openat", 120),
                                       ("mmap", 150), ("futex", 60), ("ftruncate", 3)])
     number = case.random.randint(1, bound)
-    case.prefix = [strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=none",
+    case.prefix = [strace, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}",
                    "-e", f"inject={call}:signal=KILL:when={number}"]
     case.may_die = {signal.SIGKILL}
     return f"SIGKILL by strace, {call} call {number}"
@@ -101,7 +101,8 @@ def descriptors(case):
     if case.random.randrange(2):
         return fails(case, ["open"], case.random.choice([errno.EMFILE, errno.ENFILE]),
                      case.random.choice([1, 0]))
-    limit = case.random.randint(4, 30)
+    # The scripts of a launch need some to look for programs.
+    limit = case.random.randint(20 if isinstance(case.workload, Launch) else 4, 30)
     case.limits = [(resource.RLIMIT_NOFILE, limit)]
     case.errno = errno.EMFILE
     return f"at most {limit} descriptors"
@@ -140,8 +141,7 @@ def full_inode_table(case):
 
 @kind("memory", Train, Sweep, Infer)
 def memory(case):
-    # Below about 42 MiB, the program and its libraries are not loaded.
-    mib = case.random.randint(44, 130)
+    mib = case.tools.loadable_mib() + case.random.randint(0, 24)
     case.limits = [(resource.RLIMIT_AS, mib << 20)]
     case.errno = errno.ENOMEM
     case.without_memory = True

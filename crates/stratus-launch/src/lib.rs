@@ -24,6 +24,7 @@ mod hosts;
 mod job;
 mod lease;
 mod local;
+mod local_file;
 mod notices;
 mod open;
 mod restore;

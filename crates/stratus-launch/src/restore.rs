@@ -1,9 +1,10 @@
 //! Uploading a run to a host, to resume it there.
 
+use crate::local_file::LocalFile;
 use crate::shell::{self, Shell};
 use crate::target::append_file;
 use crate::{Error, LaunchRecord, Result};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use stratus_run::layout::{CHECKPOINTS, LOCK};
@@ -34,7 +35,7 @@ pub(crate) fn restore(
     let send = |out: &mut dyn Write| {
         let mut tar = tar::Builder::new(out);
         for (path, source, size) in &files {
-            append_file(&mut tar, path, *size, File::open(source)?.take(*size))?;
+            append_file(&mut tar, path, *size, LocalFile::open(source, 0)?.take(*size))?;
         }
         tar.finish()
     };

@@ -174,9 +174,9 @@ pub(crate) fn run<T>(
     }
     let (code, read) = read.map_err(|greeting| not_started_error(shell, &stderr, &greeting))?;
     let read = read?;
-    if code == Some(0)
-        && let Ok(Err(error)) = written
-        // A script need not read all of its input; only local read errors matter.
+    // A script need not read all of its input; only local read errors matter. They also explain why a script
+    // failed that got only a part of its input.
+    if let Ok(Err(error)) = written
         && error.kind() != io::ErrorKind::BrokenPipe
     {
         return Err(Error::target(format!("cannot send to {}: {error}", shell.name()), "try again"));

@@ -3,11 +3,11 @@
 use crate::file_set::{FileEntry, FileSet};
 use crate::job::{self, Job, LaunchRecord, LaunchState};
 use crate::lease::LinkMeasurement;
+use crate::local_file::LocalFile;
 use crate::shell::frame::unique_token;
 use crate::shell::{self, ScriptExit, Shell};
 use crate::{Error, Executable, FetchStats, Resources, Result, executable, fetch, notices};
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stratus_base::printable;
@@ -307,8 +307,7 @@ impl ShellTarget {
         let offset = if offset > item.size { 0 } else { offset };
         let arguments = [root, &item.hash, &offset.to_string(), &item.size.to_string()];
         let send = |out: &mut dyn Write| {
-            let mut file = File::open(&item.source)?;
-            file.seek(SeekFrom::Start(offset))?;
+            let file = LocalFile::open(&item.source, offset)?;
             io::copy(&mut file.take(item.size - offset), out).map(drop)
         };
         let script = include_str!("../scripts/receive-large.sh");
@@ -327,7 +326,7 @@ impl ShellTarget {
         let send = |out: &mut dyn Write| {
             let mut tar = tar::Builder::new(out);
             for item in items {
-                let file = File::open(&item.source)?;
+                let file = LocalFile::open(&item.source, 0)?;
                 append_file(&mut tar, &item.hash, item.size, file.take(item.size))?;
             }
             tar.finish()

@@ -127,3 +127,19 @@ fn lock_that_cannot_be_opened_is_not_taken_for_a_running_job() {
     assert!(error.contains("cannot start the job") && error.contains("No such file"), "{error}");
     assert!(!folder.join("launch.sh").exists());
 }
+
+/// A local disk that fails during an upload is not a failure of the target.
+#[cfg(target_os = "linux")]
+#[test]
+fn unreadable_local_file_is_named_when_it_is_uploaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = machine(dir.path());
+    let mut program = FileSet::from_path("program", Path::new("/bin/true")).unwrap();
+    // Reading the first byte of a process's memory fails like a bad sector.
+    program.files[0].source = "/proc/self/mem".into();
+    let item = &program.files[0];
+    for upload in [target.upload_batch("there", &[item]), target.upload_large("there", item, 0)] {
+        let error = upload.unwrap_err().to_string();
+        assert!(error.contains("cannot read /proc/self/mem: Input/output error"), "{error}");
+    }
+}
