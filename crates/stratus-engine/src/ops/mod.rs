@@ -215,7 +215,6 @@ macro_rules! with_kernels {
 macro_rules! add_kernels {
     ({ $callback:ident } $($module:ident: $operation:ident [$($kernel:ident),*];)*) => {
         $callback! {
-            $($($kernel,)*)*
             Accumulate,
             // Stored under the names of the activations: see `stored_kernel`.
             #[serde(skip)] ActivationBackward,
@@ -288,6 +287,7 @@ macro_rules! add_kernels {
             StemStatistics,
             SumOfSquares,
             #[serde(rename = "add_parts")] TreeSum,
+            $($($kernel,)*)*
         }
     };
 }

@@ -292,6 +292,7 @@ macro_rules! with_operations {
             { $($($arguments)*)? }
             group_norm: GroupNorm [GroupNormForward, GroupNormBackward, GroupNormGradients];
             local_response_norm: LocalResponseNorm [LrnForward, LrnBackward];
+            lp_pool2d: LpPool2d [LpPoolForward, LpPoolBackward];
         }
     };
 }
