@@ -59,7 +59,7 @@ class Tools:
     @functools.cache
     def loadable_mib(self):
         """The address space in MiB, in which the system can load the program and its libraries."""
-        mib = os.path.getsize(self.program) >> 20
+        mib = 16
         while True:
             def limit(limit_bytes=mib << 20):
                 resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
