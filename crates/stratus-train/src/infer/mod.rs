@@ -105,8 +105,8 @@ impl FailureReason {
             Self::TooSmall => "set a window that is not larger than the images",
             Self::TooLarge => "split the images, or use a machine with more memory",
             Self::NotFinite => {
-                "the weights have diverged: use an earlier checkpoint with --checkpoint, or train with a lower \
-                 optimiser.learning_rate"
+                "the weights have diverged: use an earlier checkpoint with --checkpoint, or train with a \
+                 lower optimiser.learning_rate"
             }
         }
     }
