@@ -145,7 +145,8 @@ fn check_started(run: &Path) -> Result<Vec<EpochRow>, Loss> {
         return Err(if is_empty { Loss::Gone } else { missing() });
     }
     let path = run.join(EXPERIMENT);
-    let text = read_text_at_most(&path, MAX_FILE_BYTES).map_err(|error| Loss::Damaged(format!("{EXPERIMENT}: {error}")))?;
+    let text = read_text_at_most(&path, MAX_FILE_BYTES)
+        .map_err(|error| Loss::Damaged(format!("{EXPERIMENT}: {error}")))?;
     if text.parse::<toml::Table>().is_err() {
         return Err(Loss::Damaged(format!("{EXPERIMENT} is not valid TOML")));
     }
