@@ -1,7 +1,8 @@
-//! Errors about files, text of files in messages, and durable renames.
+//! Errors about files, text of files in messages, reading of bounded files, and durable renames.
 
 use std::error::Error;
 use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The maximum length of [`printable`] text, in characters.
@@ -35,6 +36,35 @@ pub fn printable(text: &str) -> String {
     out
 }
 
+/// Reads a file of at most `max_bytes` bytes.
+///
+/// # Errors
+/// If it cannot be read, or is larger; an endless file is read only up to the limit.
+pub fn read_at_most(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    if length <= max_bytes {
+        // The length may be wrong for special files. If memory is short, this is an error, not an abort.
+        bytes.try_reserve_exact(usize::try_from(length.saturating_add(1)).unwrap_or(usize::MAX))?;
+        file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    }
+    if length.max(bytes.len() as u64) > max_bytes {
+        let problem = format!("it is larger than {max_bytes} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(bytes)
+}
+
+/// Reads a text of at most `max_bytes` bytes.
+///
+/// # Errors
+/// As [`read_at_most`], and if it is not UTF-8.
+pub fn read_text_at_most(path: &Path, max_bytes: u64) -> io::Result<String> {
+    String::from_utf8(read_at_most(path, max_bytes)?)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+}
+
 /// Makes renames in a folder durable. Errors are ignored, since not every file system supports syncing
 /// folders.
 pub fn sync_folder(folder: &Path) {
@@ -45,7 +75,23 @@ pub fn sync_folder(folder: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::printable;
+    use super::{printable, read_at_most, read_text_at_most};
+    use std::io::ErrorKind;
+    use std::path::Path;
+
+    #[test]
+    fn a_file_over_the_limit_is_refused_before_it_is_read() {
+        // The file of this test, and a file without end.
+        let this = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/file.rs");
+        let bytes = read_at_most(&this, 1 << 20).unwrap();
+        let length = bytes.len() as u64;
+        assert_eq!(read_text_at_most(&this, length).unwrap().into_bytes(), bytes);
+        assert_eq!(read_at_most(&this, length - 1).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        if cfg!(unix) {
+            let endless = read_at_most(Path::new("/dev/zero"), 1 << 16).unwrap_err();
+            assert_eq!(endless.to_string(), "it is larger than 65536 bytes");
+        }
+    }
 
     #[test]
     fn escapes_control_characters_and_shortens_text() {

@@ -13,6 +13,6 @@ pub mod text;
 pub mod time;
 
 pub use aligned::{ALIGNMENT, AlignedBytes, OutOfMemory};
-pub use file::{FileError, printable, sync_folder};
+pub use file::{FileError, printable, read_at_most, read_text_at_most, sync_folder};
 pub use statistics::median;
 pub use suggest::{did_you_mean, nearest};

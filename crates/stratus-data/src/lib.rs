@@ -17,6 +17,8 @@ mod decode;
 mod error;
 pub mod fetch;
 pub mod fingerprint;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod geometry;
 pub mod idx;
 pub mod images;

@@ -8,7 +8,10 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use stratus_base::nearest;
+use stratus_base::{nearest, read_text_at_most};
+
+/// The maximum size of an experiment file. Layer files and sweep files have the same limit.
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The built-in experiments: names, and the text of their file. A name is that of a network, except for
 /// experiments that set `model.name`: a network on a particular data set.
@@ -90,12 +93,12 @@ impl Experiment {
     /// file with the extension `.xml` is read as [`XmlExperiment`].
     ///
     /// # Errors
-    /// If the file cannot be read, or is not a configuration.
+    /// If the file cannot be read, exceeds [`MAX_FILE_BYTES`], or is not a configuration.
     pub fn load(path: &Path) -> Result<Self, ExperimentError> {
         if XmlExperiment::has_xml_extension(path) {
             return XmlExperiment::read(path)?.experiment(&[]);
         }
-        let text = std::fs::read_to_string(path)
+        let text = read_text_at_most(path, MAX_FILE_BYTES)
             .map_err(|source| ExperimentError::Read { path: path.to_owned(), source })?;
         if parse::is_layer_file(&text) {
             let mut experiment = Experiment::default();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use stratus_base::text::shell_quoted;
-use stratus_base::{did_you_mean, nearest, printable};
+use stratus_base::{did_you_mean, nearest, printable, read_text_at_most};
 use stratus_run::layout::{EXPERIMENT, LAUNCHES};
 
 /// The script that trains the repetitions.
@@ -15,6 +15,8 @@ const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scr
 
 /// The maximum number of owners that are named in a message.
 const MAX_NAMED_OWNERS: usize = 8;
+/// The maximum size of a record.
+const MAX_RECORD_BYTES: u64 = 4 << 20;
 
 /// The training that a target receives.
 #[derive(Clone, Debug)]
@@ -193,7 +195,7 @@ impl LaunchRecord {
             if hidden || path.extension().is_none_or(|extension| extension != "toml") {
                 continue;
             }
-            let text = fs::read_to_string(&path).map_err(Error::file("read", &path))?;
+            let text = read_text_at_most(&path, MAX_RECORD_BYTES).map_err(Error::file("read", &path))?;
             let record: Self = toml::from_str(&text).map_err(|error| {
                 let problem = format!("{}: invalid launch record: {}", path.display(), error.message());
                 Error::usage(problem, "remove the file if its launch is not needed")

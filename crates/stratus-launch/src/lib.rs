@@ -19,6 +19,8 @@ mod estimate;
 mod executable;
 mod fetch;
 mod file_set;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod hook;
 mod hosts;
 mod job;

@@ -24,6 +24,9 @@ const STATE_SCRIPT: &str =
 /// Without `squeue`, a heartbeat younger than this counts as running.
 const HEARTBEAT_TIMEOUT_S: u64 = 60;
 
+/// The maximum number of the tasks of an array, which is that of a sweep's runs.
+const MAX_ARRAY_TASKS: usize = 10_000;
+
 pub(crate) struct SlurmTarget {
     pub(crate) shell_target: ShellTarget,
     pub(crate) settings: Box<SlurmSettings>,
@@ -98,9 +101,10 @@ fn parse_array_tasks(job: &str) -> Vec<usize> {
     for part in tasks.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         if let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>())
-            && last.saturating_sub(first) < 10_000
+            && last <= MAX_ARRAY_TASKS
         {
-            numbers.extend(first..=last);
+            // The output may repeat ranges without end, which must not take more memory than a real one.
+            numbers.extend((first..=last).take(MAX_ARRAY_TASKS - numbers.len()));
         }
     }
     numbers
@@ -134,6 +138,11 @@ fn parse_sacct(text: &str) -> BTreeMap<usize, String> {
         }
     }
     all
+}
+
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(text: &str) {
+    let _ = parse_state(text);
 }
 
 /// Parses the state of a launch from the output of the state script.
@@ -255,6 +264,13 @@ mod tests {
         for invalid in ["12", "", "12_", "12_[", "12_x", "12_5-1", "12_1-99999999999", "_-"] {
             assert!(parse_array_tasks(invalid).is_empty(), "{invalid}");
         }
+    }
+
+    #[test]
+    fn repeated_ranges_of_tasks_take_no_more_memory_than_the_largest_array() {
+        let repeated = format!("12_[{}]", "1-10000,".repeat(1000));
+        assert_eq!(parse_array_tasks(&repeated).len(), 10_000);
+        assert!(parse_array_tasks("12_10001").is_empty());
     }
 
     #[test]

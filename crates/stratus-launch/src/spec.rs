@@ -48,7 +48,7 @@ impl LaunchSpec {
             ));
         }
         let builtin = stratus_sweep::builtin(argument);
-        let read = || std::fs::read_to_string(path).ok().filter(|text| stratus_sweep::is_sweep(text));
+        let read = || stratus_sweep::read_definition(path).ok().filter(|text| stratus_sweep::is_sweep(text));
         let Some(text) = builtin.map(|builtin| builtin.text.to_owned()).or_else(read) else {
             return Ok(None);
         };

@@ -1,17 +1,20 @@
 //! A run as one row: configuration, machine, times, results.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::Value;
+use stratus_base::read_text_at_most;
 use stratus_run::RunDir;
 use stratus_run::csv::{self, CsvReader, IterationRow};
 use stratus_run::machine::{Identity, Machine};
 use stratus_run::summary::{Status, Summary};
 
 use crate::{Error, Result, default_skip, status};
+
+/// The maximum size of `experiment.toml`, as for training.
+const MAX_EXPERIMENT_BYTES: u64 = 1 << 20;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -217,7 +220,7 @@ pub fn to_csv(experiments: &[RunRecord], identity: bool) -> String {
 /// Reads `experiment.toml` of a run.
 pub(crate) fn read_configuration(run: &RunDir) -> Result<Value> {
     let path = run.experiment();
-    let text = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    let text = read_text_at_most(&path, MAX_EXPERIMENT_BYTES).map_err(Error::io("read", &path))?;
     toml::from_str(&text)
         .map_err(|e| Error::Configuration { path, reason: e.to_string().trim().replace('\n', " ") })
 }

@@ -12,9 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use stratus_base::read_at_most;
 
 use crate::{Error, Result};
 
+/// The maximum size of a JSON file.
+pub(crate) const MAX_JSON_BYTES: u64 = 64 << 20;
 const TEMPORARY_SUFFIX: &str = ".tmp";
 
 /// Replaces `path` by `bytes`.
@@ -48,9 +51,9 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write(path, &text)
 }
 
-/// Reads a file written by [`write_json`].
+/// Reads a file written by [`write_json`], of at most [`MAX_JSON_BYTES`].
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let bytes = fs::read(path).map_err(Error::io("read", path))?;
+    let bytes = read_at_most(path, MAX_JSON_BYTES).map_err(Error::io("read", path))?;
     serde_json::from_slice(&bytes).map_err(|e| {
         Error::damaged(path, format!("not the expected JSON ({e})"), "restore it from a copy, or remove it")
     })

@@ -15,6 +15,12 @@ const VERSION: u32 = 1;
 /// Maximum number of classes that a message lists.
 const MAX_LISTED_CLASSES: usize = 8;
 
+/// The version of a `data.json`, whose other content may be of another version.
+#[derive(Deserialize)]
+struct Header {
+    version: Option<u64>,
+}
+
 /// The content of `data.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataRecord {
@@ -87,8 +93,7 @@ impl DataRecord {
         if !path.exists() {
             return Ok(None);
         }
-        let json: serde_json::Value = atomic::read_json(path)?;
-        if json.get("version").and_then(serde_json::Value::as_u64) != Some(u64::from(VERSION)) {
+        if atomic::read_json::<Header>(path)?.version != Some(u64::from(VERSION)) {
             return Ok(None);
         }
         atomic::read_json(path).map(Some)

@@ -12,11 +12,15 @@ use std::iter::once;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use stratus_base::read_text_at_most;
 use stratus_run::layout::{CELLS, LOCK, RUNS, SWEEP};
 use stratus_run::lock::Lock;
 use stratus_run::{RunDir, atomic, csv};
 
-use crate::{Definition, Error, Result};
+use crate::{Definition, Error, Result, read_definition};
+
+/// The maximum size of the table of rows.
+const MAX_TABLE_BYTES: u64 = 64 << 20;
 
 /// The columns of the table before those of the swept keys.
 const COLUMNS: [&str; 5] = ["cell", "repetition", "status", "reason", "run"];
@@ -162,10 +166,11 @@ impl Sweep {
 
     pub(crate) fn read(path: &Path) -> Result<(Definition, Vec<Row>)> {
         let file = path.join(SWEEP);
-        let text = fs::read_to_string(&file).map_err(stratus_run::Error::io("read", &file))?;
+        let text = read_definition(&file).map_err(stratus_run::Error::io("read", &file))?;
         let definition = Definition::parse::<&str, &str>(&text, &file, &[])?;
         let file = path.join(CELLS);
-        let text = fs::read_to_string(&file).map_err(stratus_run::Error::io("read", &file))?;
+        let text =
+            read_text_at_most(&file, MAX_TABLE_BYTES).map_err(stratus_run::Error::io("read", &file))?;
         let rows = read_rows(&text, &definition).map_err(|problem| Error::Directory {
             path: file,
             problem,

@@ -24,7 +24,7 @@ mod process;
 mod schedule;
 mod value;
 
-pub use definition::{BUILTIN, Builtin, Cell, Definition, builtin, is_sweep};
+pub use definition::{BUILTIN, Builtin, Cell, Definition, builtin, is_sweep, read_definition};
 pub use directory::{Row, Status, Sweep};
 pub use error::{Error, Result};
 pub use halving::Halving;

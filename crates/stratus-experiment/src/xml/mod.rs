@@ -8,7 +8,7 @@
 use crate::{Experiment, ExperimentError, ExperimentText, Origin, UnknownXmlKey};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::path::{Path, PathBuf};
-use stratus_base::nearest;
+use stratus_base::{nearest, read_text_at_most};
 
 /// The supported root elements.
 pub const ROOTS: [&str; 2] = ["pytorch_configuration", "tensorflow_configuration"];
@@ -119,10 +119,14 @@ impl XmlExperiment {
             let message = format!("it has {length} bytes, more than {MAX_FILE_BYTES}");
             return Err(invalid(path, None, message));
         }
-        Self::parse(&std::fs::read_to_string(path).map_err(failed)?, path)
+        Self::parse(&read_text_at_most(path, MAX_FILE_BYTES).map_err(failed)?, path)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, ExperimentError> {
+    /// Parses the text of a file; `path` is for messages and for paths relative to its folder.
+    ///
+    /// # Errors
+    /// As [`XmlExperiment::read`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ExperimentError> {
         // A DTD is rejected, since its entities could expand without bound.
         let options =
             ParsingOptions { allow_dtd: false, nodes_limit: MAX_NODES, ..ParsingOptions::default() };

@@ -28,13 +28,18 @@ const FIRST_LINE: &str = "#stratus";
 const LAST_LINE: &str = "#end";
 
 /// The marks around the output of one script.
-pub(super) struct Frame {
+pub(crate) struct Frame {
     token: String,
 }
 
 impl Frame {
     pub(super) fn new() -> Self {
         Self { token: unique_token() }
+    }
+
+    #[cfg(fuzzing)]
+    pub(crate) fn with_token(token: &str) -> Self {
+        Self { token: token.to_owned() }
     }
 
     /// The script as it is sent, with its arguments and marks.
@@ -65,7 +70,7 @@ impl Frame {
     }
 
     /// Wraps an output stream of the script.
-    pub(super) fn stream<R: Read>(&self, from: R) -> FramedStream<R> {
+    pub(crate) fn stream<R: Read>(&self, from: R) -> FramedStream<R> {
         let mark = |name: &str| format!("stratus-{}-{name}", self.token).into_bytes();
         FramedStream {
             from,
@@ -102,7 +107,7 @@ enum Phase {
 }
 
 /// A stream of only the bytes that a script wrote.
-pub(super) struct FramedStream<R> {
+pub(crate) struct FramedStream<R> {
     from: R,
     start_mark: Vec<u8>,
     end_mark: Vec<u8>,

@@ -6,6 +6,9 @@
 pub(crate) mod frame;
 
 use crate::{Error, Result};
+#[cfg(fuzzing)]
+pub(crate) use frame::Frame;
+#[cfg(not(fuzzing))]
 use frame::Frame;
 use std::io::{self, BufRead, Read, Write};
 use std::process::{Command, Stdio};

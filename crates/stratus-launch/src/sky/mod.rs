@@ -106,6 +106,13 @@ impl SkyTarget {
     }
 }
 
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(text: &str) {
+    if let Some(queue) = JobQueue::parse(text) {
+        let _ = parse_state(text, "id", &queue);
+    }
+}
+
 /// Parses the state of a launch from the states of its jobs and the queue.
 fn parse_state(text: &str, id: &str, queue: &JobQueue) -> LaunchState {
     let (mut state, started) = LaunchState::parse_fields(text);

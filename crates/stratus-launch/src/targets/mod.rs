@@ -14,7 +14,7 @@ use section::{HOSTS_KEYS, SSH_KEYS, TargetSection, is_plain};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use stratus_base::{did_you_mean, nearest};
+use stratus_base::{did_you_mean, nearest, read_text_at_most};
 use toml::{Table, Value};
 
 /// The name of the file, in the project's folder.
@@ -159,7 +159,7 @@ fn read(path: &Path) -> Result<Option<Table>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::file("read", path)(error)),
     }
-    let text = fs::read_to_string(path).map_err(Error::file("read", path))?;
+    let text = read_text_at_most(path, MAX_FILE_BYTES).map_err(Error::file("read", path))?;
     if text.contains("-----BEGIN ") {
         return Err(secret_error(path, "a private key"));
     }

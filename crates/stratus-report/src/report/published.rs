@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use stratus_base::{did_you_mean, nearest};
+use stratus_base::{did_you_mean, nearest, read_text_at_most};
 use stratus_run::summary::{FinalMetrics, Summary};
 
 use super::compare::machine_name;
@@ -228,7 +228,7 @@ impl PublishedTable {
         if length > MAX_FILE_BYTES {
             return Err(invalid(path, format!("it has {length} bytes; the limit is {MAX_FILE_BYTES}")));
         }
-        let text = std::fs::read_to_string(path).map_err(Error::io("read", path))?;
+        let text = read_text_at_most(path, MAX_FILE_BYTES).map_err(Error::io("read", path))?;
         let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
         let damaged = |error: csv::Error| invalid(path, error.to_string());
         let columns = columns(path, reader.headers().map_err(damaged)?)?;

@@ -32,13 +32,11 @@ pub use state::{BestCheckpoint, State};
 pub use stratus_weights::{Tensor, TensorRef, Values, write_safetensors};
 pub use tensors::{read_safetensors, weights_sha256};
 
-use crate::atomic::{self, FaultableFile};
+use crate::atomic::{self, FaultableFile, MAX_JSON_BYTES};
 use crate::layout::{AVERAGED, MANIFEST, OPTIMIZER, STATE, WEIGHTS};
 use crate::{Error, Result};
 
 const VERSION: u32 = 1;
-/// Maximum length of `state.json` and `manifest.json`.
-const MAX_JSON_BYTES: u64 = 64 << 20;
 
 /// The length and checksum of each file of a checkpoint.
 #[derive(Debug, Serialize, Deserialize)]

@@ -49,6 +49,8 @@ pub fn exact(value: Option<f64>) -> String {
     value.map_or(String::new(), |value| format!("{value:?}"))
 }
 
+/// The maximum length of a line. Rows have a few numbers.
+const MAX_LINE_BYTES: u64 = 1 << 16;
 const REMEDY: &str = "restore it from a copy, or remove the line";
 
 /// Appends rows without allocating. Rows are written to the file in batches of 32 KiB, or on a flush.
@@ -188,8 +190,13 @@ impl<R: Row> CsvReader<R> {
     /// Reads a line without its end into `line`; false if no complete line remains.
     fn next_line(&mut self) -> Result<bool> {
         self.line.clear();
-        self.input.read_until(b'\n', &mut self.line).map_err(Error::io("read", &self.path))?;
+        let mut input = self.input.by_ref().take(MAX_LINE_BYTES + 1);
+        input.read_until(b'\n', &mut self.line).map_err(Error::io("read", &self.path))?;
         self.number += 1;
+        if self.line.len() as u64 > MAX_LINE_BYTES {
+            let reason = format!("line {} is longer than {MAX_LINE_BYTES} bytes", self.number);
+            return Err(Error::damaged(&self.path, reason, REMEDY));
+        }
         Ok(self.line.pop() == Some(b'\n'))
     }
 

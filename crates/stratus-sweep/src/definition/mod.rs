@@ -24,11 +24,12 @@
 //! The copy in a sweep's directory has one more section, `[sweep.command]`: the `--set` overrides, and the
 //! folder of the original file, to which its paths are relative.
 
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use stratus_base::nearest;
-use stratus_experiment::{Experiment, ExperimentError, ExperimentText};
+use stratus_base::{nearest, read_text_at_most};
+use stratus_experiment::{Experiment, ExperimentError, ExperimentText, MAX_FILE_BYTES};
 use toml::de::{DeTable, DeValue};
 
 use crate::halving::Halving;
@@ -65,6 +66,14 @@ pub const BUILTIN: &[Builtin] = &[
 #[must_use]
 pub fn builtin(name: &str) -> Option<&'static Builtin> {
     BUILTIN.iter().find(|builtin| builtin.name == name)
+}
+
+/// Reads the text of a sweep file.
+///
+/// # Errors
+/// If it cannot be read, is not UTF-8, or exceeds [`MAX_FILE_BYTES`].
+pub fn read_definition(path: &Path) -> io::Result<String> {
+    read_text_at_most(path, MAX_FILE_BYTES)
 }
 
 /// Returns whether a text has a `[sweep]` section.

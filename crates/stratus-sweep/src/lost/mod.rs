@@ -9,6 +9,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use stratus_base::read_text_at_most;
+use stratus_experiment::MAX_FILE_BYTES;
 use stratus_run::csv::{self, EpochRow};
 use stratus_run::layout::{CHECKPOINTS, EPOCHS, EXPERIMENT, ITERATIONS, LOCK, SUMMARY};
 use stratus_run::lock::Lock;
@@ -143,7 +145,8 @@ fn check_started(run: &Path) -> Result<Vec<EpochRow>, Loss> {
         return Err(if is_empty { Loss::Gone } else { missing() });
     }
     let path = run.join(EXPERIMENT);
-    let text = fs::read_to_string(&path).map_err(|error| Loss::Damaged(format!("{EXPERIMENT}: {error}")))?;
+    let text = read_text_at_most(&path, MAX_FILE_BYTES)
+        .map_err(|error| Loss::Damaged(format!("{EXPERIMENT}: {error}")))?;
     if text.parse::<toml::Table>().is_err() {
         return Err(Loss::Damaged(format!("{EXPERIMENT} is not valid TOML")));
     }

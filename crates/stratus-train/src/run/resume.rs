@@ -10,6 +10,7 @@ use crate::weights::session_state::{self, RestoreMode};
 use crate::{Observer, TrainError};
 use std::path::Path;
 use std::time::Instant;
+use stratus_base::read_at_most;
 use stratus_data::{JpegLibrary, Position};
 use stratus_engine::Plan;
 use stratus_experiment::{Experiment, ScheduleName};
@@ -18,6 +19,9 @@ use stratus_run::checkpoint::{Checkpoints, Recovery};
 use stratus_run::log::Log;
 use stratus_run::sources::Sources;
 use stratus_run::summary::{Status, Summary};
+
+/// The maximum size of the recorded plan; that of a network of hundreds of layers has some MiB.
+const MAX_PLAN_BYTES: u64 = 256 << 20;
 
 /// Resumes a run from its newest good checkpoint.
 ///
@@ -49,7 +53,7 @@ pub fn resume(
     let experiment = group.with_parts(&experiment.with_overrides(&options.limit_overrides)?, true)?;
     let mut log = Log::open(&open.folder.log())?;
     let recovery = load_checkpoint(&run, &mut log, observer)?;
-    let plan = std::fs::read(run.plan()).unwrap_or_default();
+    let plan = read_at_most(&run.plan(), MAX_PLAN_BYTES).unwrap_or_default();
     let state = recovery.checkpoint.as_ref().map(|checkpoint| &checkpoint.state);
     let weights_sha256 = state.map_or("", |state| state.weights_sha256.as_str());
     // From here on worker 0 changes files that the others have read.

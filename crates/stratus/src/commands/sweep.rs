@@ -99,7 +99,7 @@ pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Re
 }
 
 fn read_file(path: &Path) -> Result<String> {
-    fs::read_to_string(path)
+    stratus_sweep::read_definition(path)
         .map_err(|source| stratus_sweep::Error::Read { path: path.to_owned(), source }.into())
 }
 

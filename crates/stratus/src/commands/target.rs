@@ -51,7 +51,7 @@ impl RunOrExperiment {
         }
         let looks_like_a_path = path.extension().is_some() || path.components().count() > 1;
         if path.exists() || looks_like_a_path {
-            if std::fs::read_to_string(path).is_ok_and(|text| stratus_sweep::is_sweep(&text)) {
+            if stratus_sweep::read_definition(path).is_ok_and(|text| stratus_sweep::is_sweep(&text)) {
                 let hint = format!("train it with `stratus sweep {}`", path.display());
                 return Err(Failure::usage(format!("{} is a sweep", path.display())).with_hint(hint));
             }

@@ -1,0 +1,15 @@
+//! Records of launches.
+
+use crate::scratch;
+use stratus_launch::LaunchRecord;
+
+use super::Target;
+use crate::seeds;
+
+pub const TARGET: Target =
+    Target { name: "launch_record", run, seeds: Vec::new, dictionary: &[], max_bytes: 65536 };
+
+fn run(data: &[u8]) {
+    scratch::file("runs/.launches/a.toml", data);
+    let _ = LaunchRecord::all(&scratch::folder().join("runs"));
+}
