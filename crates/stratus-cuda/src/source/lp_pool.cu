@@ -32,8 +32,8 @@ extern "C" __global__ void lp_pool_forward(const T *x, T *y, i64 items, POOL_PAR
     }
 }
 
-extern "C" __global__ void lp_pool_backward(const T *x, const T *y, const T *dy, T *dx, i64 items, POOL_PARAMS,
-                                            TIMESTAMP_PARAMS) {
+extern "C" __global__ void lp_pool_backward(const T *x, const T *y, const T *dy, T *dx, i64 items,
+                                            POOL_PARAMS, TIMESTAMP_PARAMS) {
     RECORD_TIMESTAMPS;
     int vectors = channels / VECTOR;
     FOR_EACH_ITEM(item, items) {
