@@ -18,12 +18,13 @@ REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 # A program may contain crates of these licences whatever its own licence.
 LICENCES = {
     "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0",
-    "CC0-1.0", "CDLA-Permissive-2.0", "IJG", "ISC", "MIT", "MIT-0", "NCSA", "Unicode-3.0", "Unlicense", "Zlib",
+    "CC0-1.0", "CDLA-Permissive-2.0", "IJG", "ISC", "MIT", "MIT-0", "NCSA", "Unicode-3.0", "Unlicense",
+    "Zlib",
 }
 # Crates that occur in several versions because their dependents have not all been updated.
 DUPLICATES = set("""
-    block-buffer const-oid cpufeatures crypto-common digest getrandom hashbrown hmac miniz_oxide rand rand_core
-    sha2 spin syn windows-sys
+    block-buffer const-oid cpufeatures crypto-common digest getrandom hashbrown hmac miniz_oxide rand
+    rand_core sha2 spin syn windows-sys
 """.split())
 
 
@@ -73,7 +74,7 @@ def problems(manifest):
         versions.setdefault(name, []).append(package["version"])
     for name, several in versions.items():
         if len(several) > 1 and name not in DUPLICATES:
-            yield f"{name}: {len(several)} versions ({', '.join(several)}); unify them, or add it to DUPLICATES"
+            yield f"{name}: {len(several)} versions ({', '.join(several)}); unify, or list in DUPLICATES"
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--manifest-path", str(manifest)]
     metadata = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     for package in metadata["packages"]:

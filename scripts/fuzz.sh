@@ -70,8 +70,9 @@ for name in "${names[@]}"; do
     coverage=$(sed -n 's/.* cov: \([0-9]*\).*/\1/p' "$log" | tail -n 1)
     stat() { sed -n "s/^stat::$1: *//p" "$log" | tail -n 1; }
     peak=$(sed -n 's/^peak_input_bytes //p' "$log" | sort -n | tail -n 1)
-    line=$(printf '%-16s seconds %5s executions %9s edges %6s corpus %5s peak_input_bytes %10s rss_mb %5s %s' \
-        "$name" "$seconds" "$(stat number_of_executed_units)" "${coverage:-0}" \
+    row='%-16s seconds %5s executions %9s edges %6s corpus %5s peak_input_bytes %10s rss_mb %5s %s'
+    # shellcheck disable=SC2059 # the row is a constant
+    line=$(printf "$row" "$name" "$seconds" "$(stat number_of_executed_units)" "${coverage:-0}" \
         "$(find "$out/corpus/$name" -type f | wc -l)" "${peak:-0}" "$(stat peak_rss_mb)" \
         "$( ((code)) && echo FAILED || echo ok)")
     echo "$line" | tee -a "$out/results.txt"

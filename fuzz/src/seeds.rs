@@ -75,9 +75,19 @@ pub fn layer_files() -> Vec<Vec<u8>> {
     all
 }
 
-/// The built-in experiments.
+/// The built-in experiments, and nested values.
 pub fn experiments() -> Vec<Vec<u8>> {
-    sources("crates/stratus-experiment/src/builtin", "toml")
+    let mut all = sources("crates/stratus-experiment/src/builtin", "toml");
+    let deep = 8_000;
+    all.extend(texts(&[&format!("a = {}", "[".repeat(deep)), &format!("[{}a]", "a.".repeat(deep))]));
+    all.extend(texts(&[&format!("a = {}", "{a=".repeat(deep)), &"[[a]]\n".repeat(deep)]));
+    all
+}
+
+/// Nested values, which a parser must not descend into without a limit.
+pub fn nested_json() -> Vec<Vec<u8>> {
+    let deep = 30_000;
+    texts(&[&"[".repeat(deep), &"{\"images\":".repeat(deep / 10), &"{\"a\":[".repeat(deep / 6)])
 }
 
 /// Experiments in XML.
@@ -192,6 +202,7 @@ pub fn run_json() -> Vec<Vec<u8>> {
     ]
     .into_iter()
     .flatten()
+    .chain(nested_json())
     .collect()
 }
 

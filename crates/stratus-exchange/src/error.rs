@@ -52,6 +52,14 @@ pub enum ExchangeError {
         /// The bytes that this worker expected.
         ours: usize,
     },
+    /// The first worker announced a text that is larger than any plan.
+    #[error("worker 0 announced {bytes} bytes, more than {limit}: the workers run different programs")]
+    TooLarge {
+        /// The announced bytes.
+        bytes: u64,
+        /// The maximum.
+        limit: u64,
+    },
     /// An earlier exchange failed, or the exchange thread has ended.
     #[error("communication with the other workers has failed: {0}")]
     Disconnected(String),

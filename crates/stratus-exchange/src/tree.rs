@@ -104,16 +104,23 @@ pub fn all_gather(transport: &mut dyn Transport, bytes: &[u8]) -> Result<Vec<u8>
     Ok(all)
 }
 
+/// The maximum size of a text that is sent to all workers; the largest is a plan.
+const MAX_BROADCAST_BYTES: u64 = 128 << 20;
+
 /// Sends the first worker's bytes to all workers.
 ///
 /// # Errors
-/// If the transport fails.
+/// If the transport fails, or the first worker announces more than [`MAX_BROADCAST_BYTES`].
 pub fn broadcast(transport: &mut dyn Transport, bytes: Vec<u8>) -> Result<Vec<u8>, ExchangeError> {
     let (rank, size) = (transport.rank(), transport.size());
     let lengths = all_gather(transport, &(bytes.len() as u64).to_le_bytes())?;
     let mut length = [0; 8];
     length.copy_from_slice(&lengths[..8]);
-    let mut content = if rank == 0 { bytes } else { vec![0; u64::from_le_bytes(length) as usize] };
+    let announced = u64::from_le_bytes(length);
+    if announced > MAX_BROADCAST_BYTES {
+        return Err(ExchangeError::TooLarge { bytes: announced, limit: MAX_BROADCAST_BYTES });
+    }
+    let mut content = if rank == 0 { bytes } else { vec![0; announced as usize] };
     let mut distance = 1;
     while distance < size {
         if rank < distance {
@@ -190,6 +197,16 @@ mod tests {
                 assert_eq!((gathered, broadcast.as_slice()), (all.clone(), &b"the plan"[..]));
             }
         }
+    }
+
+    #[test]
+    fn an_impossible_length_of_a_broadcast_is_an_error_before_memory_is_allocated() {
+        let errors = on_all(2, |worker| match worker.rank() {
+            // A damaged first worker, which announces the largest number.
+            0 => all_gather(worker, &[0xff; 8]).map(|_| String::new()).unwrap(),
+            _ => broadcast(worker, Vec::new()).unwrap_err().to_string(),
+        });
+        assert!(errors[1].starts_with("worker 0 announced 18446744073709551615 bytes"), "{errors:?}");
     }
 
     #[test]

@@ -5,7 +5,6 @@ use stratus_base::checksum::sha256_hex;
 use stratus_run::checkpoint::Checkpoints;
 
 use super::Target;
-use crate::seeds;
 
 pub const TARGET: Target = Target {
     name: "checkpoint",

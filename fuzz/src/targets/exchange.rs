@@ -3,7 +3,6 @@
 use stratus_exchange::{ExchangeError, Message, TransferState, Transport, tree};
 
 use super::Target;
-use crate::seeds;
 
 pub const TARGET: Target =
     Target { name: "exchange", run, seeds: Vec::new, dictionary: &[], max_bytes: 4096 };

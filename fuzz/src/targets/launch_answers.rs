@@ -14,7 +14,7 @@ pub const TARGET: Target = Target {
         "heartbeat_s=",
         "12_[1-9999]",
         "RUNNING",
-        "stratus-token-begins\\n",
+        "stratus-token-begins\\x0a",
         "stratus-token-ended 0",
         "[{\"job_name\":\"",
         "\"job_id\":1",

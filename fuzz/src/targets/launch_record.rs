@@ -4,7 +4,6 @@ use crate::scratch;
 use stratus_launch::LaunchRecord;
 
 use super::Target;
-use crate::seeds;
 
 pub const TARGET: Target =
     Target { name: "launch_record", run, seeds: Vec::new, dictionary: &[], max_bytes: 65536 };

@@ -1,6 +1,5 @@
 //! Answers of an SFTP server, from a program instead of `ssh`: see `scripts/fuzz.sh`.
 
-use crate::scratch;
 use std::sync::OnceLock;
 use std::time::Duration;
 use stratus_store::{RetryPolicy, Store};

@@ -7,7 +7,7 @@ use super::Target;
 use crate::seeds;
 
 pub const TARGET: Target =
-    Target { name: "shard_index", run, seeds: Vec::new, dictionary: &[], max_bytes: 65536 };
+    Target { name: "shard_index", run, seeds: seeds::nested_json, dictionary: &[], max_bytes: 65536 };
 
 fn run(data: &[u8]) {
     scratch::file("index/index.json", data);
