@@ -110,7 +110,7 @@ const MAX_BROADCAST_BYTES: u64 = 128 << 20;
 /// Sends the first worker's bytes to all workers.
 ///
 /// # Errors
-/// If the transport fails, or the first worker announces more than [`MAX_BROADCAST_BYTES`].
+/// If the transport fails, or the first worker announces more than 128 MiB.
 pub fn broadcast(transport: &mut dyn Transport, bytes: Vec<u8>) -> Result<Vec<u8>, ExchangeError> {
     let (rank, size) = (transport.rank(), transport.size());
     let lengths = all_gather(transport, &(bytes.len() as u64).to_le_bytes())?;

@@ -51,7 +51,7 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write(path, &text)
 }
 
-/// Reads a file written by [`write_json`], of at most [`MAX_JSON_BYTES`].
+/// Reads a file written by [`write_json`], of at most 64 MiB.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let bytes = read_at_most(path, MAX_JSON_BYTES).map_err(Error::io("read", path))?;
     serde_json::from_slice(&bytes).map_err(|e| {
