@@ -1,11 +1,14 @@
 //! Errors of training and evaluation, with hints.
 
-use crate::infer::FailureReason;
 use std::path::PathBuf;
 use stratus_data::{DataError, LoaderError};
 use stratus_engine::EngineError;
 use stratus_experiment::ExperimentError;
 use stratus_graph::GraphError;
+
+/// The suggested fix if outputs of a network are not finite.
+pub(crate) const DIVERGED_WEIGHTS_HINT: &str = "the weights have diverged: use an earlier checkpoint with \
+                                                --checkpoint, or train with a lower optimiser.learning_rate";
 
 /// An error of training or evaluation.
 #[derive(Debug, thiserror::Error)]
@@ -178,7 +181,7 @@ impl TrainError {
             Self::Loader(LoaderError::Configuration { key: "resize", .. }) => {
                 Some("raise data.resize, or lower data.shape".to_owned())
             }
-            Self::OutputsNotFinite { .. } => Some(FailureReason::NotFinite.hint().to_owned()),
+            Self::OutputsNotFinite { .. } => Some(DIVERGED_WEIGHTS_HINT.to_owned()),
             Self::Diverged { .. } => {
                 Some("lower optimiser.learning_rate, or raise schedule.warmup_epochs".to_owned())
             }

@@ -7,6 +7,7 @@ mod session;
 mod windows;
 
 use crate::TrainError;
+use crate::error::DIVERGED_WEIGHTS_HINT;
 use crate::network::Network;
 use crate::weights::{
     CheckpointChoice, Pretrained, RecordedMetadata, TrainedNetwork, WeightsPurpose, load_trained_network,
@@ -104,10 +105,7 @@ impl FailureReason {
             Self::Unreadable => "replace or remove the files that the warnings name",
             Self::TooSmall => "set a window that is not larger than the images",
             Self::TooLarge => "split the images, or use a machine with more memory",
-            Self::NotFinite => {
-                "the weights have diverged: use an earlier checkpoint with --checkpoint, or train with a \
-                 lower optimiser.learning_rate"
-            }
+            Self::NotFinite => DIVERGED_WEIGHTS_HINT,
         }
     }
 }
