@@ -321,10 +321,37 @@ fn classifiers(graph: &Graph) -> Vec<&Node> {
         .collect()
 }
 
+/// Removes the classifiers from the missing tensors if the file has all others and nothing else, as that of an
+/// imported backbone; returns a message that names them.
+fn initialise_absent_classifiers(
+    graph: &Graph,
+    heads: &[&Node],
+    matching: &mut MatchReport,
+    path: &Path,
+) -> Option<String> {
+    let names: HashSet<&str> = heads
+        .iter()
+        .flat_map(|node| &node.parameters)
+        .map(|id| graph.parameters[id.0].name.as_str())
+        .collect();
+    let missing: HashSet<&str> = matching.missing.iter().map(String::as_str).collect();
+    let has_rest = matching.mismatched.is_empty() && matching.unexpected.is_empty();
+    if missing.is_empty() || missing != names || !has_rest || matching.loaded.is_empty() {
+        return None;
+    }
+    matching.missing.clear();
+    let verb = if heads.len() == 1 { "is" } else { "are" };
+    let names: Vec<&str> = heads.iter().map(|node| node.name.as_str()).collect();
+    Some(format!("{} {verb} initialised: {} has only the other layers", names.join(", "), path.display()))
+}
+
 /// Removes the classifiers from the mismatches if they differ only in their number of classes; returns a
 /// message that names them.
 fn reinitialise_classifiers(graph: &Graph, matching: &mut MatchReport, path: &Path) -> Option<String> {
     let heads = classifiers(graph);
+    if let Some(text) = initialise_absent_classifiers(graph, &heads, matching, path) {
+        return Some(text);
+    }
     // The output axis is the first, except in transposed convolutions, `[in, out, kH, kW]`.
     let with_axis = |node: &&Node| {
         let transposed = matches!(node.op, Op::ConvTranspose2d(_));
