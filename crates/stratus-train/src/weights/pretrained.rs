@@ -321,8 +321,8 @@ fn classifiers(graph: &Graph) -> Vec<&Node> {
         .collect()
 }
 
-/// Removes the classifiers from the missing tensors if the file has all others and nothing else, as that of an
-/// imported backbone; returns a message that names them.
+/// Removes the classifiers from the missing tensors if the file has all others and nothing else, as that of
+/// an imported backbone; returns a message that names them.
 fn initialise_absent_classifiers(
     graph: &Graph,
     heads: &[&Node],
