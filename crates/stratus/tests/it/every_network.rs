@@ -64,7 +64,7 @@ impl Subject {
             "validation.batch_size=2",
             "schedule.warmup_epochs=0",
             // Deep networks of this width diverge with their own rate in so few iterations.
-            "optimiser.learning_rate=0.001",
+            "optimiser.learning_rate=0.00001",
             "train.threads=1",
         ];
         let width = format!("model.width={WIDTH}");
