@@ -143,7 +143,7 @@ fn backbone_is_fine_tuned_with_a_new_head() {
     fs::write(&layers, text).unwrap();
     // The experiment `digits` sets the width of its own network, so the layer file is trained by itself.
     let data = format!("data.path={}", digits().display());
-    let settings = [&SETTINGS[..], &["data.name=mnist", "train.epochs=1", &data]].concat();
+    let settings = [SETTINGS, &["data.name=mnist", "train.epochs=1", &data]].concat();
     let settings = settings.into_iter().flat_map(|setting| ["--set", setting]);
     let arguments = ["train", "net/digits.toml", "--weights", "net/digits.safetensors", "--out", "tuned"];
     let ran = dir.run(&arguments.into_iter().chain(settings).collect::<Vec<_>>()).expect(0);
