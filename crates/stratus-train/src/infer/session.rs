@@ -422,6 +422,7 @@ impl LoadedNetwork {
         on_output: &mut dyn FnMut(usize, SampleOutput) -> Result<(), E>,
     ) -> Result<(), E> {
         let Self { session, program, clock, outputs } = self;
+        let label_len = loader.label_len();
         for _ in 0..loader.batches_per_epoch() {
             let Some(mut batch) = loader.next().map_err(TrainError::from)? else { break };
             let problems: Vec<Option<String>> =
@@ -430,6 +431,8 @@ impl LoadedNetwork {
             let started = Instant::now();
             let mut batch_outputs = Vec::new();
             if decoded > 0 {
+                // With labels the program computes a loss, which is finite only if all outputs are.
+                batch.labels[..batch.samples * label_len].fill(0);
                 let labels = bytemuck::cast_slice_mut(&mut batch.labels);
                 session.run(*program, &mut batch.images, labels, clock, 0).map_err(TrainError::from)?;
             }
@@ -489,19 +492,22 @@ impl OutputReader {
         program: usize,
         samples: usize,
     ) -> Result<Vec<Result<Output, ImageFailure>>, EngineError> {
-        session.read_f32(program, self.logits, &mut self.memory)?;
         let Some((value, size)) = self.masks else {
+            session.read_f32(program, self.logits, &mut self.memory)?;
             let logits = self.memory.chunks_exact(self.classes).take(samples);
             return Ok(logits.map(|logits| check_finite(logits).map(|()| ranked(logits))).collect());
         };
         let mut all = Vec::new();
         session.read_labels(program, value, &mut all)?;
-        let masks = all.chunks_exact(size[0] * size[1]).take(samples);
-        let logits = self.memory.chunks_exact(self.memory.len() / (all.len() / (size[0] * size[1])).max(1));
-        let read = |(mask, logits): (&[i32], &[f32])| {
-            check_finite(logits).map(|()| Output::Mask(mask.to_vec(), size))
-        };
-        Ok(masks.zip(logits).map(read).collect())
+        let pixels = size[0] * size[1];
+        let masks = all.chunks_exact(pixels).take(samples).map(|mask| Output::Mask(mask.to_vec(), size));
+        if session.metrics().loss.is_finite() {
+            return Ok(masks.map(Ok).collect());
+        }
+        // Only then are the logits read, which are as large as all classes of all pixels.
+        session.read_f32(program, self.logits, &mut self.memory)?;
+        let logits = self.memory.chunks_exact(self.memory.len() / (all.len() / pixels).max(1));
+        Ok(masks.zip(logits).map(|(mask, logits)| check_finite(logits).map(|()| mask)).collect())
     }
 }
 

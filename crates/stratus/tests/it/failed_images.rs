@@ -185,7 +185,7 @@ fn outputs_that_are_not_finite_have_neither_classes_nor_metrics() {
 fn outputs_that_are_not_finite_have_no_masks() {
     let dir = TestDir::without_kernel_cache();
     write_streets(&dir);
-    let settings = [&DIVERGING[..], &["train.device=reference", "train.batch_size=8"]].concat();
+    let settings = [&DIVERGING[..], &["train.batch_size=8"]].concat();
     streets::train(&dir, "run", "fcn_resnet18", &settings).expect(0);
     for (out, more) in [("whole", &[][..]), ("windows", &["--window", "12x16"])] {
         let ran = dir.run(&[&["infer", "run", "set/val/8.png", "--out", out][..], more].concat()).expect(1);
