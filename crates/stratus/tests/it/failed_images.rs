@@ -173,6 +173,8 @@ fn outputs_that_are_not_finite_have_neither_classes_nor_metrics() {
     assert!(ran.err.contains("warning: the validation loss after epoch 1 is NaN"), "{}", ran.err);
     let row = fs::read_to_string(dir.path("run/epochs.csv")).unwrap();
     assert!(row.lines().last().unwrap().contains(",NaN,,,"), "{row}");
+    let classes = fs::read_to_string(dir.path("run/classes.csv")).unwrap();
+    assert!(classes.lines().skip(1).all(|line| line.ends_with(",,,")), "{classes}");
 
     let ran = dir.run(&["infer", "run", "photographs/row/0.png", "--json"]).expect(1);
     assert!(ran.err.contains("photographs/row/0.png: the network's output is not finite"), "{}", ran.err);

@@ -207,8 +207,13 @@ impl<'a> Recorder<'a> {
         };
         let Results { validation, metrics, classes } = &mut self.results;
         *metrics = final_metrics(&row, *validation, *metrics);
-        if let Some(scores) = scores.filter(|scores| scores.loss.is_finite()) {
+        if let Some(scores) = scores {
             *classes = scores.classes().to_vec();
+            if !scores.loss.is_finite() {
+                for class in classes.iter_mut() {
+                    (class.accuracy, class.iou, class.bf) = (None, None, None);
+                }
+            }
             stratus_run::classes::write(&self.run.classes(), classes)?;
         }
         self.files.epoch(position.iteration, &row)?;
