@@ -32,8 +32,7 @@ pub(super) fn fetch_runs(
     mut seen: Option<&mut FetchedStamps>,
 ) -> Result<Vec<FetchedRun>> {
     let mut fetched_runs = Vec::new();
-    for (number, run) in (1..).zip(&record.runs) {
-        let number: usize = number;
+    for (number, run) in (1_usize..).zip(&record.runs) {
         let one = state.repetitions.get(number - 1);
         // Every file of a completed repetition was verified when it was fetched.
         if record.done.contains(&number) && run.exists() {

@@ -38,12 +38,6 @@ pub(super) fn launch(
     output: &Output,
 ) -> Result {
     let workers = arguments.workers.filter(|workers| *workers > 1);
-    let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
-    let bundle = LaunchBundle::new(spec, arguments.remote_data, this_program()?, mpi.flatten())?;
-    spec.check_directories()?;
-    let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
-    let left_s = end.map(seconds_left);
-    let (resources, expected_s) = estimate::estimate_launch(settings, spec, left_s, arguments.force, output)?;
     if workers.is_some() && matches!(settings.kind, TargetKind::Sky(_)) {
         return Err(Failure::usage(format!(
             "{}: --workers is not supported on cloud targets",
@@ -53,6 +47,12 @@ pub(super) fn launch(
             "train.parts in one process gives bit-identical results; `ssh` and `slurm` support workers",
         ));
     }
+    let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
+    let bundle = LaunchBundle::new(spec, arguments.remote_data, this_program()?, mpi.flatten())?;
+    spec.check_directories()?;
+    let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
+    let left_s = end.map(seconds_left);
+    let (resources, expected_s) = estimate::estimate_launch(settings, spec, left_s, arguments.force, output)?;
     let now = now();
     let name: String = spec.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
     let id = format!("{}-{now:x}-{:x}", name.to_lowercase(), std::process::id());
