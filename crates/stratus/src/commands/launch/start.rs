@@ -47,10 +47,10 @@ pub(super) fn launch(
             "train.parts in one process gives bit-identical results; `ssh` and `slurm` support workers",
         ));
     }
-    let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
-    let bundle = LaunchBundle::new(spec, arguments.remote_data, this_program()?, mpi.flatten())?;
     spec.check_directories()?;
     let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
+    let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
+    let bundle = LaunchBundle::new(spec, arguments.remote_data, this_program()?, mpi.flatten())?;
     let left_s = end.map(seconds_left);
     let (resources, expected_s) = estimate::estimate_launch(settings, spec, left_s, arguments.force, output)?;
     let now = now();
