@@ -297,6 +297,21 @@ fn another_size_than_the_models_is_used_if_its_layers_fit() {
 }
 
 #[test]
+fn the_part_up_to_a_module_ends_with_its_last_node() {
+    let file = || {
+        let file = relu(17).node("Sigmoid r -> layer4/act/Sigmoid", &[]);
+        let file = file.node("Mul r layer4/act/Sigmoid -> layer4/act/Mul", &[]);
+        file.node("Tan layer4/act/Mul -> y", &[])
+    };
+    for module in ["the_layer4.act", "the_layer4"] {
+        let options = ImportOptions { until: Some(module.to_owned()), ..ImportOptions::default() };
+        let part = import(file(), &options).unwrap();
+        let last = part.graph.nodes.last().unwrap();
+        assert_eq!(stratus_graph::Operation::kind(&last.op), "silu", "{module}");
+    }
+}
+
+#[test]
 fn imports_the_part_up_to_a_node() {
     let file = || {
         let file = relu(17).node("GlobalAveragePool r -> g", &[]).node("Sigmoid r -> s", &[]);
