@@ -296,6 +296,24 @@ fn another_size_than_the_models_is_used_if_its_layers_fit() {
     assert!(problem.starts_with("its input `x` has channels 3, not 4"), "{problem}");
 }
 
+/// PyTorch's exporters give the weights of an affine instance norm their names, and constants of 1 and 0 to
+/// others.
+#[test]
+fn untrained_weights_of_an_instance_norm_are_known_by_their_names() {
+    let norm = |weight: &str, bias: &str| {
+        let file = relu(17).with(&floats(weight, &[3], &[1.0; 3])).with(&floats(bias, &[3], &[0.0; 3]));
+        file.node(&format!("InstanceNormalization r {weight} {bias} -> y"), &[]).import()
+    };
+    let affine = norm("norm.weight", "norm.bias");
+    assert_eq!(weight(&affine, "norm.weight"), [1.0; 3]);
+    assert_eq!(weight(&affine, "norm.bias"), [0.0; 3]);
+    assert!(affine.notes.is_empty(), "{:?}", affine.notes);
+    let plain = norm("val_1", "val_2");
+    assert!(plain.weights.is_empty());
+    let note = "imported InstanceNormalization `the_y` without weight and bias, which are 1 and 0";
+    assert_eq!(plain.notes, [note]);
+}
+
 #[test]
 fn the_part_up_to_a_module_ends_with_its_last_node() {
     let file = || {
