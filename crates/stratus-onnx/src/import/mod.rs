@@ -309,7 +309,11 @@ fn import_sized(
         notes,
     };
     importer.walk(&live)?;
-    Ok(ImportedNetwork { metadata, ..importer.finish(output, softmax, options)? })
+    let mut network = ImportedNetwork { metadata, ..importer.finish(output, softmax, options)? };
+    if replaced.is_some() {
+        network.notes.extend(input_size::fixed_sizes(&network.graph));
+    }
+    Ok(network)
 }
 
 /// Returns for each layer whether the output depends on it. Layers that became a part of a later one have no

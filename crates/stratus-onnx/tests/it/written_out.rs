@@ -296,6 +296,39 @@ fn another_size_than_the_models_is_used_if_its_layers_fit() {
     assert!(problem.starts_with("its input `x` has channels 3, not 4"), "{problem}");
 }
 
+/// A model of open size that takes images of some sizes: those that three poolings divide.
+#[test]
+fn asks_for_the_size_if_several_fit() {
+    let halves = [ints("kernel_shape", &[2, 2]), ints("strides", &[2, 2])];
+    let double = floats("s", &[4], &[1.0, 1.0, 64.0, 64.0]);
+    let file = (0..6).fold(File { images: [1, 3, -1, -1], ..relu(17) }.with(&double), |file, step| {
+        let from = if step == 0 { "r".to_owned() } else { format!("p{step}") };
+        file.node(&format!("MaxPool {from} -> p{}", step + 1), &halves)
+    });
+    let file = file.node("Resize p6 _ s -> u", &[]).node("Add u r -> y", &[]);
+    let problem = import(file, &ImportOptions::default()).unwrap_err();
+    assert!(problem.contains("and it takes images of several sizes, such as 64 and 128"), "{problem}");
+}
+
+#[test]
+fn another_size_notes_the_layers_that_keep_theirs() {
+    let window = [ints("kernel_shape", &[3, 3]), ints("strides", &[3, 3])];
+    let linear = [text("mode", "linear")];
+    let file = relu(17).with(&int64s("s", &[3, 3, 3, 3])).node("Resize r _ _ s -> u", &linear);
+    let file = || File { images: [3, 3, 3, 3], graph: file.graph.clone(), opset: 17 };
+    let file = || file().node("AveragePool r -> a", &window).node("Add u a -> y", &[]);
+    let part = |until: &str, size: usize| {
+        let until = Some(until.to_owned());
+        import(file(), &ImportOptions { input: Some([3, size, size]), until, ..Default::default() }).unwrap()
+    };
+    assert_eq!(
+        part("a", 5).notes[1..],
+        ["imported for images of 5x5 instead of 3x3", "`the_a` still reads 3x3 pixels, now of 5x5"]
+    );
+    assert_eq!(part("u", 5).notes[2..], ["`the_u` still resizes to 3x3"]);
+    assert_eq!((part("a", 3).notes.len(), part("u", 3).notes.len()), (1, 1));
+}
+
 /// PyTorch's exporters give the weights of an affine instance norm their names, and constants of 1 and 0 to
 /// others.
 #[test]
