@@ -7,7 +7,7 @@ use crate::ops::group_norm::{self, Fold};
 use crate::proto::Node;
 use crate::tensor::{Constant, Elements};
 use stratus_graph::Op;
-use stratus_graph::ops::{Add, Conv2d, ConvTranspose2d, Flatten, LayerScale, Linear, PointwiseLinear, Scale};
+use stratus_graph::ops::{Add, Conv2d, ConvTranspose2d, Flatten, LayerScale, Linear, PointwiseLinear};
 
 impl<'a> Importer<'a> {
     pub(super) fn add(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
@@ -25,25 +25,29 @@ impl<'a> Importer<'a> {
         }
         match (&inputs[..], constant) {
             ([input], Some(constant)) if node.inputs.len() == 2 => self.add_bias(node, *input, constant),
-            ([first, rest @ ..], None) if !rest.is_empty() => {
-                if inputs.iter().any(|input| input.order != first.order) {
-                    return Err("its inputs differ in dimension order".into());
-                }
-                let mut sum = *first;
-                for (position, input) in rest.iter().enumerate() {
-                    let last = position + 1 == rest.len();
-                    let node_name = self.names.for_node(node);
-                    let name = if last { node_name } else { self.names.with_suffix(&node_name, "part") };
-                    sum = self.push_as(name, Add, &[sum, *input], vec![])?;
-                }
-                Ok(Value::LayerOutput(LayerOutput {
-                    single_use: self.is_single_use(node),
-                    order: first.order,
-                    ..sum
-                }))
+            ([first, _, ..], None) => {
+                let name = self.names.for_node(node);
+                let sum = self.sum_of(&inputs, name)?;
+                Ok(self.as_output_of(node, sum, *first))
             }
             _ => Err("unsupported sum, expected layer outputs or a bias".into()),
         }
+    }
+
+    /// Adds the sums of layer outputs, of which there is at least one; the last sum gets the name.
+    pub(super) fn sum_of(&mut self, inputs: &[LayerOutput], name: String) -> ImportResult<LayerOutput> {
+        let [first, middle @ .., last] = inputs else {
+            return inputs.first().copied().ok_or("it has no inputs".into());
+        };
+        if inputs.iter().any(|input| input.order != first.order) {
+            return Err("its inputs differ in dimension order".into());
+        }
+        let mut sum = *first;
+        for input in middle {
+            let part = self.names.with_suffix(&name, "part");
+            sum = self.push_as(part, Add, &[sum, *input], vec![])?;
+        }
+        self.push_as(name, Add, &[sum, *last], vec![])
     }
 
     /// Adds a constant: it is folded into the bias of the previous layer, or becomes a depthwise convolution.
@@ -87,8 +91,7 @@ impl<'a> Importer<'a> {
                     return Err("its inputs differ in dimension order".into());
                 }
                 let name = self.names.for_node(node);
-                let negated = self.names.with_suffix(&name, "negated");
-                let negated = self.push_as(negated, Scale { factor: -1.0 }, &[b], vec![])?;
+                let negated = self.negated(b, &name)?;
                 let sum = self.push_as(name, Add, &[a, negated], vec![])?;
                 Ok(self.as_output_of(node, sum, a))
             }

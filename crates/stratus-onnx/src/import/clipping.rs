@@ -111,9 +111,9 @@ impl<'a> Importer<'a> {
         }
         let name = self.names.for_node(node);
         let (larger, smaller, sign) = if node.operator == "Max" { (b, a, 1.0) } else { (a, b, -1.0) };
-        let [negated, difference, excess, part] =
-            ["negated", "difference", "excess", "part"].map(|suffix| self.names.with_suffix(&name, suffix));
-        let negated = self.push_as(negated, Scale { factor: -1.0 }, &[smaller], vec![])?;
+        let [difference, excess, part] =
+            ["difference", "excess", "part"].map(|suffix| self.names.with_suffix(&name, suffix));
+        let negated = self.negated(smaller, &name)?;
         let difference = self.push_as(difference, Add, &[larger, negated], vec![])?;
         let excess = self.push_as(excess, Relu, &[difference], vec![])?;
         let excess = self.scaled(excess, sign, &part)?;
@@ -149,8 +149,7 @@ impl<'a> Importer<'a> {
             let part = self.names.with_suffix(&name, if sign > 0.0 { "above" } else { "below" });
             let mut x = input;
             if sign < 0.0 {
-                let negated = self.names.with_suffix(&part, "negated");
-                x = self.push_as(negated, Scale { factor: -1.0 }, &[x], vec![])?;
+                x = self.negated(x, &part)?;
             }
             if bound.is_infinite() {
                 x = self.push_as(part.clone(), Relu, &[x], vec![])?;
@@ -205,6 +204,12 @@ impl<'a> Importer<'a> {
         Ok(self.as_output_of(node, output, input))
     }
 
+    /// Adds the product with -1.
+    pub(super) fn negated(&mut self, x: LayerOutput, name: &str) -> ImportResult<LayerOutput> {
+        let name = self.names.with_suffix(name, "negated");
+        self.push_as(name, Scale { factor: -1.0 }, &[x], vec![])
+    }
+
     /// Adds the product with a factor, which is merged with products behind it. None is added for 1.
     pub(super) fn scaled(&mut self, x: LayerOutput, factor: f32, name: &str) -> ImportResult<LayerOutput> {
         if factor == 1.0 {
@@ -229,13 +234,14 @@ impl<'a> Importer<'a> {
         input: LayerOutput,
         factor: f32,
     ) -> ImportResult<Value> {
-        let Some(layer) = self.single_use_layer(input) else {
+        let derived = self.single_use_layer(input).filter(|layer| layer.is_derived);
+        let merged = derived.and_then(|layer| match layer.op {
+            Op::Scale(Scale { factor: known }) => Some((layer, known * factor)),
+            _ => None,
+        });
+        let Some((layer, product)) = merged.filter(|(_, product)| product.is_finite()) else {
             return self.elementwise_of(node, input, Scale { factor });
         };
-        let (Op::Scale(Scale { factor: known }), true) = (&layer.op, layer.is_derived) else {
-            return self.elementwise_of(node, input, Scale { factor });
-        };
-        let product = known * factor;
         let id = layer.inputs[0];
         if (product - 1.0).abs() < 1e-6 {
             // The scale has no readers left and is dropped.

@@ -60,10 +60,9 @@ impl<'a> Importer<'a> {
     fn absolute(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let input = self.layer_input(node, 0)?;
         let name = self.names.for_node(node);
-        let [above, below, negated] =
-            ["above", "below", "negated"].map(|part| self.names.with_suffix(&name, part));
+        let [above, below] = ["above", "below"].map(|part| self.names.with_suffix(&name, part));
         let above = self.push_as(above, Relu, &[input], vec![])?;
-        let negated = self.push_as(negated, Scale { factor: -1.0 }, &[input], vec![])?;
+        let negated = self.negated(input, &name)?;
         let below = self.push_as(below, Relu, &[negated], vec![])?;
         let sum = self.push_as(name, Add, &[above, below], vec![])?;
         Ok(self.as_output_of(node, sum, input))
@@ -83,17 +82,11 @@ impl<'a> Importer<'a> {
     fn mean_of_outputs(&mut self, node: &'a Node<'a>) -> ImportResult<Value> {
         let inputs: Vec<LayerOutput> =
             (0..node.inputs.len()).map(|at| self.layer_input(node, at)).collect::<ImportResult<_>>()?;
-        let [first, rest @ ..] = &inputs[..] else { return Err("it has no inputs".into()) };
-        if rest.iter().any(|input| input.order != first.order) {
-            return Err("its inputs differ in dimension order".into());
-        }
+        let first = *inputs.first().ok_or("it has no inputs")?;
         let name = self.names.for_node(node);
-        let mut sum = *first;
-        for input in rest {
-            let part = self.names.with_suffix(&name, "sum");
-            sum = self.push_as(part, Add, &[sum, *input], vec![])?;
-        }
+        let sum = self.names.with_suffix(&name, "sum");
+        let sum = self.sum_of(&inputs, sum)?;
         let mean = self.push_as(name, Scale { factor: 1.0 / inputs.len() as f32 }, &[sum], vec![])?;
-        Ok(self.as_output_of(node, mean, *first))
+        Ok(self.as_output_of(node, mean, first))
     }
 }

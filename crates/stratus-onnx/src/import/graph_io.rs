@@ -19,6 +19,14 @@ pub(super) struct InputSpec<'a> {
     pub replaced: Option<[usize; 2]>,
 }
 
+/// Returns whether the first node that reads the images moves their channels to the front.
+pub(super) fn is_channels_last<'a>(nodes: impl IntoIterator<Item = &'a Node<'a>>, images: &str) -> bool {
+    let reader = nodes.into_iter().find(|node| node.inputs.contains(&images));
+    reader.is_some_and(|node| {
+        node.operator == "Transpose" && node.attribute("perm").is_some_and(|perm| perm.ints == [0, 3, 1, 2])
+    })
+}
+
 pub(super) fn input_spec<'a>(
     graph: &'a proto::Graph<'a>,
     live: &[usize],
@@ -45,11 +53,7 @@ pub(super) fn input_spec<'a>(
             remedy: "export the network without its preprocessing",
         });
     }
-    let first_reader =
-        live.iter().map(|&node| &graph.nodes[node]).find(|node| node.inputs.contains(&input.name));
-    let channels_last = first_reader.is_some_and(|node| {
-        node.operator == "Transpose" && node.attribute("perm").is_some_and(|perm| perm.ints == [0, 3, 1, 2])
-    });
+    let channels_last = is_channels_last(live.iter().map(|&node| &graph.nodes[node]), input.name);
     let order = if channels_last { DimOrder::ChannelsLast } else { DimOrder::ChannelsFirst };
     let dims: [Option<i64>; 3] = match input.shape.as_deref() {
         Some(&[_, a, b, c]) => {

@@ -4,12 +4,15 @@
 //! images of any size (a linear layer behind the flattened map, shapes that the file records for its values),
 //! the usual ones. If nothing determines the size, it is the user's choice.
 
+use super::graph_io::is_channels_last;
 use super::{ImportOptions, ImportedNetwork, import_sized};
 use crate::error::{Parsed, Problem};
 use crate::proto::{self, ValueInfo};
 use crate::tensor::ModelFolder;
 use std::collections::HashMap;
 use stratus_base::printable;
+use stratus_graph::ops::{AvgPool2d, LpPool2d, MaxPool2d, Resize, ResizeTo};
+use stratus_graph::{Graph, Op};
 use stratus_weights::NetworkMetadata;
 
 /// The sizes that are tried, the most frequent first. The first two are also those that tell whether a
@@ -39,11 +42,8 @@ fn extents(graph: &proto::Graph<'_>) -> Option<[Option<usize>; 3]> {
         Some(shape) => shape.try_into().ok()?,
         None => [None; 4],
     };
-    let reader = graph.nodes.iter().find(|node| node.inputs.contains(&input.name));
-    let is_last = reader.is_some_and(|node| {
-        node.operator == "Transpose" && node.attribute("perm").is_some_and(|perm| perm.ints == [0, 3, 1, 2])
-    });
     let [_, a, b, c] = dims.map(|dim| dim.filter(|&dim| dim > 0).and_then(|dim| usize::try_from(dim).ok()));
+    let is_last = is_channels_last(&graph.nodes, input.name);
     let [channels, height, width] = if is_last { [c, a, b] } else { [a, b, c] };
     Some([channels.or_else(|| first_channels(graph)), height, width])
 }
@@ -56,6 +56,29 @@ fn first_channels(graph: &proto::Graph<'_>) -> Option<usize> {
     let groups = conv.attribute("group").map_or(1, |group| group.int);
     let channels = weight.dimensions.get(1)?.checked_mul(groups)?;
     usize::try_from(channels).ok().filter(|&channels| channels > 0)
+}
+
+/// Notes the layers that keep a size of the file when the images have another one: a resize to a fixed size,
+/// and a pooling to one pixel that no longer reads the whole map.
+pub(super) fn fixed_sizes(graph: &Graph) -> Vec<String> {
+    let note = |node: &stratus_graph::Node| {
+        let name = &node.name;
+        let kernel = match node.op {
+            Op::Resize(Resize { to: ResizeTo::Size([height, width]), .. }) => {
+                return Some(format!("`{name}` still resizes to {height}x{width}"));
+            }
+            Op::AvgPool2d(AvgPool2d { kernel, .. })
+            | Op::MaxPool2d(MaxPool2d { kernel, .. })
+            | Op::LpPool2d(LpPool2d { kernel, .. }) => kernel,
+            _ => return None,
+        };
+        let [_, height, width] = graph.shape(*node.inputs.first()?).as_image().ok()?;
+        let is_global = graph.shape(node.output).0.get(1..) == Some(&[1, 1]);
+        let [rows, columns] = kernel;
+        (is_global && (rows < height || columns < width))
+            .then(|| format!("`{name}` still reads {rows}x{columns} pixels, now of {height}x{width}"))
+    };
+    graph.nodes.iter().filter_map(note).collect()
 }
 
 /// Imports a model whose size is open with the size that the file determines. `None` if the size is not open.
@@ -97,12 +120,20 @@ pub(super) fn import_open(
         // The size does not matter to the problem.
         ((_, Err(first)), (_, Err(second))) if first.to_string() == second.to_string() => Some(Err(first)),
         _ => {
-            let found = tried.find_map(|(size, import)| Some((size, import.ok()?)));
-            let problem = "its layers fit none of the usual sizes";
-            Some(found.map_or_else(
-                || Err(ask(model, problem)),
-                |(size, network)| Ok(noted(network, [size; 2], fits)),
-            ))
+            let mut fitting = tried.filter_map(|(size, import)| Some((size, import.ok()?)));
+            let Some((size, network)) = fitting.next() else {
+                return Some(Err(ask(model, "its layers fit none of the usual sizes")));
+            };
+            // Sizes that differ by the rounding of strides give the same maps; those that are far from each
+            // other do not, so that the layers do not determine one, as of a decoder.
+            let is_far = |other: usize| other >= 2 * size || size >= 2 * other;
+            match fitting.find(|(other, _)| is_far(*other)) {
+                Some((other, _)) => {
+                    let reason = format!("it takes images of several sizes, such as {size} and {other}");
+                    Some(Err(ask(model, &reason)))
+                }
+                None => Some(Ok(noted(network, [size; 2], fits))),
+            }
         }
     }
 }

@@ -218,6 +218,8 @@ pub(crate) struct Importer<'a> {
     rounding: Option<(&'a Node<'a>, usize)>,
     /// The first node in training mode, and the number of such nodes.
     training: Option<(&'a Node<'a>, usize)>,
+    /// The first group norm whose factors of 1 and terms of 0 are read as no weights, and the number of such.
+    pub unweighted: Option<(&'a Node<'a>, usize)>,
     pub names: Names,
     notes: Vec<String>,
 }
@@ -302,11 +304,16 @@ fn import_sized(
         recorded: if is_trial { input_size::recorded_shapes(graph) } else { HashMap::new() },
         rounding: None,
         training: None,
+        unweighted: None,
         names,
         notes,
     };
     importer.walk(&live)?;
-    Ok(ImportedNetwork { metadata, ..importer.finish(output, softmax, options)? })
+    let mut network = ImportedNetwork { metadata, ..importer.finish(output, softmax, options)? };
+    if replaced.is_some() {
+        network.notes.extend(input_size::fixed_sizes(&network.graph));
+    }
+    Ok(network)
 }
 
 /// Returns for each layer whether the output depends on it. Layers that became a part of a later one have no
@@ -336,7 +343,7 @@ fn unsupported_node(node: &Node<'_>, reason: String) -> UnsupportedNode {
 }
 
 /// Counts a node, keeping the first one for the message.
-fn count_first<'a>(seen: &mut Option<(&'a Node<'a>, usize)>, node: &'a Node<'a>) {
+pub(crate) fn count_first<'a>(seen: &mut Option<(&'a Node<'a>, usize)>, node: &'a Node<'a>) {
     *seen = Some(seen.map_or((node, 1), |(first, count)| (first, count + 1)));
 }
 
@@ -469,6 +476,10 @@ impl<'a> Importer<'a> {
             self.notes.push(format!(
                 "ignored {description}, which rounds to a narrower type: layers compute in f32"
             ));
+        }
+        if let Some(unweighted) = self.unweighted {
+            let description = description(unweighted);
+            self.notes.push(format!("imported {description} without weight and bias, which are 1 and 0"));
         }
         if let Some(training) = self.training {
             let description = description(training);

@@ -85,12 +85,13 @@ pub(super) fn find_end<'a>(
     Ok(End { output: name, softmax })
 }
 
-/// Finds the output of a node by the node's name, the name of its output, or that of its layer.
+/// Finds the output of a node by the node's name, the name of its output, or that of its layer or of a module
+/// that contains it, of which it is the last node.
 fn find_node<'a>(graph: &'a proto::Graph<'a>, until: &str, notes: &mut Vec<String>) -> Parsed<End<'a>> {
     let named = |matches: &dyn Fn(&Node<'_>) -> bool| graph.nodes.iter().find(|node| matches(node));
     let node = named(&|node| !node.name.is_empty() && node.name == until)
         .or_else(|| named(&|node| node.outputs.contains(&until)))
-        .or_else(|| named(&|node| !NO_FEATURES.contains(&node.operator) && module(node) == until));
+        .or_else(|| graph.nodes.iter().rfind(|node| is_in_module(node, until)));
     let Some(node) = node else {
         let common = graph.nodes.iter().filter(|node| is_feature(node)).collect::<Vec<_>>();
         return Err(Problem::UnsupportedModel {
@@ -118,6 +119,14 @@ fn find_node<'a>(graph: &'a proto::Graph<'a>, until: &str, notes: &mut Vec<Strin
     let name = printable(display_name(node));
     notes.push(format!("imported up to {} `{name}`, dropped {dropped} {nodes}{outputs}", node.operator));
     Ok(End { output, softmax: None })
+}
+
+/// Returns whether a node belongs to a module, by its path, as PyTorch and TensorFlow name nodes.
+fn is_in_module(node: &Node<'_>, until: &str) -> bool {
+    let is_named = |name| module(&Node { name, ..Node::default() }) == until;
+    let mut containing = node.name.match_indices('/').map(|(end, _)| &node.name[..end]);
+    !["Constant", "ConstantOfShape", "Shape"].contains(&node.operator)
+        && (is_named(node.name) || containing.any(is_named))
 }
 
 /// Returns whether a network may end with a node.

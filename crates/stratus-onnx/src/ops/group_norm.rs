@@ -5,7 +5,8 @@
 use super::{ExportedLayer, OnnxOperation};
 use crate::encode::{Attributes, Export};
 use crate::import::{
-    DimOrder, ImportResult, Importer, Layer, LayerOutput, Value, count, in_order, shape_per_image,
+    DimOrder, ImportResult, Importer, Layer, LayerOutput, Value, count, count_first, in_order,
+    shape_per_image,
 };
 use crate::proto::Node;
 use crate::tensor::{Constant, kind};
@@ -17,7 +18,8 @@ pub(super) const OPERATION: OnnxOperation = OnnxOperation {
     written_as: "`Reshape`, `InstanceNormalization`, `Reshape`, and with `affine` `Mul` and `Add`, called \
         `LAYER/Reshape` and so on; weight and bias are written as `[C, 1, 1]`",
     read_from: "the same nodes; `InstanceNormalization` of images, whose groups are the channels; \
-        `GroupNormalization`. Factors of 1 and terms of 0 alone are read as no `affine`",
+        `GroupNormalization`. Factors of 1 and terms of 0 without a name such as `norm1.weight` are read as \
+        no `affine`, with a note",
     broadcasts: true,
     write,
     operators: &[
@@ -87,7 +89,14 @@ fn read<'a>(importer: &mut Importer<'a>, node: &'a Node<'a>) -> ImportResult<Val
     let values = if per_channel { channels } else { groups };
     let weight = importer.vector_input(node, 1, values)?.ok_or("missing scale")?;
     let bias = importer.vector_input(node, 2, values)?.ok_or("missing bias")?;
-    let affine = weight.iter().any(|&factor| factor != 1.0) || bias.iter().any(|&term| term != 0.0);
+    // PyTorch's exporters write constants of 1 and 0 for a layer without `affine`, and give the weights of
+    // one with it their own names, also if it is untrained.
+    let affine = weight.iter().any(|&factor| factor != 1.0)
+        || bias.iter().any(|&term| term != 0.0)
+        || importer.names.weighted(node).is_some();
+    if !affine && grouped.is_none() {
+        count_first(&mut importer.unweighted, node);
+    }
     let epsilon = node.attribute("epsilon").map_or(1e-5, |epsilon| epsilon.float);
     let norm = GroupNorm { channels, groups, epsilon, affine };
     let repeat = if per_channel { 1 } else { norm.group_channels() };

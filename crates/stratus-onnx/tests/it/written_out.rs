@@ -296,6 +296,72 @@ fn another_size_than_the_models_is_used_if_its_layers_fit() {
     assert!(problem.starts_with("its input `x` has channels 3, not 4"), "{problem}");
 }
 
+/// A model of open size that takes images of some sizes: those that three poolings divide.
+#[test]
+fn asks_for_the_size_if_several_fit() {
+    let halves = [ints("kernel_shape", &[2, 2]), ints("strides", &[2, 2])];
+    let double = floats("s", &[4], &[1.0, 1.0, 64.0, 64.0]);
+    let file = (0..6).fold(File { images: [1, 3, -1, -1], ..relu(17) }.with(&double), |file, step| {
+        let from = if step == 0 { "r".to_owned() } else { format!("p{step}") };
+        file.node(&format!("MaxPool {from} -> p{}", step + 1), &halves)
+    });
+    let file = file.node("Resize p6 _ s -> u", &[]).node("Add u r -> y", &[]);
+    let problem = import(file, &ImportOptions::default()).unwrap_err();
+    assert!(problem.contains("and it takes images of several sizes, such as 64 and 128"), "{problem}");
+}
+
+#[test]
+fn another_size_notes_the_layers_that_keep_theirs() {
+    let window = [ints("kernel_shape", &[3, 3]), ints("strides", &[3, 3])];
+    let linear = [text("mode", "linear")];
+    let file = relu(17).with(&int64s("s", &[3, 3, 3, 3])).node("Resize r _ _ s -> u", &linear);
+    let file = || File { images: [3, 3, 3, 3], graph: file.graph.clone(), opset: 17 };
+    let file = || file().node("AveragePool r -> a", &window).node("Add u a -> y", &[]);
+    let part = |until: &str, size: usize| {
+        let until = Some(until.to_owned());
+        import(file(), &ImportOptions { input: Some([3, size, size]), until, ..Default::default() }).unwrap()
+    };
+    assert_eq!(
+        part("a", 5).notes[1..],
+        ["imported for images of 5x5 instead of 3x3", "`the_a` still reads 3x3 pixels, now of 5x5"]
+    );
+    assert_eq!(part("u", 5).notes[2..], ["`the_u` still resizes to 3x3"]);
+    assert_eq!((part("a", 3).notes.len(), part("u", 3).notes.len()), (1, 1));
+}
+
+/// PyTorch's exporters give the weights of an affine instance norm their names, and constants of 1 and 0 to
+/// others.
+#[test]
+fn untrained_weights_of_an_instance_norm_are_known_by_their_names() {
+    let norm = |weight: &str, bias: &str| {
+        let file = relu(17).with(&floats(weight, &[3], &[1.0; 3])).with(&floats(bias, &[3], &[0.0; 3]));
+        file.node(&format!("InstanceNormalization r {weight} {bias} -> y"), &[]).import()
+    };
+    let affine = norm("norm.weight", "norm.bias");
+    assert_eq!(weight(&affine, "norm.weight"), [1.0; 3]);
+    assert_eq!(weight(&affine, "norm.bias"), [0.0; 3]);
+    assert!(affine.notes.is_empty(), "{:?}", affine.notes);
+    let plain = norm("val_1", "val_2");
+    assert!(plain.weights.is_empty());
+    let note = "imported InstanceNormalization `the_y` without weight and bias, which are 1 and 0";
+    assert_eq!(plain.notes, [note]);
+}
+
+#[test]
+fn the_part_up_to_a_module_ends_with_its_last_node() {
+    let file = || {
+        let file = relu(17).node("Sigmoid r -> layer4/act/Sigmoid", &[]);
+        let file = file.node("Mul r layer4/act/Sigmoid -> layer4/act/Mul", &[]);
+        file.node("Tan layer4/act/Mul -> y", &[])
+    };
+    for module in ["the_layer4.act", "the_layer4"] {
+        let options = ImportOptions { until: Some(module.to_owned()), ..ImportOptions::default() };
+        let part = import(file(), &options).unwrap();
+        let last = part.graph.nodes.last().unwrap();
+        assert_eq!(stratus_graph::Operation::kind(&last.op), "silu", "{module}");
+    }
+}
+
 #[test]
 fn imports_the_part_up_to_a_node() {
     let file = || {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 use stratus_base::text::bytes;
-use stratus_graph::layer_file;
+use stratus_graph::{Graph, layer_file};
 use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
 use stratus_run::atomic;
 use stratus_weights::{Tensor, TensorRef, write_safetensors};
@@ -109,7 +109,7 @@ pub(super) fn run(arguments: &ImportArguments, output: &Output) -> Result {
         weights_bytes: weights.metadata().map_err(Failure::failed)?.len(),
         notes: imported.notes.clone(),
     };
-    output.print_wrapped(&report, || render(&report, &layers, &weights))
+    output.print_wrapped(&report, || render(&report, graph, [&layers, &weights]))
 }
 
 /// Returns whether a file holds exactly the imported weights.
@@ -120,20 +120,28 @@ fn holds_weights(path: &Path, imported: &ImportedNetwork) -> Result<bool> {
     Ok(fs::read(path).is_ok_and(|existing| existing == bytes))
 }
 
-/// A head for features, as the layers to append to the layer file. Its weights have random initial values,
-/// because the weights file has none.
-fn head(features: &[usize]) -> String {
-    let pooled = "[[layer]]\nname = \"pool\"\nop = \"adaptive_avg_pool2d\"\noutput = 1\n\n\
-                  [[layer]]\nname = \"flatten\"\nop = \"flatten\"\n\n";
-    let pooled = if features.len() == 3 { pooled } else { "" };
+/// A head for features, as the layers to append to the layer file, with names that it does not have yet. Its
+/// weights have random initial values, because the weights file has none.
+fn head(graph: &Graph) -> String {
+    let layer = |name: &str, op: &str| {
+        let is_taken = |name: &str| graph.nodes.iter().any(|node| node.name == name);
+        let numbered = (2..).map(|number| format!("{name}_{number}"));
+        let name = std::iter::once(name.to_owned()).chain(numbered).find(|name| !is_taken(name));
+        format!("[[layer]]\nname = \"{}\"\nop = {op}\n", name.unwrap_or_default())
+    };
+    let mut layers = vec![layer("fc", "\"linear\"\nout_features = 10")];
+    if graph.shape(graph.output).0.len() == 3 {
+        let pool = layer("pool", "\"adaptive_avg_pool2d\"\noutput = 1");
+        layers.splice(..0, [pool, layer("flatten", "\"flatten\"")]);
+    }
     format!(
         "\nThe output is features, not classes. To train a classifier on them, append a head\n\
-         to the layer file, with the number of your classes; its weights begin with random values:\n\n\
-         {pooled}[[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 10\n"
+         to the layer file, with the number of your classes; its weights begin with random values:\n\n{}",
+        layers.join("\n")
     )
 }
 
-fn render(report: &Report, layers: &Path, weights: &Path) -> String {
+fn render(report: &Report, graph: &Graph, [layers, weights]: [&Path; 2]) -> String {
     let shape = |extents: &[usize]| stratus_graph::Shape(extents.to_vec()).to_string();
     let files = key_value_list(&[
         (
@@ -148,13 +156,10 @@ fn render(report: &Report, layers: &Path, weights: &Path) -> String {
         ),
         (report.weights.clone(), bytes(report.weights_bytes)),
     ]);
-    let head = match (&report.until, &report.output[..]) {
-        (None, _) => String::new(),
-        (Some(_), output) => head(output),
-    };
+    let head = if report.until.is_some() { head(graph) } else { String::new() };
     format!(
         "{files}{head}\nnext: `stratus model show {0}`,\n      \
-         `stratus train EXPERIMENT.toml --set model.name={0} --weights {1}`\n",
+         `stratus train {0} --weights {1} --set data.name=NAME`\n",
         layers.display(),
         weights.display()
     )

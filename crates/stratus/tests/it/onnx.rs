@@ -36,8 +36,7 @@ fn onnx_round_trip_keeps_the_weights() {
     assert_eq!(ran.err, "");
     assert!(
         ran.out.ends_with(
-            "`stratus train EXPERIMENT.toml --set model.name=net/digits.toml \
-             --weights net/digits.safetensors`\n"
+            "`stratus train net/digits.toml --weights net/digits.safetensors --set data.name=NAME`\n"
         ),
         "{}",
         ran.out
@@ -137,18 +136,24 @@ fn backbone_is_fine_tuned_with_a_new_head() {
     let ran = dir.run(&[&import[..], &["--until", "layer3.2"]].concat()).expect(0);
     assert!(ran.err.starts_with("note: imported up to Relu `layer3.2`, dropped "), "{}", ran.err);
     let (_, head) = ran.out.split_once("begin with random values:\n\n").unwrap();
-    let (head, _) = head.split_once("\nnext: ").unwrap();
+    let (head, next) = head.split_once("\nnext: ").unwrap();
     let layers = dir.path("net/digits.toml");
     let text = format!("{}\n{head}", fs::read_to_string(&layers).unwrap());
     fs::write(&layers, text).unwrap();
-    // The experiment `digits` sets the width of its own network, so the layer file is trained by itself.
+    // The command that is printed works, with the name of a data set.
+    let command = next.split('`').find_map(|command| command.strip_prefix("stratus train ")).unwrap();
+    let command = command.replace("NAME", "mnist");
     let data = format!("data.path={}", digits().display());
-    let settings = [SETTINGS, &["data.name=mnist", "train.epochs=1", &data]].concat();
+    let settings = [SETTINGS, &["train.epochs=1", &data]].concat();
     let settings = settings.into_iter().flat_map(|setting| ["--set", setting]);
-    let arguments = ["train", "net/digits.toml", "--weights", "net/digits.safetensors", "--out", "tuned"];
-    let ran = dir.run(&arguments.into_iter().chain(settings).collect::<Vec<_>>()).expect(0);
+    let arguments = ["train"].into_iter().chain(command.split(' ')).chain(["--out", "tuned"]);
+    let ran = dir.run(&arguments.chain(settings).collect::<Vec<_>>()).expect(0);
     let message = "fc is initialised: net/digits.safetensors has only the other layers";
     assert!(ran.err.contains(message), "{}", ran.err);
+    // Behind the network's own classifier, the new layer has another name.
+    let until = [&["model", "import", "digits.onnx", "-o", "whole"][..], &["--until", "fc"]].concat();
+    let ran = dir.run(&until).expect(0);
+    assert!(ran.out.contains("\n\n[[layer]]\nname = \"fc_2\"\nop = \"linear\"\n"), "{}", ran.out);
 }
 
 #[test]
