@@ -276,7 +276,7 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
 /// # Errors
 /// If there is one.
 fn check_finished(record: &LaunchRecord, state: &LaunchState, output: &Output) -> Result {
-    let with = |status| state.repetitions.iter().filter(move |one| one.status == status);
+    let with = |status: RepetitionStatus| state.repetitions.iter().filter(move |one| one.status == status);
     let failed = with(RepetitionStatus::Failed).count();
     let interrupted = with(RepetitionStatus::Interrupted).count();
     for one in with(RepetitionStatus::Failed).chain(with(RepetitionStatus::Interrupted)) {
