@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains a tiny network on synthetic images for a million iterations, with validation and a checkpoint after
 # every epoch, and fails if anything grows with the number of iterations: memory, descriptors, the time of an
-# epoch, bytes per epoch of the files, the number of checkpoints, the time of a resume. Then it times the
-# commands that read the run.
+# epoch, bytes per epoch of the files, the number of checkpoints. Then it times the commands that read the
+# run.
 #
 #   scripts/long-run.sh [ITERATIONS] [FOLDER]   FOLDER: default target/long-run; it is replaced
 #

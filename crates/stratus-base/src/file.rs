@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use crate::text;
+
 /// The maximum length of [`printable`] text, in characters.
 const MAX_PRINTABLE_CHARS: usize = 120;
 
@@ -39,7 +41,8 @@ pub fn printable(text: &str) -> String {
 /// Reads a file of at most `max_bytes` bytes.
 ///
 /// # Errors
-/// If it cannot be read, or is larger; an endless file is read only up to the limit.
+/// If it cannot be read, or is larger: [`io::ErrorKind::InvalidData`]. An endless file is read only up to the
+/// limit.
 pub fn read_at_most(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -50,8 +53,8 @@ pub fn read_at_most(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
         file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     }
     if length.max(bytes.len() as u64) > max_bytes {
-        let problem = format!("it is larger than {max_bytes} bytes");
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+        let problem = format!("it is larger than {}", text::bytes(max_bytes));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
     }
     Ok(bytes)
 }
@@ -86,10 +89,10 @@ mod tests {
         let bytes = read_at_most(&this, 1 << 20).unwrap();
         let length = bytes.len() as u64;
         assert_eq!(read_text_at_most(&this, length).unwrap().into_bytes(), bytes);
-        assert_eq!(read_at_most(&this, length - 1).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(read_at_most(&this, length - 1).unwrap_err().kind(), ErrorKind::InvalidData);
         if cfg!(unix) {
             let endless = read_at_most(Path::new("/dev/zero"), 1 << 16).unwrap_err();
-            assert_eq!(endless.to_string(), "it is larger than 65536 bytes");
+            assert_eq!(endless.to_string(), "it is larger than 64 KiB");
         }
     }
 

@@ -56,6 +56,22 @@ fn keys_are_documented_and_accept_their_defaults() {
 }
 
 #[test]
+fn file_beyond_the_limit_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["e.toml", "e.xml"] {
+        let path = folder.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+        let error = Experiment::load(&path).unwrap_err();
+        let cause = std::error::Error::source(&error).map_or(String::new(), |cause| cause.to_string());
+        assert!(error.to_string().contains(name), "{error}");
+        assert!(
+            error.to_string().contains("more than 1 MiB") || cause.contains("larger than 1 MiB"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_file_is_applied_to_the_built_in_experiment_of_its_network() {
     let experiment = parse("[model]\nname = \"digits\"\n[train]\nepochs = 3\n").unwrap();
     assert_eq!(experiment.train.epochs, 3);

@@ -1,13 +1,15 @@
 //! Measured step times with their terms, to fit and evaluate profiles.
 
 use crate::catalogue::{Catalogue, Processor};
-use crate::csv::Table;
+use crate::csv::{MAX_FILE_BYTES, Table};
 use crate::error::{Error, Result};
+use crate::file;
 use crate::model::fit::Sample;
 use crate::model::{Peaks, Terms};
 use crate::peaks::{NumberFormat, peaks};
 use crate::work::Work;
 use crate::work::layers::{self, Networks};
+use std::path::Path;
 
 /// Measured step times with their terms.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +38,18 @@ pub struct StepRecord {
 }
 
 impl StepRecords {
+    /// Reads the files of [`Self::from_layer_table`].
+    ///
+    /// # Errors
+    /// If a file cannot be read or has more than 64 MiB, or as [`Self::from_layer_table`].
+    pub fn read_layer_table(times: &Path, layers: &Path, catalogue: &Catalogue) -> Result<Self> {
+        let [(times, times_text), (layers, layers_text)] = [times, layers].map(|path| {
+            let text = file::read(path, MAX_FILE_BYTES);
+            (path.display().to_string(), text)
+        });
+        Self::from_layer_table((&times, &times_text?), (&layers, &layers_text?), catalogue)
+    }
+
     /// Adds a measured step.
     pub fn add(
         &mut self,

@@ -446,6 +446,18 @@ mod tests {
     }
 
     #[test]
+    fn record_beyond_the_limit_is_refused_by_name() {
+        let runs = tempfile::tempdir().unwrap();
+        let path = runs.path().join(super::LAUNCHES).join("a.toml");
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(super::MAX_RECORD_BYTES + 1).unwrap();
+        let error = LaunchRecord::all(runs.path()).unwrap_err();
+        let cause = std::error::Error::source(&error).unwrap().to_string();
+        assert!(error.to_string().ends_with("a.toml"), "{error}");
+        assert_eq!(cause, "it is larger than 4 MiB");
+    }
+
+    #[test]
     fn records_are_found_by_name_by_run_or_as_the_last() {
         let runs = tempfile::tempdir().unwrap();
         let record = |id: &str, launched| LaunchRecord {

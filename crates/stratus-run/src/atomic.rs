@@ -217,6 +217,15 @@ mod tests {
     }
 
     #[test]
+    fn json_file_beyond_the_limit_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("summary.json");
+        File::create(&path).unwrap().set_len(MAX_JSON_BYTES + 1).unwrap();
+        let error = read_json::<serde_json::Value>(&path).unwrap_err().to_string();
+        assert_eq!(error, format!("cannot read {}: it is larger than 64 MiB", path.display()));
+    }
+
+    #[test]
     fn streamed_content_is_written_completely_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.onnx");

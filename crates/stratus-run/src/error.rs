@@ -99,10 +99,10 @@ impl Error {
 fn hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull => {
-            "; free space on this file system, then resume the run: its last checkpoint is intact"
+            "; free space on this file system and try again: a run resumes from its last checkpoint"
         }
         io::ErrorKind::QuotaExceeded => {
-            "; your disk quota is exhausted: free space, then resume the run: its last checkpoint is intact"
+            "; your disk quota is exhausted: free space and try again: a run resumes from its last checkpoint"
         }
         io::ErrorKind::ReadOnlyFilesystem => {
             "; the file system is read-only: choose another location with --out DIR"
@@ -115,7 +115,7 @@ fn hint(error: &io::Error) -> &'static str {
             "; a file is in place of a folder: move it away, or choose another location with --out DIR"
         }
         io::ErrorKind::FileTooLarge => {
-            "; the file-size limit was reached: raise it (ulimit -f), then resume the run"
+            "; the file-size limit was reached: raise it (ulimit -f) and try again"
         }
         io::ErrorKind::Unsupported => {
             "; this file system does not support it: choose a local disk with --out DIR"

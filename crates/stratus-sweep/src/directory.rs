@@ -113,20 +113,31 @@ impl Sweep {
     pub fn create(path: &Path, definition: Definition, text: &str) -> Result<Self> {
         let io = |source: std::io::Error, doing| stratus_run::Error::io(doing, path)(source);
         fs::create_dir_all(path).map_err(|error| io(error, "create the folder"))?;
-        let lock = Lock::acquire(path)?;
-        for entry in fs::read_dir(path).map_err(|error| io(error, "read the folder"))? {
-            let name = entry.map_err(|error| io(error, "read the folder"))?.file_name();
-            let is_from_killed_start =
-                name == LOCK || atomic::is_temporary(&name) || (name == CELLS && is_table_of_a_start(path));
-            if !is_from_killed_start || Self::is_sweep(path) {
-                let (problem, hint) = if Self::is_sweep(path) {
-                    let resume = format!("resume it with `stratus sweep {}`", path.display());
-                    ("already contains a sweep", format!("{resume}, or choose another folder with --out"))
-                } else {
-                    ("the folder is not empty", "choose another one with --out".to_owned())
-                };
-                return Err(Error::Directory { path: path.to_owned(), problem: problem.to_owned(), hint });
+        let refused = |problem: &str, hint| Error::Directory {
+            path: path.to_owned(),
+            problem: problem.to_owned(),
+            hint,
+        };
+        if !Self::is_sweep(path) {
+            // Before the lock, whose file would be left in a folder of the user.
+            for entry in fs::read_dir(path).map_err(|error| io(error, "read the folder"))? {
+                let name = entry.map_err(|error| io(error, "read the folder"))?.file_name();
+                let is_from_killed_start = name == LOCK
+                    || atomic::is_temporary(&name)
+                    || (name == CELLS && is_table_of_a_start(path));
+                if !is_from_killed_start {
+                    return Err(refused(
+                        "the folder is not empty",
+                        "choose another one with --out".to_owned(),
+                    ));
+                }
             }
+        }
+        let lock = Lock::acquire(path)?;
+        if Self::is_sweep(path) {
+            let resume = format!("resume it with `stratus sweep {}`", path.display());
+            let hint = format!("{resume}, or choose another folder with --out");
+            return Err(refused("already contains a sweep", hint));
         }
         let rows = (1..=definition.cells.len())
             .flat_map(|cell| (1..=definition.repetitions).map(move |repetition| (cell, repetition)))
@@ -232,7 +243,7 @@ impl Sweep {
 
 /// Returns whether the table in the folder `path` is that of a sweep of which nothing was trained.
 fn is_table_of_a_start(path: &Path) -> bool {
-    let Ok(text) = fs::read_to_string(path.join(CELLS)) else { return false };
+    let Ok(text) = read_text_at_most(&path.join(CELLS), MAX_TABLE_BYTES) else { return false };
     let mut lines = text.lines().map(fields);
     let is_header = lines.next().is_some_and(|header| header.starts_with(&COLUMNS.map(str::to_owned)));
     is_header && lines.all(|row| row.get(2).is_some_and(|status| status == Status::Waiting.name()))

@@ -25,5 +25,10 @@ pub const TARGET: Target = Target {
 };
 
 fn run(data: &[u8]) {
-    stratus_data::fuzzing::image(&super::with_magic(b"\xff\xd8\xff", data), &JpegLibrary::Zune);
+    decode(data, &JpegLibrary::Zune);
+}
+
+/// Decodes an image with a library.
+pub fn decode(data: &[u8], library: &JpegLibrary) {
+    stratus_data::fuzzing::image(&super::with_magic(b"\xff\xd8\xff", data), library);
 }

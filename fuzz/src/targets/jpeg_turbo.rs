@@ -2,31 +2,13 @@
 
 use stratus_data::JpegLibrary;
 
-use super::Target;
-use crate::seeds;
+use super::{Target, jpeg};
 
-pub const TARGET: Target = Target {
-    name: "jpeg_turbo",
-    run,
-    seeds: || seeds::fixtures("stratus-data", "jpg", 64 << 10),
-    dictionary: &[
-        "\\xff\\xc0",
-        "\\xff\\xc2",
-        "\\xff\\xc4",
-        "\\xff\\xda",
-        "\\xff\\xdb",
-        "\\xff\\xdd",
-        "\\xff\\xe1",
-        "\\xff\\xd9",
-        "Exif\\x00\\x00",
-        "Adobe",
-    ],
-    max_bytes: 65536,
-};
+pub const TARGET: Target = Target { name: "jpeg_turbo", run, ..jpeg::TARGET };
 
 fn run(data: &[u8]) {
     let library = JpegLibrary::for_process();
     if matches!(library, JpegLibrary::Turbo(_)) {
-        stratus_data::fuzzing::image(&super::with_magic(b"\xff\xd8\xff", data), library);
+        jpeg::decode(data, library);
     }
 }

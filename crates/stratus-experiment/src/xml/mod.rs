@@ -8,7 +8,7 @@
 use crate::{Experiment, ExperimentError, ExperimentText, Origin, UnknownXmlKey};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::path::{Path, PathBuf};
-use stratus_base::{nearest, read_text_at_most};
+use stratus_base::{nearest, read_text_at_most, text};
 
 /// The supported root elements.
 pub const ROOTS: [&str; 2] = ["pytorch_configuration", "tensorflow_configuration"];
@@ -116,7 +116,7 @@ impl XmlExperiment {
         let failed = |source| ExperimentError::Read { path: path.to_owned(), source };
         let length = std::fs::metadata(path).map_err(failed)?.len();
         if length > MAX_FILE_BYTES {
-            let message = format!("it has {length} bytes, more than {MAX_FILE_BYTES}");
+            let message = format!("it has {length} bytes, more than {}", text::bytes(MAX_FILE_BYTES));
             return Err(invalid(path, None, message));
         }
         Self::parse(&read_text_at_most(path, MAX_FILE_BYTES).map_err(failed)?, path)

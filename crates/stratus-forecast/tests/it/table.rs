@@ -1,5 +1,6 @@
 //! The table of step times that the shipped profiles are fitted to, and the documented accuracy.
 
+use std::path::Path;
 use stratus_engine::Precision;
 use stratus_forecast::catalogue::Catalogue;
 use stratus_forecast::evaluate::{CrossValidation, Evaluation, HeldOutPrediction, validation};
@@ -132,4 +133,15 @@ fn shipped_profiles_can_be_recreated() {
         assert!((shipped.factor / made.factor - 1.0).abs() < 2e-3);
         assert!((shipped.validation.mean_percent - made.validation.mean_percent).abs() < 0.02);
     }
+}
+
+/// A file without end would fill the memory.
+#[cfg(unix)]
+#[test]
+fn table_beyond_the_limit_is_refused_by_name() {
+    let (endless, catalogue) = (Path::new("/dev/zero"), Catalogue::builtin().unwrap());
+    let error = StepRecords::read_layer_table(endless, endless, &catalogue).unwrap_err().to_string();
+    assert!(error.contains("/dev/zero: it is larger than 64 MiB"), "{error}");
+    let error = StepTable::read(endless).unwrap_err().to_string();
+    assert!(error.contains("/dev/zero: it is larger than 64 MiB"), "{error}");
 }

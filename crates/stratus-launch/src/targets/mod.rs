@@ -247,7 +247,7 @@ fn parse_target(name: &str, value: &Value, path: &Path) -> Result<TargetSettings
 
 #[cfg(test)]
 mod tests {
-    use super::{TargetKind, find_target};
+    use super::{MAX_FILE_BYTES, TARGETS_FILE, TargetKind, find_target, read};
     use std::fs;
 
     fn find_in(text: &str, name: &str) -> Result<super::TargetSettings, String> {
@@ -265,6 +265,15 @@ mod tests {
         assert!(matches!(&lab.kind, TargetKind::Ssh(ssh) if ssh.port == Some(2222) && ssh.user.is_none()));
         assert_eq!(lab.folder, "/scratch/me");
         assert_eq!(find_in(text, "local").unwrap().kind, TargetKind::Local);
+    }
+
+    #[test]
+    fn file_beyond_the_limit_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(TARGETS_FILE);
+        fs::File::create(&path).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert_eq!(error, format!("{}: the file is larger than 1 MiB", path.display()));
     }
 
     #[test]

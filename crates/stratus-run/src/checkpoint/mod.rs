@@ -20,13 +20,14 @@ mod state;
 mod tensors;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::fs;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use stratus_base::checksum::{hex, sha256_hex};
+use stratus_base::read_at_most;
 
 pub use state::{BestCheckpoint, State};
 pub use stratus_weights::{Tensor, TensorRef, Values, write_safetensors};
@@ -264,8 +265,7 @@ impl Checkpoints {
     /// Loads and verifies the checkpoint of one iteration.
     pub fn load(&self, iteration: u64) -> Result<Checkpoint> {
         let path = self.path(iteration);
-        let manifest: Manifest =
-            parse(&path.join(MANIFEST), &read_at_most(&path.join(MANIFEST), MAX_JSON_BYTES)?)?;
+        let manifest: Manifest = parse(&path.join(MANIFEST), &read(&path.join(MANIFEST), MAX_JSON_BYTES)?)?;
         check_version(&path.join(MANIFEST), manifest.version)?;
         let verified = |name: &str| -> Result<Vec<u8>> {
             let file = path.join(name);
@@ -273,7 +273,7 @@ impl Checkpoints {
                 .files
                 .get(name)
                 .ok_or_else(|| damaged(&path.join(MANIFEST), format!("no {name}")))?;
-            let bytes = read_at_most(&file, entry.bytes)?;
+            let bytes = read(&file, entry.bytes)?;
             if bytes.len() as u64 != entry.bytes {
                 return Err(damaged(
                     &file,
@@ -384,18 +384,12 @@ impl Write for HashingWriter {
     }
 }
 
-/// Reads a file up to one byte beyond `limit`.
-fn read_at_most(path: &Path, limit: u64) -> Result<Vec<u8>> {
-    let file = File::open(path).map_err(Error::io("open", path))?;
-    let length = file.metadata().map_err(Error::io("inspect", path))?.len().min(limit);
-    let mut bytes = Vec::new();
-    // If memory is short, this returns an error instead of aborting the process.
-    usize::try_from(length)
-        .ok()
-        .and_then(|length| bytes.try_reserve_exact(length.saturating_add(1)).ok())
-        .ok_or_else(|| Error::io("read", path)(io::ErrorKind::OutOfMemory.into()))?;
-    file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(Error::io("read", path))?;
-    Ok(bytes)
+/// Reads a file, which is damaged if it has more than `max_bytes` bytes.
+fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
+    read_at_most(path, max_bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => damaged(path, error.to_string()),
+        _ => Error::io("read", path)(error),
+    })
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(path: &Path, bytes: &[u8]) -> Result<T> {

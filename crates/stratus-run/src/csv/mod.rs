@@ -20,6 +20,8 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
+use stratus_base::text;
+
 use crate::append::AppendFile;
 use crate::{Error, Result};
 
@@ -194,7 +196,7 @@ impl<R: Row> CsvReader<R> {
         input.read_until(b'\n', &mut self.line).map_err(Error::io("read", &self.path))?;
         self.number += 1;
         if self.line.len() as u64 > MAX_LINE_BYTES {
-            let reason = format!("line {} is longer than {MAX_LINE_BYTES} bytes", self.number);
+            let reason = format!("line {} is longer than {}", self.number, text::bytes(MAX_LINE_BYTES));
             return Err(Error::damaged(&self.path, reason, REMEDY));
         }
         Ok(self.line.pop() == Some(b'\n'))

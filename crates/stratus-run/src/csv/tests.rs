@@ -91,6 +91,22 @@ fn reader_detects_the_task_from_the_columns() {
 }
 
 #[test]
+fn line_beyond_the_limit_is_refused_by_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("iterations.csv");
+    sample(&path, 1);
+    let whole = std::fs::read_to_string(&path).unwrap();
+    // The longest line, of a field that no version has.
+    let row = whole.lines().nth(1).unwrap();
+    let longest = format!("{row},{}", "7".repeat(MAX_LINE_BYTES as usize - row.len() - 2));
+    std::fs::write(&path, format!("{whole}{longest}\n")).unwrap();
+    assert_eq!(read::<IterationRow>(&path).unwrap().len(), 2);
+    std::fs::write(&path, format!("{whole}{longest}7\n")).unwrap();
+    let error = read::<IterationRow>(&path).unwrap_err().to_string();
+    assert!(error.contains("iterations.csv is damaged: line 3 is longer than 64 KiB"), "{error}");
+}
+
+#[test]
 fn truncated_file_keeps_complete_rows_and_can_be_appended_to() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("iterations.csv");

@@ -180,12 +180,14 @@ fn rejects_a_folder_that_is_not_a_sweep() {
     assert!(error.to_string().contains("already contains a sweep"), "{error}");
     fs::remove_file(path.join(layout::SWEEP)).unwrap();
     let begun = table(&path).replace("1,1,waiting,", "1,1,completed,");
+    fs::remove_file(path.join(layout::LOCK)).unwrap();
     for (name, text) in [("notes.txt", "mine"), (CELLS, "cell,volts\n1,1.5\n"), (CELLS, begun.as_str())] {
         let file = path.join(name);
         fs::write(&file, text).unwrap();
         let error = Sweep::create(&path, definition.clone(), SWEEP).unwrap_err();
         assert!(error.to_string().contains("not empty"), "{error}");
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        assert!(!path.join(layout::LOCK).exists(), "a file is left in the folder of the user");
         fs::remove_file(file).unwrap();
     }
     assert!(Sweep::open(&path).unwrap_err().to_string().contains("not a sweep"));
@@ -220,6 +222,17 @@ fn rejects_a_damaged_table() {
         fs::write(folder.path().join(CELLS), whole.replace(from, to)).unwrap();
         let error = Sweep::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn files_beyond_the_limit_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(create(folder.path(), SWEEP));
+    for (name, limit) in [(CELLS, "64 MiB"), (layout::SWEEP, "1 MiB")] {
+        fs::File::create(folder.path().join(name)).unwrap().set_len((64 << 20) + 1).unwrap();
+        let error = Sweep::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(&format!("larger than {limit}")), "{error}");
     }
 }
 

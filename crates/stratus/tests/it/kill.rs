@@ -469,7 +469,7 @@ fn full_disk_loses_no_checkpoint() {
     // it would kill the process.
     let ran = limited("trap '' XFSZ; ulimit -f 60; exec \"$@\"").expect(1);
     assert!(ran.err.contains("error: cannot write run/checkpoints/."), "{}", ran.err);
-    let remedy = "the file-size limit was reached: raise it (ulimit -f), then resume the run\n";
+    let remedy = "the file-size limit was reached: raise it (ulimit -f) and try again\n";
     assert!(ran.err.ends_with(remedy), "{}", ran.err);
     assert_eq!(checkpoints(&run), saved);
     assert_eq!(incomplete_checkpoints(&run), Vec::<String>::new());
@@ -483,8 +483,7 @@ fn full_disk_loses_no_checkpoint() {
         assert_eq!(
             ran.err,
             "error: cannot write run/log.txt: No space left on device (os error 28); \
-             free space on this file system, \
-             then resume the run: its last checkpoint is intact\n"
+             free space on this file system and try again: a run resumes from its last checkpoint\n"
         );
         fs::rename(run.join("log.kept"), &log).unwrap();
     }

@@ -111,9 +111,7 @@ fn fit_tensorflow(
     catalogue: &Catalogue,
 ) -> Result<Profiles> {
     let names = [times, layers].map(|path| path.display().to_string());
-    let (times_text, layers_text) = (read_table(times)?, read_table(layers)?);
-    let measured =
-        StepRecords::from_layer_table((&names[0], &times_text), (&names[1], &layers_text), catalogue)?;
+    let measured = StepRecords::read_layer_table(times, layers, catalogue)?;
     let data = arguments.data.clone().unwrap_or_else(|| names.join(", "));
     let command = format!("stratus forecast fit --times {} --layers {}", names[0], names[1]);
     let evaluation = Evaluation::new(&measured, Framework::Tensorflow, true, false);
@@ -148,9 +146,4 @@ fn fit_stratus(steps: &Path, arguments: &FitArguments, catalogue: &Catalogue) ->
         profiles.push((if kind.gpu { "gpu" } else { "cpu" }, profile));
     }
     Ok(profiles)
-}
-
-fn read_table(path: &Path) -> Result<String> {
-    fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
 }

@@ -3,7 +3,7 @@
 use super::fetch::{FetchedRun, FetchedStamps, fetch_runs};
 use super::release::release;
 use super::{find_target, now, open_target};
-use crate::errors::{Failure, Result};
+use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
 use crate::output::{Output, table};
 use crate::progress::clock;
 use serde::Serialize;
@@ -263,28 +263,38 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
         });
     };
     target.release();
-    report_unfinished(&record, &state, output);
     let is_done = state.repetitions.iter().all(|one| one.status == RepetitionStatus::Completed);
     if is_done && settings.release.is_some() {
         release(&record, false, output)?;
     }
-    print_fetched(&all, output)
+    print_fetched(&all, output)?;
+    check_finished(&record, &state, output)
 }
 
 /// Reports the repetitions that ended without being completed, with their last messages.
-fn report_unfinished(record: &LaunchRecord, state: &LaunchState, output: &Output) {
-    let ended = [RepetitionStatus::Failed, RepetitionStatus::Interrupted];
-    let mut unfinished = state.repetitions.iter().filter(|one| ended.contains(&one.status)).peekable();
-    let is_complete = unfinished.peek().is_none();
-    for one in unfinished {
+///
+/// # Errors
+/// If there is one.
+fn check_finished(record: &LaunchRecord, state: &LaunchState, output: &Output) -> Result {
+    let with = |status: RepetitionStatus| state.repetitions.iter().filter(move |one| one.status == status);
+    let failed = with(RepetitionStatus::Failed).count();
+    let interrupted = with(RepetitionStatus::Interrupted).count();
+    for one in with(RepetitionStatus::Failed).chain(with(RepetitionStatus::Interrupted)) {
         let run =
             record.runs.get(one.repetition - 1).map_or(record.id.clone(), |run| run.display().to_string());
         let last = if one.last_line.is_empty() { String::new() } else { format!(": {}", one.last_line) };
         output.message(&format!("{run}: {}{last}", one.status.name()));
     }
-    if !is_complete {
-        output.message(&format!("hint: `stratus launch resume {}` resumes what is unfinished", record.id));
-    }
+    let (code, count, what) = match (failed, interrupted) {
+        (0, 0) => return Ok(()),
+        (0, count) => (INTERRUPTED, count, "interrupted"),
+        (count, _) => (FAILED, count, "failed"),
+    };
+    Err(Failure {
+        code,
+        error: format!("{}: {count} of {} repetitions {what}", record.id, record.runs.len()).into(),
+        hint: Some(format!("`stratus launch resume {}` resumes what is unfinished", record.id)),
+    })
 }
 
 /// The time to wait after a pass that took `spent_s` seconds of CPU time.

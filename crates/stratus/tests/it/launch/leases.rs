@@ -70,8 +70,8 @@ fn events_are_reported_and_the_webhook_address_is_not_stored() {
     assert_eq!(wait_for_end(&dir), ["failed"]);
     assert_eq!(lines("events")[0], "failure 1 1");
     // It has no run. Following it ends, with the reason.
-    for follow in [&["launch", "fetch"][..], &["launch", "fetch", "-f"]] {
-        let message = dir.run(follow).expect(0).err;
+    for (follow, code) in [(&["launch", "fetch"][..], 0), (&["launch", "fetch", "-f"], 1)] {
+        let message = dir.run(follow).expect(code).err;
         assert!(!message.contains("retrying"), "{message}");
         if follow.contains(&"-f") {
             assert!(message.contains("failed: error: /nowhere") && message.contains("resume"), "{message}");
