@@ -77,7 +77,7 @@ pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS_FIELDS, PixelCrossEntropy};
 pub use pixels::{MAX_IMAGE_CHANNELS, NormalisePixels};
 pub use prelu::{PreluBackward, PreluForward, PreluGradient};
 pub use relu::{ReluBackward, ReluForward};
-pub use resize::{Bilinear, ResizeBackward, ResizeForward, Taps};
+pub use resize::{Interpolation, ResizeBackward, ResizeForward, Taps};
 pub use scale::Scale;
 pub use sgd::{ITERATION_SCALAR_FIELDS, SgdUpdate};
 pub use stage_transfer::StageTransfer;
