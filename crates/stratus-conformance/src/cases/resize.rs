@@ -2,7 +2,7 @@
 //! corners; one pixel that fills a map, and a map that becomes one pixel.
 
 use super::{Case, CaseTable, DTypeClass, extents};
-use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
+use stratus_engine::ops::{Interpolation, ResizeBackward, ResizeForward};
 
 pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
@@ -26,7 +26,7 @@ fn tests() -> Vec<Case> {
         .flat_map(|(from, to)| {
             channels.into_iter().flat_map(move |map| {
                 [false, true].into_iter().flat_map(move |align_corners| {
-                    kernels(Bilinear { align_corners, scale: None, nearest: false }, map, from, to)
+                    kernels(Interpolation { align_corners, scale: None, nearest: false }, map, from, to)
                 })
             })
         })
@@ -41,7 +41,7 @@ fn tests() -> Vec<Case> {
         for map in channels {
             for align_corners in [false, true] {
                 cases.extend(kernels(
-                    Bilinear { align_corners, scale: Some(scale), nearest: false },
+                    Interpolation { align_corners, scale: Some(scale), nearest: false },
                     map,
                     from,
                     to,
@@ -54,30 +54,30 @@ fn tests() -> Vec<Case> {
         [([3, 4], [6, 12]), ([5, 7], [9, 8]), ([9, 8], [4, 3]), ([1, 1], [6, 5]), ([4, 3], [4, 3])]
     {
         for map in channels {
-            let nearest = Bilinear { align_corners: false, scale: None, nearest: true };
+            let nearest = Interpolation { align_corners: false, scale: None, nearest: true };
             cases.extend(kernels(nearest, map, from, to));
         }
     }
     // More rows than fit the caches of threads, and rows many times longer than a vector.
     cases.extend(kernels(
-        Bilinear { align_corners: false, scale: None, nearest: false },
+        Interpolation { align_corners: false, scale: None, nearest: false },
         [2, 11],
         [23, 30],
         [90, 120],
     ));
     // Logits have the master precision, and may be computed from maps in the compute precision.
     for (map, class) in [([2, 11], DTypeClass::Master), ([1, 32], DTypeClass::Compute)] {
-        let bilinear = Bilinear { align_corners: false, scale: None, nearest: false };
-        let ([x, y], name) = shapes(bilinear, map, [3, 4], [7, 9]);
+        let interpolation = Interpolation { align_corners: false, scale: None, nearest: false };
+        let ([x, y], name) = shapes(interpolation, map, [3, 4], [7, 9]);
         let forward =
-            Case::new(format!("{} to {class:?} logits", name("resize")), ResizeForward { bilinear });
+            Case::new(format!("{} to {class:?} logits", name("resize")), ResizeForward { interpolation });
         cases.push(forward.input("x", &x, class).output("y", &y, DTypeClass::Master));
     }
     cases
 }
 
 fn benchmarks() -> Vec<Case> {
-    let half_pixel = Bilinear { align_corners: false, scale: None, nearest: false };
+    let half_pixel = Interpolation { align_corners: false, scale: None, nearest: false };
     [
         // The last layer of a network on CamVid, DeepLab's decoder, and its image pooling.
         ([8, 11], [90, 120], [360, 480]),
@@ -93,27 +93,27 @@ fn benchmarks() -> Vec<Case> {
 
 /// The shapes of both maps, and the name of a kernel's case.
 fn shapes(
-    bilinear: Bilinear,
+    interpolation: Interpolation,
     [batch, channels]: [usize; 2],
     from: [usize; 2],
     to: [usize; 2],
 ) -> ([[usize; 4]; 2], impl Fn(&str) -> String) {
     let [x, y] = [from, to].map(|[height, width]| [batch, channels, height, width]);
     let name = move |kernel: &str| {
-        let scale = bilinear.scale.map_or(String::new(), |scale| format!(" by {scale:?}"));
-        let corners = if bilinear.align_corners { " corners aligned" } else { "" };
-        let nearest = if bilinear.nearest { " nearest" } else { "" };
+        let scale = interpolation.scale.map_or(String::new(), |scale| format!(" by {scale:?}"));
+        let corners = if interpolation.align_corners { " corners aligned" } else { "" };
+        let nearest = if interpolation.nearest { " nearest" } else { "" };
         format!("{kernel} {} to {}{scale}{corners}{nearest}", extents(&x), extents(&to))
     };
     ([x, y], name)
 }
 
-fn kernels(bilinear: Bilinear, map: [usize; 2], from: [usize; 2], to: [usize; 2]) -> Vec<Case> {
-    let ([x, y], name) = shapes(bilinear, map, from, to);
-    let forward = Case::new(name("resize"), ResizeForward { bilinear })
+fn kernels(interpolation: Interpolation, map: [usize; 2], from: [usize; 2], to: [usize; 2]) -> Vec<Case> {
+    let ([x, y], name) = shapes(interpolation, map, from, to);
+    let forward = Case::new(name("resize"), ResizeForward { interpolation })
         .input("x", &x, DTypeClass::Compute)
         .output("y", &y, DTypeClass::Compute);
-    let backward = Case::new(name("resize_backward"), ResizeBackward { bilinear })
+    let backward = Case::new(name("resize_backward"), ResizeBackward { interpolation })
         .input("dy", &y, DTypeClass::Compute)
         .output("dx", &x, DTypeClass::Compute);
     vec![forward, backward]

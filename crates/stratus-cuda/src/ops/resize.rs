@@ -5,7 +5,7 @@ use super::concat::channels_last;
 use super::convert::check_types;
 use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Launch, Source, type_name};
-use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
+use stratus_engine::ops::{Interpolation, ResizeBackward, ResizeForward};
 
 /// The kernels' argument `corners` for the nearest pixels.
 const NEAREST: i32 = 2;
@@ -14,7 +14,7 @@ const NEAREST: i32 = 2;
 /// those that the forward pass reads and writes.
 fn launch(
     kernel: &str,
-    bilinear: &Bilinear,
+    interpolation: &Interpolation,
     operands: &[Operand],
     [input, output]: [usize; 2],
     builder: &KernelBuilder<'_>,
@@ -40,14 +40,12 @@ fn launch(
         arguments.push(int(extent)?);
     }
     let steps = [(0, h, height), (1, w, width)];
-    arguments.extend(
-        steps.map(|(axis, inputs, outputs)| {
-            Argument::Float(bilinear.step(axis, inputs, outputs, from) as f32)
-        }),
-    );
-    let positions = match bilinear {
-        Bilinear { nearest: true, .. } => NEAREST,
-        Bilinear { align_corners, .. } => i32::from(*align_corners),
+    arguments.extend(steps.map(|(axis, inputs, outputs)| {
+        Argument::Float(interpolation.step(axis, inputs, outputs, from) as f32)
+    }));
+    let positions = match interpolation {
+        Interpolation { nearest: true, .. } => NEAREST,
+        Interpolation { align_corners, .. } => i32::from(*align_corners),
     };
     arguments.push(Argument::Int(positions));
     builder.grid_stride(&source, kernel, items, arguments)
@@ -55,7 +53,7 @@ fn launch(
 
 impl GpuOp for ResizeForward {
     fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
-        let launch = launch("resize_forward", &self.bilinear, operands, [0, 1], builder)?;
+        let launch = launch("resize_forward", &self.interpolation, operands, [0, 1], builder)?;
         Ok(Implementation::native("resize", vec![launch], 0))
     }
 }
@@ -68,7 +66,7 @@ impl GpuOp for ResizeBackward {
         let launch = if dx.image()?[2..] == [1, 1] && dy.dtype() == dx.dtype() {
             sum_whole_maps(dy, dx, 1, builder)?
         } else {
-            launch("resize_backward", &self.bilinear, operands, [1, 0], builder)?
+            launch("resize_backward", &self.interpolation, operands, [1, 0], builder)?
         };
         Ok(Implementation::native("resize_backward", vec![launch], 0))
     }

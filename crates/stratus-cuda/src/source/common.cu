@@ -225,3 +225,26 @@ template <typename E> __device__ E block_sum(E value) {
     __syncthreads();
     return sum;
 }
+
+// Adds two sums per channel over the eight rows of a block of 32x8 threads, in a fixed order. A thread has
+// COUNT channels from `channel` on. The second results are written unless `plain` is null.
+template <int COUNT>
+__device__ __forceinline__ void add_rows(const double (&product)[COUNT], const double (&sum)[COUNT],
+                                         int channel, int channels, double *products, double *plain) {
+    __shared__ double sums[2][8][32 * COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        sums[0][threadIdx.y][threadIdx.x * COUNT + i] = product[i];
+        sums[1][threadIdx.y][threadIdx.x * COUNT + i] = sum[i];
+    }
+    __syncthreads();
+    double *to = threadIdx.y == 0 ? products : plain;
+    if (threadIdx.y < 2 && channel < channels && to) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            double whole = 0;
+            for (int row = 0; row < 8; row++) whole += sums[threadIdx.y][row][threadIdx.x * COUNT + i];
+            to[channel + i] = whole;
+        }
+    }
+}

@@ -126,7 +126,6 @@ extern "C" __global__ void group_norm_sums(const T *x, const T *dy, const float 
                                            double *plain, i64 pixels, int channels, int groups,
                                            TIMESTAMP_PARAMS) {
     RECORD_TIMESTAMPS;
-    __shared__ double sums[2][8][32 * VECTOR];
     int blocks = (channels + 32 * VECTOR - 1) / (32 * VECTOR);
     i64 sample = blockIdx.x / blocks;
     int channel = ((int)(blockIdx.x % blocks) * 32 + threadIdx.x) * VECTOR;
@@ -149,21 +148,8 @@ extern "C" __global__ void group_norm_sums(const T *x, const T *dy, const float 
             }
         }
     }
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        sums[0][threadIdx.y][threadIdx.x * VECTOR + i] = product[i];
-        sums[1][threadIdx.y][threadIdx.x * VECTOR + i] = sum[i];
-    }
-    __syncthreads();
-    if (threadIdx.y < 2 && channel < channels) {
-        double *to = threadIdx.y == 0 ? products : plain;
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            double whole = 0;
-            for (int row = 0; row < 8; row++) whole += sums[threadIdx.y][row][threadIdx.x * VECTOR + i];
-            to[sample * channels + channel + i] = whole;
-        }
-    }
+    i64 to = sample * channels;
+    add_rows(product, sum, channel, channels, products + to, plain + to);
 }
 
 EXPORT(group_norm)

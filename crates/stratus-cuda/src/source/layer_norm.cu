@@ -98,7 +98,6 @@ extern "C" __global__ void layer_norm_moments(const T *x, float *moments, i64 ro
 extern "C" __global__ void channel_sums(const T *x, const T *dy, const float *moments, double *products,
                                         double *plain, i64 rows, int channels, TIMESTAMP_PARAMS) {
     RECORD_TIMESTAMPS;
-    __shared__ double sums[2][8][32 * VECTOR];
     int channel = (blockIdx.x * 32 + threadIdx.x) * VECTOR;
     i64 part = (rows + gridDim.y - 1) / gridDim.y;
     i64 first = blockIdx.y * part, end = first + part < rows ? first + part : rows;
@@ -118,21 +117,8 @@ extern "C" __global__ void channel_sums(const T *x, const T *dy, const float *mo
             }
         }
     }
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        sums[0][threadIdx.y][threadIdx.x * VECTOR + i] = product[i];
-        sums[1][threadIdx.y][threadIdx.x * VECTOR + i] = sum[i];
-    }
-    __syncthreads();
-    if (threadIdx.y < 2 && channel < channels) {
-        double *partial = threadIdx.y == 0 ? products : plain;
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) {
-            double whole = 0;
-            for (int row = 0; row < 8; row++) whole += sums[threadIdx.y][row][threadIdx.x * VECTOR + i];
-            if (partial) partial[(i64)blockIdx.y * channels + channel + i] = whole;
-        }
-    }
+    i64 to = (i64)blockIdx.y * channels;
+    add_rows(product, sum, channel, channels, products + to, plain ? plain + to : nullptr);
 }
 
 // y = x · factors. An item is VECTOR channels of a pixel.

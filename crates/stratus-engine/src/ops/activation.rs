@@ -5,7 +5,7 @@
 //! There is one kernel forward and one backward, with the activation as a field. Each activation has its own
 //! kernel names, such as `gelu_forward`, which plans store.
 
-use super::{Kernel, KernelSpec, Tiling, expect_counts, expect_same_shape};
+use super::{Kernel, KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -93,6 +93,10 @@ impl KernelSpec for ActivationForward {
         expect_same_shape(operands[0], operands[1])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -124,6 +128,10 @@ impl KernelSpec for ActivationBackward {
         expect_counts(counts, &[[2, 0, 1]])?;
         expect_same_shape(operands[0], operands[1])?;
         expect_same_shape(operands[0], operands[2])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

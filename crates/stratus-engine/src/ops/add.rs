@@ -1,7 +1,7 @@
 //! The sum of two values, alone or fused with ReLU.
 
 use super::relu::backward_through_relu;
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Step, Value};
@@ -31,6 +31,10 @@ impl KernelSpec for AddForward {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[2, 0, 1], [1, 0, 1]])?;
         operands[1..].iter().try_for_each(|other| expect_same_shape(operands[0], other))
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,7 +1,7 @@
 //! Addition of a bias to each channel of a feature map, for transposed convolutions. Other kernels include
 //! their bias.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,10 @@ impl KernelSpec for AddBias {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 1, 0]])?;
         check_pair(operands[1], operands[0])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {
@@ -58,6 +62,10 @@ impl KernelSpec for BiasGradient {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
         check_pair(operands[0], operands[1])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

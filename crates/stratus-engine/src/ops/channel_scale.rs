@@ -1,7 +1,8 @@
 //! A factor for each channel of a sample.
 
 use super::{
-    KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape, unsupported_layer,
+    KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape, image_shape,
+    unsupported_layer,
 };
 use crate::build::Differentiator;
 use crate::build::Lowering;
@@ -45,6 +46,10 @@ impl KernelSpec for ChannelScale {
         expect_same_shape(operands[0], operands[2])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -80,6 +85,10 @@ impl KernelSpec for ChannelScaleGradient {
         expect_counts(counts, &[[2, 0, 1]])?;
         expect_same_shape(operands[0], operands[1])?;
         expect_one_per_channel(operands[0], operands[2])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

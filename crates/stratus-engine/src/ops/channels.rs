@@ -1,6 +1,6 @@
 //! Reordering and selecting channels.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -93,6 +93,10 @@ impl KernelSpec for SelectChannels {
         expect_selection(operands[0], operands[1], self.first, self.groups)
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -122,6 +126,10 @@ impl KernelSpec for ScatterChannels {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
         expect_selection(operands[1], operands[0], self.first, self.groups)
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

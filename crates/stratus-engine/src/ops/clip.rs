@@ -100,6 +100,10 @@ impl KernelSpec for ClipFactor {
         expect_norm(operands[inputs])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::WholeBatch
     }

@@ -1,7 +1,8 @@
 //! Concatenation of feature maps along channels.
 
 use super::{
-    KernelSpec, Tiling, expect_channels, expect_counts, expect_shape, image_shape, unsupported_layer,
+    KernelSpec, Tiling, WorkKind, expect_channels, expect_counts, expect_shape, image_shape,
+    unsupported_layer,
 };
 use crate::build::Differentiator;
 use crate::build::Lowering;
@@ -76,6 +77,10 @@ impl KernelSpec for ConcatForward {
         expect_shape(y, &sum)
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -114,6 +119,10 @@ impl KernelSpec for ConcatBackward {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
         expect_channels(operands[0], self.first, image_shape(operands[1])?)
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

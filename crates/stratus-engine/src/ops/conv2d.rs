@@ -1,6 +1,8 @@
 //! Convolution: forward, gradient of the input, gradient of weight and bias.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape, relu::backward_through_relu};
+use super::{
+    KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape, relu::backward_through_relu,
+};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -68,6 +70,10 @@ impl KernelSpec for Conv2dForward {
         if self.conv.bias { expect_shape(operands[2], &[self.conv.out_channels]) } else { Ok(()) }
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -124,6 +130,10 @@ impl KernelSpec for Conv2dBackwardData {
         check_triple(&self.conv, operands[2], Some(operands[1]), operands[0])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -162,6 +172,10 @@ impl KernelSpec for Conv2dBackwardWeights {
         expect_counts(counts, &[[2, 0, if self.conv.bias { 2 } else { 1 }]])?;
         check_triple(&self.conv, operands[0], Some(operands[2]), operands[1])?;
         if self.conv.bias { expect_shape(operands[3], &[self.conv.out_channels]) } else { Ok(()) }
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,6 +1,6 @@
 //! Conversion of types and layouts, and accumulation.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,10 @@ impl KernelSpec for AddTiles {
         expect_same_shape(operands[0], operands[1])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::Accumulates
     }
@@ -54,6 +58,10 @@ impl KernelSpec for Convert {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
         expect_same_shape(operands[0], operands[1])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {
@@ -80,6 +88,10 @@ impl KernelSpec for Flatten {
             ));
         }
         Ok(())
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {
@@ -115,6 +127,10 @@ impl KernelSpec for Reorder {
         Ok(())
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::WholeBatch
     }
@@ -132,6 +148,10 @@ impl KernelSpec for Accumulate {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 1, 0]])?;
         expect_same_shape(operands[0], operands[1])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

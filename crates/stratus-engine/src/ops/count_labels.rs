@@ -1,7 +1,7 @@
 //! Label counts by class: the divisor of a loss whose batch is split into micro-batches or parts.
 
 use super::labels::MIXED_LABEL_LEN;
-use super::{KernelSpec, Tiling, expect_counts};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,10 @@ impl KernelSpec for CountLabels {
             return Err(format!("mixed labels: expected [N, {MIXED_LABEL_LEN}], got {:?}", labels.shape));
         }
         expect_label_counts(counted)
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,7 +1,9 @@
 //! Dropout in training. Its mask is never stored: it is a function of the run's seed, the iteration, the
 //! layer and the element, which the backward pass recomputes.
 
-use super::{ITERATION_SCALAR_FIELDS, KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape};
+use super::{
+    ITERATION_SCALAR_FIELDS, KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape,
+};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -84,6 +86,10 @@ impl KernelSpec for Dropout {
         }
         expect_shape(operands[1], &[ITERATION_SCALAR_FIELDS.len()])?;
         expect_same_shape(operands[0], operands[2])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

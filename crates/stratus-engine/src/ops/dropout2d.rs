@@ -2,7 +2,7 @@
 //! element per channel of a sample or per sample.
 
 use super::{
-    Dropout, ITERATION_SCALAR_FIELDS, KernelSpec, Mask, Tiling, expect_counts, expect_same_shape,
+    Dropout, ITERATION_SCALAR_FIELDS, KernelSpec, Mask, Tiling, WorkKind, expect_counts, expect_same_shape,
     expect_shape,
 };
 use crate::build::Differentiator;
@@ -84,6 +84,10 @@ impl KernelSpec for Dropout2d {
         image_shape(operands[0])?;
         expect_shape(operands[1], &[ITERATION_SCALAR_FIELDS.len()])?;
         expect_same_shape(operands[0], operands[2])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -9,11 +9,11 @@
 //! Mean and variance are recomputed in the backward pass, as they are for a layer norm. Without `affine`
 //! there is neither weight nor bias.
 
-use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, layer_norm};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::reference::{ReferenceKernel, Tensor, unexpected_operands};
-use crate::{EngineError, Phase, Step, Tile, Value};
+use crate::{EngineError, Step, Tile, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::GroupNorm;
@@ -49,17 +49,12 @@ pub(super) fn lower(op: &GroupNorm, node: &Node, lowering: &mut Lowering) -> Res
     Ok(())
 }
 
-/// Checks maps of one shape and per-channel values.
+/// Checks the groups, maps of one shape, and values per channel.
 fn check_all(norm: &GroupNorm, maps: &[&Value], channels: &[&Value]) -> Result<(), String> {
-    let [_, channel_count, ..] = image_shape(maps[0])?;
-    if channel_count != norm.channels {
-        return Err(format!("`{}`: expected {} channels, got {channel_count}", maps[0].name, norm.channels));
-    }
     if norm.groups == 0 || !norm.channels.is_multiple_of(norm.groups) {
         return Err(format!("{} channels cannot be divided into {} groups", norm.channels, norm.groups));
     }
-    maps.iter().try_for_each(|map| expect_same_shape(maps[0], map))?;
-    channels.iter().try_for_each(|value| expect_shape(value, &[norm.channels]))
+    layer_norm::check_all(norm.channels, maps, channels)
 }
 
 impl KernelSpec for GroupNormForward {
@@ -87,23 +82,8 @@ impl KernelSpec for GroupNormForward {
     }
 
     fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
-        let (&x, parameters) = step.inputs.split_first().ok_or_else(|| backward.no_derivative(step))?;
-        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
         let norm = self.norm;
-        if backward.requires_grad(x) {
-            backward.add_gradient(x, |backward, dx| {
-                let inputs = [x, dy].into_iter().chain(parameters.first().copied()).collect();
-                let kernel = GroupNormBackward { norm };
-                backward.push(step, kernel, Phase::BackwardData, inputs, vec![], vec![dx]);
-            });
-        }
-        if parameters.iter().any(|&parameter| backward.requires_grad(parameter)) {
-            let outputs = parameters.iter().map(|&parameter| backward.parameter_gradient(parameter));
-            let outputs = outputs.collect();
-            let kernel = GroupNormGradients { norm };
-            backward.push(step, kernel, Phase::BackwardWeights, vec![x, dy], vec![], outputs);
-        }
-        Ok(())
+        layer_norm::differentiate(step, GroupNormBackward { norm }, GroupNormGradients { norm }, backward)
     }
 }
 

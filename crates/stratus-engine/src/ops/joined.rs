@@ -1,7 +1,7 @@
 //! Concatenation of the weights of several convolutions into those of one, whose output channels are theirs
 //! in the same order.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::program::MAX_OPERANDS;
 use crate::{EngineError, Phase, Step, Value};
@@ -42,6 +42,10 @@ impl KernelSpec for JoinWeights {
             sum[0] += filters;
         }
         expect_shape(joined, &sum)
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {
@@ -86,6 +90,10 @@ impl KernelSpec for SplitGradient {
             ));
         }
         expect_shape(operands[0], &[available, channels, height, width])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

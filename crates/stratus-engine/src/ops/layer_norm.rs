@@ -12,7 +12,7 @@
 use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
-use crate::{EngineError, Phase, Step, Value};
+use crate::{EngineError, Kernel, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::Node;
 use stratus_graph::ops::LayerNorm2d;
@@ -45,14 +45,38 @@ pub(super) fn lower(op: &LayerNorm2d, node: &Node, lowering: &mut Lowering) -> R
     Ok(())
 }
 
-/// Checks two maps of one shape and their per-channel values.
-fn check_all(norm: &LayerNorm2d, maps: [&Value; 2], channels: &[&Value]) -> Result<(), String> {
-    let [_, channel_count, ..] = image_shape(maps[0])?;
-    if channel_count != norm.channels {
-        return Err(format!("`{}`: expected {} channels, got {channel_count}", maps[0].name, norm.channels));
+/// Checks maps of one shape with these channels, and values per channel.
+pub(super) fn check_all(channels: usize, maps: &[&Value], per_channel: &[&Value]) -> Result<(), String> {
+    let [_, found, ..] = image_shape(maps[0])?;
+    if found != channels {
+        return Err(format!("`{}`: expected {channels} channels, got {found}", maps[0].name));
     }
-    expect_same_shape(maps[0], maps[1])?;
-    channels.iter().try_for_each(|value| expect_shape(value, &[norm.channels]))
+    maps.iter().try_for_each(|map| expect_same_shape(maps[0], map))?;
+    per_channel.iter().try_for_each(|value| expect_shape(value, &[channels]))
+}
+
+/// Adds the derivative of a norm's step `(x, weight, bias) -> y`, or `x -> y` without parameters: the steps
+/// of `data`, `(x, dy, weight) -> dx`, and of `weights`, `(x, dy) -> dweight, dbias`.
+pub(super) fn differentiate(
+    step: &Step,
+    data: impl Into<Kernel>,
+    weights: impl Into<Kernel>,
+    backward: &mut Differentiator,
+) -> Result<(), EngineError> {
+    let (&x, parameters) = step.inputs.split_first().ok_or_else(|| backward.no_derivative(step))?;
+    let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
+    if backward.requires_grad(x) {
+        backward.add_gradient(x, |backward, dx| {
+            let inputs = [x, dy].into_iter().chain(parameters.first().copied()).collect();
+            backward.push(step, data, Phase::BackwardData, inputs, vec![], vec![dx]);
+        });
+    }
+    if parameters.iter().any(|&parameter| backward.requires_grad(parameter)) {
+        let outputs = parameters.iter().map(|&parameter| backward.parameter_gradient(parameter));
+        let outputs = outputs.collect();
+        backward.push(step, weights, Phase::BackwardWeights, vec![x, dy], vec![], outputs);
+    }
+    Ok(())
 }
 
 impl KernelSpec for LayerNormForward {
@@ -62,7 +86,7 @@ impl KernelSpec for LayerNormForward {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[3, 0, 1]])?;
-        check_all(&self.norm, [operands[0], operands[3]], &operands[1..3])
+        check_all(self.norm.channels, &[operands[0], operands[3]], &operands[1..3])
     }
 
     fn work_kind(&self) -> WorkKind {
@@ -79,28 +103,8 @@ impl KernelSpec for LayerNormForward {
     }
 
     fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
-        let [x, weight, bias] = step.inputs[..] else { return Err(backward.no_derivative(step)) };
-        let Some(dy) = backward.gradient(step.outputs[0]) else { return Ok(()) };
         let norm = self.norm;
-        if backward.requires_grad(x) {
-            backward.add_gradient(x, |backward, dx| {
-                let inputs = vec![x, dy, weight];
-                backward.push(
-                    step,
-                    LayerNormBackward { norm },
-                    Phase::BackwardData,
-                    inputs,
-                    vec![],
-                    vec![dx],
-                );
-            });
-        }
-        if backward.requires_grad(weight) || backward.requires_grad(bias) {
-            let outputs = vec![backward.parameter_gradient(weight), backward.parameter_gradient(bias)];
-            let kernel = LayerNormGradients { norm };
-            backward.push(step, kernel, Phase::BackwardWeights, vec![x, dy], vec![], outputs);
-        }
-        Ok(())
+        differentiate(step, LayerNormBackward { norm }, LayerNormGradients { norm }, backward)
     }
 }
 
@@ -111,8 +115,7 @@ impl KernelSpec for LayerNormBackward {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[3, 0, 1]])?;
-        check_all(&self.norm, [operands[0], operands[1]], &operands[2..3])?;
-        expect_same_shape(operands[0], operands[3])
+        check_all(self.norm.channels, &[operands[0], operands[1], operands[3]], &operands[2..3])
     }
 
     fn work_kind(&self) -> WorkKind {
@@ -136,7 +139,7 @@ impl KernelSpec for LayerNormGradients {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[2, 0, 2]])?;
-        check_all(&self.norm, [operands[0], operands[1]], &operands[2..4])
+        check_all(self.norm.channels, &operands[..2], &operands[2..4])
     }
 
     fn work_kind(&self) -> WorkKind {

@@ -1,6 +1,6 @@
 //! A trained factor for each channel.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -39,6 +39,10 @@ impl KernelSpec for LayerScale {
         check_all([operands[0], operands[2]], operands[1])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -72,6 +76,10 @@ impl KernelSpec for LayerScaleGradient {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[2, 0, 1]])?;
         check_all([operands[0], operands[1]], operands[2])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,7 +1,7 @@
 //! The fully connected layer. Its input may be a feature map `[N, C, H, W]` in its layout: the weight `[O,
 //! C*H*W]` is then read as `[O, C, H, W]`, so that flattening moves no data.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -73,6 +73,10 @@ impl KernelSpec for LinearForward {
         if self.linear.bias { expect_shape(operands[2], &[self.linear.out_features]) } else { Ok(()) }
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -113,6 +117,10 @@ impl KernelSpec for LinearBackwardData {
         check_triple(&self.linear, operands[2], Some(operands[1]), operands[0])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -131,6 +139,10 @@ impl KernelSpec for LinearBackwardWeights {
         expect_counts(counts, &[[2, 0, if self.linear.bias { 2 } else { 1 }]])?;
         check_triple(&self.linear, operands[0], Some(operands[2]), operands[1])?;
         if self.linear.bias { expect_shape(operands[3], &[self.linear.out_features]) } else { Ok(()) }
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
     }
 
     fn tiling(&self) -> Tiling {

@@ -5,7 +5,8 @@
 //! gradients would be written once and read once, and would be the largest values of the program.
 
 use super::{
-    ITERATION_SCALAR_FIELDS, KernelSpec, SgdUpdate, Tiling, expect_counts, expect_same_shape, expect_shape,
+    ITERATION_SCALAR_FIELDS, KernelSpec, SgdUpdate, Tiling, WorkKind, expect_counts, expect_same_shape,
+    expect_shape,
 };
 use crate::Value;
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,10 @@ impl KernelSpec for LinearUpdate {
             expect_shape(operands[operands.len() - 1], &[self.linear.out_features])?;
         }
         Ok(())
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
     }
 
     fn tiling(&self) -> Tiling {

@@ -3,7 +3,7 @@
 use super::count_labels::expect_label_counts;
 use super::labels::MIXED_LABEL_LEN;
 use super::loss_scale::expect_loss_scale;
-use super::{KernelSpec, Tiling, expect_counts, expect_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +117,10 @@ impl KernelSpec for SoftmaxCrossEntropy {
             ));
         }
         operands.get(at_gradient).map_or(Ok(()), |gradient| expect_shape(gradient, &[batch, classes]))
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

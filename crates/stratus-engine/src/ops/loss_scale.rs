@@ -6,7 +6,7 @@
 //! too large: nothing is updated, and the next iteration uses half of it. After [`GROWTH_INTERVAL`]
 //! iterations with finite gradients it is doubled. It is a power of two, so that it changes no digits.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
@@ -92,6 +92,10 @@ impl KernelSpec for FindOverflow {
         expect_loss_scale(operands[1])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::WholeBatch
     }
@@ -112,6 +116,10 @@ impl KernelSpec for AdjustLossScale {
             return Err("the growth interval must be at least 1, got 0".to_owned());
         }
         expect_loss_scale(operands[0])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

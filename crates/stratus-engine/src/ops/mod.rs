@@ -77,7 +77,7 @@ pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS_FIELDS, PixelCrossEntropy};
 pub use pixels::{MAX_IMAGE_CHANNELS, NormalisePixels};
 pub use prelu::{PreluBackward, PreluForward, PreluGradient};
 pub use relu::{ReluBackward, ReluForward};
-pub use resize::{Bilinear, ResizeBackward, ResizeForward, Taps};
+pub use resize::{Interpolation, ResizeBackward, ResizeForward, Taps};
 pub use scale::Scale;
 pub use sgd::{ITERATION_SCALAR_FIELDS, SgdUpdate};
 pub use stage_transfer::StageTransfer;
@@ -110,6 +110,8 @@ pub enum Tiling {
 pub enum WorkKind {
     /// Each element is read and written once.
     Elementwise,
+    /// Convolutions and linear layers.
+    MatrixProduct,
     /// Statistics of many elements, which are then read again.
     Normalisation,
     /// Windows or neighbours of pixels.
@@ -135,10 +137,8 @@ pub trait KernelSpec {
     /// How it can run tile by tile. There is no default, so that every new kernel decides.
     fn tiling(&self) -> Tiling;
 
-    /// The kind of its work.
-    fn work_kind(&self) -> WorkKind {
-        WorkKind::Elementwise
-    }
+    /// The kind of its work. There is no default either: a forgotten kind would be a wrong forecast.
+    fn work_kind(&self) -> WorkKind;
 
     /// The number of channels of the operand at `position` that it reads or writes, if not all.
     fn channels_touched(&self, _operands: &[&Value], _position: usize) -> Option<usize> {

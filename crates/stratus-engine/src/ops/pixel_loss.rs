@@ -4,7 +4,7 @@
 use super::count_labels::expect_label_counts;
 use super::loss::is_zero;
 use super::loss_scale::expect_loss_scale;
-use super::{KernelSpec, Tiling, expect_counts, expect_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +103,10 @@ impl KernelSpec for PixelCrossEntropy {
         }
         operands[predictions..gradient].iter().try_for_each(|classes| expect_labels(classes, &[n, h, w]))?;
         operands.get(gradient).map_or(Ok(()), |gradient| expect_shape(gradient, &[n, classes, h, w]))
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,6 +1,6 @@
 //! Normalisation of images stored as bytes.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape, image_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, image_shape};
 use crate::build::Differentiator;
 use crate::{DType, EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,10 @@ impl KernelSpec for NormalisePixels {
             Some(number) => Err(format!("scales and shifts must be finite, got {number}")),
             None => Ok(()),
         }
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,6 +1,6 @@
 //! ReLU with a trained slope below 0.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -49,6 +49,10 @@ impl KernelSpec for PreluForward {
         check_slopes(operands[0], operands[1])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -87,6 +91,10 @@ impl KernelSpec for PreluBackward {
         check_slopes(operands[0], operands[2])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -105,6 +113,10 @@ impl KernelSpec for PreluGradient {
         expect_counts(counts, &[[2, 0, 1]])?;
         expect_same_shape(operands[0], operands[1])?;
         check_slopes(operands[0], operands[2])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,6 +1,6 @@
 //! ReLU, with or without a ceiling, that was not fused.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value, ValueId};
@@ -54,6 +54,10 @@ impl KernelSpec for ReluForward {
         expect_same_shape(operands[0], operands[1])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -89,6 +93,10 @@ impl KernelSpec for ReluBackward {
         expect_counts(counts, &[[2, 0, 1]])?;
         expect_same_shape(operands[0], operands[1])?;
         expect_same_shape(operands[0], operands[2])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,5 +1,5 @@
 //! Bilinear resizing: each output is interpolated between two rows of the input, and within each between two
-//! pixels.
+//! pixels. Nearest-neighbour interpolation gives one of them the weight 1.
 
 use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape};
 use crate::build::Differentiator;
@@ -11,13 +11,13 @@ use stratus_graph::{Node, Operation, Shape};
 
 /// The positions of outputs in the input.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Bilinear {
+pub struct Interpolation {
     /// True if the centres of the corner pixels are aligned, instead of the image edges.
     pub align_corners: bool,
     /// The factors `[vertical, horizontal]` that determined the output's size, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<[f64; 2]>,
-    /// True if outputs are the input at `⌊i · inputs / outputs⌋`, without interpolation.
+    /// True if each output is one input, at `⌊i · inputs / outputs⌋`, instead of a mean of four.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nearest: bool,
 }
@@ -33,7 +33,7 @@ pub struct Taps {
     pub weights: [f64; 2],
 }
 
-impl Bilinear {
+impl Interpolation {
     /// The distance between outputs in input pixels.
     ///
     /// The step and the positions of outputs are PyTorch's: computed in `f32`, for `f64` maps in `f64`.
@@ -103,14 +103,16 @@ fn rounding(dtype: DType) -> fn(f64) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResizeForward {
     /// The positions of outputs.
-    pub bilinear: Bilinear,
+    #[serde(rename = "bilinear")]
+    pub interpolation: Interpolation,
 }
 
 /// `dy -> dx`: each pixel gets the weighted gradients of the outputs that use it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResizeBackward {
     /// The positions of outputs.
-    pub bilinear: Bilinear,
+    #[serde(rename = "bilinear")]
+    pub interpolation: Interpolation,
 }
 
 /// The second input, which gives the size, is not an operand, because sizes are static.
@@ -118,14 +120,9 @@ pub(super) fn lower(op: &Resize, node: &Node, lowering: &mut Lowering) -> Result
     let x = lowering.input(node, 0);
     let y = lowering.output_as(node, lowering.dtype(x));
     let scale = if let ResizeTo::Scale(scale) = op.to { Some(scale) } else { None };
-    let bilinear = Bilinear { align_corners: op.align_corners, scale, nearest: op.nearest };
-    lowering.push(node, ResizeForward { bilinear }, vec![x], vec![], vec![y]);
+    let interpolation = Interpolation { align_corners: op.align_corners, scale, nearest: op.nearest };
+    lowering.push(node, ResizeForward { interpolation }, vec![x], vec![], vec![y]);
     Ok(())
-}
-
-/// Each output is the weighted sum of four pixels.
-fn flops(y: &Value) -> u64 {
-    (y.elements() as u64).saturating_mul(8)
 }
 
 impl KernelSpec for ResizeForward {
@@ -135,7 +132,7 @@ impl KernelSpec for ResizeForward {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
-        self.bilinear.check(operands[0], operands[1])
+        self.interpolation.check(operands[0], operands[1])
     }
 
     fn work_kind(&self) -> WorkKind {
@@ -147,7 +144,9 @@ impl KernelSpec for ResizeForward {
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        flops(operands[1])
+        // The same count as in the graph: four pixels are weighted and added; the nearest is copied.
+        let operations = if self.interpolation.nearest { 0 } else { 8 };
+        (operands[1].elements() as u64).saturating_mul(operations)
     }
 
     fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
@@ -155,7 +154,7 @@ impl KernelSpec for ResizeForward {
         let Some(dy) = backward.gradient(y) else { return Ok(()) };
         if backward.requires_grad(x) {
             backward.add_gradient(x, |backward, dx| {
-                let kernel = ResizeBackward { bilinear: self.bilinear };
+                let kernel = ResizeBackward { interpolation: self.interpolation };
                 backward.push(step, kernel, Phase::BackwardData, vec![dy], vec![], vec![dx]);
             });
         }
@@ -170,7 +169,7 @@ impl KernelSpec for ResizeBackward {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
-        self.bilinear.check(operands[1], operands[0])
+        self.interpolation.check(operands[1], operands[0])
     }
 
     fn work_kind(&self) -> WorkKind {
@@ -182,7 +181,8 @@ impl KernelSpec for ResizeBackward {
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        flops(operands[0])
+        let operations = if self.interpolation.nearest { 1 } else { 8 };
+        (operands[0].elements() as u64).saturating_mul(operations)
     }
 }
 
@@ -190,14 +190,14 @@ impl KernelSpec for ResizeBackward {
 mod tests {
     use super::*;
 
-    const EDGES: Bilinear = Bilinear { align_corners: false, scale: None, nearest: false };
-    const CORNERS: Bilinear = Bilinear { align_corners: true, scale: None, nearest: false };
+    const EDGES: Interpolation = Interpolation { align_corners: false, scale: None, nearest: false };
+    const CORNERS: Interpolation = Interpolation { align_corners: true, scale: None, nearest: false };
 
     /// The positions of outputs, as sums of inputs times weights.
-    fn positions(bilinear: Bilinear, inputs: usize, outputs: usize) -> Vec<f64> {
+    fn positions(interpolation: Interpolation, inputs: usize, outputs: usize) -> Vec<f64> {
         let position =
             |taps: &Taps| taps.first as f64 * taps.weights[0] + taps.second as f64 * taps.weights[1];
-        bilinear.axis(0, inputs, outputs, DType::F64).iter().map(position).collect()
+        interpolation.axis(0, inputs, outputs, DType::F64).iter().map(position).collect()
     }
 
     #[test]
@@ -215,19 +215,19 @@ mod tests {
     /// With a scale the distance between outputs is its inverse, even if five times 1.5 is not an integer.
     #[test]
     fn given_scale_determines_the_distance_between_outputs() {
-        let by = Bilinear { scale: Some([1.0, 1.5]), ..EDGES };
+        let by = Interpolation { scale: Some([1.0, 1.5]), ..EDGES };
         assert_eq!(by.step(1, 5, 7, DType::F64), 1.0 / 1.5);
         assert_eq!(EDGES.step(1, 5, 7, DType::F64), 5.0 / 7.0);
         assert_eq!(by.step(1, 5, 7, DType::Bf16), f64::from(1.0f32 / 1.5));
         // PyTorch copies if the size does not change, whatever the scale.
-        let barely = Bilinear { scale: Some([1.1; 2]), ..EDGES };
+        let barely = Interpolation { scale: Some([1.1; 2]), ..EDGES };
         assert_eq!(positions(barely, 4, 4), [0.0, 1.0, 2.0, 3.0]);
     }
 
     /// `torch.nn.functional.interpolate` with `mode="nearest"`.
     #[test]
     fn nearest_pixels_are_copied() {
-        let nearest = Bilinear { nearest: true, ..EDGES };
+        let nearest = Interpolation { nearest: true, ..EDGES };
         assert_eq!(positions(nearest, 2, 4), [0.0, 0.0, 1.0, 1.0]);
         assert_eq!(positions(nearest, 3, 5), [0.0, 0.0, 1.0, 1.0, 2.0]);
         assert_eq!(positions(nearest, 5, 3), [0.0, 1.0, 3.0]);
@@ -237,8 +237,8 @@ mod tests {
     #[test]
     fn last_pixels_have_one_tap() {
         for (inputs, outputs) in [(1, 1), (1, 30), (3, 12), (12, 3), (7, 5), (90, 360)] {
-            for bilinear in [EDGES, CORNERS] {
-                let taps = bilinear.axis(0, inputs, outputs, DType::F32);
+            for interpolation in [EDGES, CORNERS] {
+                let taps = interpolation.axis(0, inputs, outputs, DType::F32);
                 assert!(taps.is_sorted_by_key(|taps| taps.first));
                 for taps in taps {
                     assert!(taps.second < inputs && taps.second - taps.first <= 1, "{taps:?}");

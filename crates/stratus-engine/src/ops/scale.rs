@@ -1,6 +1,6 @@
 //! Multiplication by a constant.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -34,6 +34,10 @@ impl KernelSpec for Scale {
             return Err(format!("`factor` must be finite, got {}", self.factor));
         }
         expect_same_shape(operands[0], operands[1])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -1,6 +1,6 @@
 //! Messages between the stages of a pipeline.
 
-use super::{KernelSpec, Tiling, expect_counts};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,10 @@ impl KernelSpec for StageTransfer {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let count = operands.len().max(1);
         expect_counts(counts, &[if self.sends { [count, 0, 0] } else { [0, 0, count] }])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

@@ -20,7 +20,9 @@
 //!
 //! The backward pass computes only `G`, from the pooled gradient and the argmax of the pooling.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_f64, expect_index, expect_shape, image_shape};
+use super::{
+    KernelSpec, Tiling, WorkKind, expect_counts, expect_f64, expect_index, expect_shape, image_shape,
+};
 use crate::build::Differentiator;
 use crate::ops::FusedPool;
 use crate::{EngineError, Phase, Step, Value};
@@ -159,6 +161,10 @@ impl KernelSpec for StemStatistics {
         expect_f64(operands[6])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::Accumulates
     }
@@ -184,6 +190,10 @@ impl KernelSpec for StemApply {
         expect_counts(counts, &[[6, 0, 2]])?;
         check_all(&self.stem, [operands[0], operands[1], operands[6]], &operands[2..6])?;
         expect_index(operands[6], Some(operands[7]))
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
     }
 
     fn tiling(&self) -> Tiling {
@@ -226,6 +236,10 @@ impl KernelSpec for StemInference {
         check_all(&self.stem, [operands[0], operands[1], operands[6]], &operands[2..6])
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::PerSample
     }
@@ -251,6 +265,10 @@ impl KernelSpec for StemGradients {
         expect_shape(operands[8], &self.stem.conv.weight_shape())?;
         expect_shape(operands[11], &[self.stem.conv.out_channels, taps + 1])?;
         expect_f64(operands[11])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::MatrixProduct
     }
 
     fn tiling(&self) -> Tiling {

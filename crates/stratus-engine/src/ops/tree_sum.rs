@@ -6,7 +6,7 @@
 //! ([`Communicator`](crate::exchange::Communicator)). Bits do not depend on which worker adds, because `a +
 //! b` equals `b + a`.
 
-use super::{KernelSpec, Tiling, expect_counts, expect_same_shape};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +75,10 @@ impl KernelSpec for TreeSum {
         })
     }
 
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
     fn tiling(&self) -> Tiling {
         Tiling::Accumulates
     }
@@ -124,6 +128,10 @@ impl KernelSpec for AllReduceBucket {
         let count = operands.len().max(1);
         expect_counts(counts, &[if self.waits { [0, count, 0] } else { [count, 0, 0] }])?;
         expect_bucket(operands)
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
     }
 
     fn tiling(&self) -> Tiling {

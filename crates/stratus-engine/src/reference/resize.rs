@@ -1,12 +1,17 @@
 //! Bilinear resizing.
 
 use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
-use crate::ops::{Bilinear, ResizeBackward, ResizeForward, Taps};
+use crate::ops::{Interpolation, ResizeBackward, ResizeForward, Taps};
 use crate::{DType, Value};
 
 /// The taps of every row and every column of the output.
-fn taps(bilinear: &Bilinear, input: [usize; 4], output: [usize; 4], dtype: DType) -> [Vec<Taps>; 2] {
-    [0, 1].map(|axis| bilinear.axis(axis, input[2 + axis], output[2 + axis], dtype))
+fn taps(
+    interpolation: &Interpolation,
+    input: [usize; 4],
+    output: [usize; 4],
+    dtype: DType,
+) -> [Vec<Taps>; 2] {
+    [0, 1].map(|axis| interpolation.axis(axis, input[2 + axis], output[2 + axis], dtype))
 }
 
 /// The four pixels of a plane that an output reads, and their weights.
@@ -22,7 +27,7 @@ impl ReferenceKernel for ResizeForward {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
         let (input, output) = (x.image(), y.image());
-        let [rows, columns] = taps(&self.bilinear, input, output, x.dtype());
+        let [rows, columns] = taps(&self.interpolation, input, output, x.dtype());
         let mut position = 0;
         for plane in 0..input[0] * input[1] {
             let first = plane * input[2] * input[3];
@@ -47,7 +52,7 @@ impl ReferenceKernel for ResizeBackward {
     fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [dy, dx] = operands else { return Err(unexpected_operands()) };
         let (input, output) = (dx.image(), dy.image());
-        let [rows, columns] = taps(&self.bilinear, input, output, dy.dtype());
+        let [rows, columns] = taps(&self.interpolation, input, output, dy.dtype());
         let mut position = 0;
         for plane in 0..input[0] * input[1] {
             scratch.fill(0.0);

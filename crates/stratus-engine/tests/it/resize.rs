@@ -2,7 +2,7 @@
 //! map.
 
 use stratus_conformance::{Case, DTypeClass};
-use stratus_engine::ops::{Bilinear, ResizeBackward, ResizeForward};
+use stratus_engine::ops::{Interpolation, ResizeBackward, ResizeForward};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::plan::{Persistent, Plan};
@@ -55,15 +55,15 @@ fn outputs_and_gradients_match_pytorch() {
     let cases: Vec<Resized> = serde_json::from_str(FIXTURE).unwrap();
     assert_eq!(cases.len(), 12);
     for Resized { x, y, scale, align_corners, output, gradient } in cases {
-        let bilinear = Bilinear { align_corners, scale, nearest: false };
-        let found = run(ResizeForward { bilinear }, &x, &y);
-        let back = run(ResizeBackward { bilinear }, &y, &x);
+        let interpolation = Interpolation { align_corners, scale, nearest: false };
+        let found = run(ResizeForward { interpolation }, &x, &y);
+        let back = run(ResizeBackward { interpolation }, &y, &x);
         for (found, expected) in [(found, output), (back, gradient)] {
             assert_eq!(found.len(), expected.len());
             for (position, (found, expected)) in found.into_iter().zip(expected).enumerate() {
                 assert!(
                     (found - expected).abs() <= 2e-6 * expected.abs().max(1.0),
-                    "{x:?} to {y:?} {bilinear:?}, element {position}: {found}, PyTorch has {expected}"
+                    "{x:?} to {y:?} {interpolation:?}, element {position}: {found}, PyTorch has {expected}"
                 );
             }
         }
@@ -90,4 +90,21 @@ fn size_input_gets_no_gradient() {
         (0..program.values.len()).any(|value| gradient(value) == Some(stratus_engine::ValueId(id)))
     };
     assert!(has_gradient("deep.weight") && !has_gradient("wide.weight"), "{}", program.dump());
+}
+
+/// Copies of the nearest pixels are no operations.
+#[test]
+fn operations_are_those_of_the_graph() {
+    for (attributes, flops) in [("scale = 2", 8 * 3 * 8 * 10), ("scale = 2\nnearest = true", 0)] {
+        let text = format!(
+            "name = 'up'\ninput = [3, 4, 5]\n[[layer]]\nname = 'up'\nop = 'resize'\n{attributes}\n\
+             [[layer]]\nname = 'flatten'\nop = 'flatten'\n\
+             [[layer]]\nname = 'fc'\nop = 'linear'\nout_features = 3\n"
+        );
+        let graph = layer_file::parse(&text).unwrap();
+        let program = lower(&graph, Mode::Train, Precision::F32, 2).unwrap();
+        let is_resize = |step: &stratus_engine::Step| matches!(step.kernel, Kernel::ResizeForward(_));
+        let position = program.steps.iter().position(is_resize).unwrap();
+        assert_eq!(program.step_flops(position), 2 * flops, "{attributes}");
+    }
 }

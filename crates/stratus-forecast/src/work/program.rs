@@ -146,10 +146,6 @@ fn extents(conv: &Conv2d, x: &Value, y: &Value) -> Option<ConvExtents> {
 /// The kind of a kernel that is not a convolution.
 fn kind(kernel: &Operation) -> KernelKind {
     match kernel {
-        Operation::LinearForward(_)
-        | Operation::LinearBackwardData(_)
-        | Operation::LinearBackwardWeights(_)
-        | Operation::LinearUpdate(_) => KernelKind::Linear,
         Operation::StemApply(_) | Operation::StemInference(_) | Operation::StemStatistics(_) => {
             KernelKind::FirstForward
         }
@@ -157,6 +153,7 @@ fn kind(kernel: &Operation) -> KernelKind {
         Operation::BiasGradient(_) => KernelKind::BiasGradient,
         other => match other.work_kind() {
             WorkKind::Elementwise => KernelKind::Elementwise,
+            WorkKind::MatrixProduct => KernelKind::Linear,
             WorkKind::Normalisation => KernelKind::Norm,
             WorkKind::Pooling => KernelKind::Pool,
             WorkKind::Update => KernelKind::Update,

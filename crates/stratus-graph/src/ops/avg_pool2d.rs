@@ -44,8 +44,9 @@ impl AvgPool2d {
     pub fn output_size(&self, size: [usize; 2]) -> Result<[usize; 2], ShapeError> {
         let extent = |axis: usize, dimension| {
             let (kernel, stride, padding) = (self.kernel[axis], self.stride[axis], self.padding[axis]);
-            let whole = pooled_extent(dimension, size[axis], kernel, stride, padding, false);
-            let Some(after) = self.padding_after.map(|after| after[axis]) else { return whole };
+            let Some(after) = self.padding_after.map(|after| after[axis]) else {
+                return pooled_extent(dimension, size[axis], kernel, stride, padding, false);
+            };
             if padding > kernel / 2 || after >= kernel {
                 return Err(ShapeError::new(format!(
                     "padding {padding} before and {after} after exceeds the window {kernel} in {dimension}"

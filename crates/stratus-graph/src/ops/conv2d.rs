@@ -1,10 +1,10 @@
 //! Two-dimensional convolution (cross-correlation, as in every framework).
 
 use super::{
-    Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels, single_input,
+    LayerFileOp, Operation, ParameterSpec, conv_parameters, expect_conv_input, input_channels, single_input,
 };
 use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
-use crate::shape::{check_tensor_size, sliding_extent};
+use crate::shape::sliding_extent;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -113,47 +113,15 @@ impl Operation for Conv2d {
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         let input = single_input("conv2d", inputs)?;
-        let [channels, height, width] = input.as_image()?;
-        if channels != self.in_channels {
-            return Err(ShapeError::new(format!(
-                "the weight {:?} expects {} channels, but the input {input} has {channels}",
-                self.weight_shape(),
-                self.in_channels
-            )));
-        }
-        let divides = |channels: usize| channels.is_multiple_of(self.groups);
-        if self.groups == 0 || !divides(self.in_channels) || !divides(self.out_channels) {
-            return Err(ShapeError::new(format!(
-                "{} groups do not divide {} input and {} output channels",
-                self.groups, self.in_channels, self.out_channels
-            )));
-        }
-        if self.in_channels == 0 || self.out_channels == 0 {
-            return Err(ShapeError::new(format!(
-                "needs at least one input and one output channel, got {} and {}",
-                self.in_channels, self.out_channels
-            )));
-        }
-        check_tensor_size("the weight", &self.weight_shape())?;
-        let [height, width] = self.output_size([height, width])?;
+        let channels = [self.in_channels, self.out_channels];
+        let size = expect_conv_input(input, self.weight_shape(), self.groups, channels)?;
+        let [height, width] = self.output_size(size)?;
         Ok(Shape::image(self.out_channels, height, width))
     }
 
     /// PyTorch's default: Kaiming uniform with `a = sqrt(5)`, which is uniform within `1 / sqrt(fan_in)`.
     fn parameters(&self) -> Vec<ParameterSpec> {
-        let shape = self.weight_shape();
-        let bound = self.bound();
-        let trained = |name, shape: Vec<usize>| ParameterSpec {
-            name,
-            shape,
-            initialisation: Initialisation::Uniform { bound },
-            kind: ParameterKind::Trained,
-        };
-        let mut parameters = vec![trained("weight", shape.to_vec())];
-        if self.bias {
-            parameters.push(trained("bias", vec![self.out_channels]));
-        }
-        parameters
+        conv_parameters(self.weight_shape(), self.bias.then_some(self.out_channels), self.bound())
     }
 
     fn fan_out(&self) -> Option<usize> {
@@ -224,6 +192,7 @@ impl LayerFileOp for Conv2d {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Initialisation;
 
     #[test]
     fn depthwise_convolution_has_one_kernel_per_channel() {

@@ -1,11 +1,10 @@
 //! Transposed convolution, also called deconvolution (Zeiler et al.: "Deconvolutional networks", 2010).
 
 use super::{
-    Conv2d, Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels,
+    Conv2d, LayerFileOp, Operation, ParameterSpec, conv_parameters, expect_conv_input, input_channels,
     single_input,
 };
 use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
-use crate::shape::check_tensor_size;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 
@@ -133,47 +132,20 @@ impl Operation for ConvTranspose2d {
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         let input = single_input("conv_transpose2d", inputs)?;
-        let [channels, height, width] = input.as_image()?;
-        if channels != self.in_channels {
-            return Err(ShapeError::new(format!(
-                "the weight {:?} expects {} channels, but the input {input} has {channels}",
-                self.weight_shape(),
-                self.in_channels
-            )));
-        }
-        let divides = |channels: usize| channels.is_multiple_of(self.groups);
-        if self.groups == 0 || !divides(self.in_channels) || !divides(self.out_channels) {
-            return Err(ShapeError::new(format!(
-                "{} groups do not divide {} input and {} output channels",
-                self.groups, self.in_channels, self.out_channels
-            )));
-        }
-        if self.in_channels == 0 || self.out_channels == 0 {
-            return Err(ShapeError::new(format!(
-                "needs at least one input and one output channel, got {} and {}",
-                self.in_channels, self.out_channels
-            )));
-        }
-        check_tensor_size("the weight", &self.weight_shape())?;
-        let [height, width] = self.output_size([height, width])?;
+        let channels = [self.in_channels, self.out_channels];
+        let size = expect_conv_input(input, self.weight_shape(), self.groups, channels)?;
+        let [height, width] = self.output_size(size)?;
         Ok(Shape::image(self.out_channels, height, width))
     }
 
     /// PyTorch's default: uniform within `1 / sqrt(out / groups * kernel height * kernel width)`. PyTorch
     /// computes the fan-in as if the weight were a convolution's.
     fn parameters(&self) -> Vec<ParameterSpec> {
-        let bound = self.transposed().bound();
-        let trained = |name, shape: Vec<usize>| ParameterSpec {
-            name,
-            shape,
-            initialisation: Initialisation::Uniform { bound },
-            kind: ParameterKind::Trained,
-        };
-        let mut parameters = vec![trained("weight", self.weight_shape().to_vec())];
-        if self.bias {
-            parameters.push(trained("bias", vec![self.out_channels]));
-        }
-        parameters
+        conv_parameters(
+            self.weight_shape(),
+            self.bias.then_some(self.out_channels),
+            self.transposed().bound(),
+        )
     }
 
     fn fan_out(&self) -> Option<usize> {
@@ -251,6 +223,7 @@ impl LayerFileOp for ConvTranspose2d {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Initialisation;
 
     /// The sizes of `torch.nn.ConvTranspose2d`; its convolution inverts them.
     #[test]

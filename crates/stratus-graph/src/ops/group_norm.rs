@@ -2,7 +2,8 @@
 //! channels it is instance normalisation.
 
 use super::{
-    Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels, single_input,
+    LayerFileOp, Operation, ParameterSpec, expect_channels, expect_epsilon, input_channels, norm_flops,
+    norm_parameters, single_input,
 };
 use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
@@ -43,41 +44,23 @@ impl Operation for GroupNorm {
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         let input = single_input("group_norm", inputs)?;
-        let [channels, ..] = input.as_image()?;
-        if channels != self.channels {
-            return Err(ShapeError::new(format!(
-                "expected {} channels, but the input {input} has {channels}",
-                self.channels
-            )));
-        }
+        let channels = expect_channels(input, self.channels)?;
         if self.groups == 0 || !channels.is_multiple_of(self.groups) {
             return Err(ShapeError::new(format!(
                 "{channels} channels cannot be divided into {} groups",
                 self.groups
             )));
         }
-        if !(self.epsilon > 0.0 && self.epsilon.is_finite()) {
-            return Err(ShapeError::new(format!("`epsilon` must be > 0, got {}", self.epsilon)));
-        }
+        expect_epsilon(self.epsilon)?;
         Ok(input.clone())
     }
 
     fn parameters(&self) -> Vec<ParameterSpec> {
-        let parameter = |name, initialisation| ParameterSpec {
-            name,
-            shape: vec![self.channels],
-            initialisation,
-            kind: ParameterKind::Trained,
-        };
-        if !self.affine {
-            return Vec::new();
-        }
-        vec![parameter("weight", Initialisation::Ones), parameter("bias", Initialisation::Zeros)]
+        if self.affine { norm_parameters(self.channels) } else { Vec::new() }
     }
 
-    /// Per element four for mean and variance and four to normalise.
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
-        (output.elements() as u64).saturating_mul(8)
+        norm_flops(output)
     }
 
     fn attributes(&self) -> String {

@@ -2,7 +2,8 @@
 //! ConvNeXt: torchvision's `LayerNorm2d`, or `torch.nn.LayerNorm` of channels-last maps.
 
 use super::{
-    Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels, single_input,
+    LayerFileOp, Operation, ParameterSpec, expect_channels, expect_epsilon, input_channels, norm_flops,
+    norm_parameters, single_input,
 };
 use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
@@ -33,32 +34,17 @@ impl Operation for LayerNorm2d {
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         let input = single_input("layer_norm2d", inputs)?;
-        let [channels, ..] = input.as_image()?;
-        if channels != self.channels {
-            return Err(ShapeError::new(format!(
-                "expected {} channels, but the input {input} has {channels}",
-                self.channels
-            )));
-        }
-        if !(self.epsilon > 0.0 && self.epsilon.is_finite()) {
-            return Err(ShapeError::new(format!("`epsilon` must be > 0, got {}", self.epsilon)));
-        }
+        expect_channels(input, self.channels)?;
+        expect_epsilon(self.epsilon)?;
         Ok(input.clone())
     }
 
     fn parameters(&self) -> Vec<ParameterSpec> {
-        let parameter = |name, initialisation| ParameterSpec {
-            name,
-            shape: vec![self.channels],
-            initialisation,
-            kind: ParameterKind::Trained,
-        };
-        vec![parameter("weight", Initialisation::Ones), parameter("bias", Initialisation::Zeros)]
+        norm_parameters(self.channels)
     }
 
-    /// Per element four for mean and variance and four to normalise.
     fn forward_flops(&self, _inputs: &[&Shape], output: &Shape) -> u64 {
-        (output.elements() as u64).saturating_mul(8)
+        norm_flops(output)
     }
 
     fn attributes(&self) -> String {

@@ -2,7 +2,8 @@
 //! with image transformers", 2021).
 
 use super::{
-    Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, input_channels, single_input,
+    Initialisation, LayerFileOp, Operation, ParameterKind, ParameterSpec, expect_channels, input_channels,
+    single_input,
 };
 use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
 use crate::{Shape, ShapeError};
@@ -32,13 +33,7 @@ impl Operation for LayerScale {
 
     fn output_shape(&self, inputs: &[&Shape]) -> Result<Shape, ShapeError> {
         let input = single_input("layer_scale", inputs)?;
-        let [channels, ..] = input.as_image()?;
-        if channels != self.channels {
-            return Err(ShapeError::new(format!(
-                "expected {} channels, but the input {input} has {channels}",
-                self.channels
-            )));
-        }
+        expect_channels(input, self.channels)?;
         if !self.initial.is_finite() {
             let initial = self.initial;
             return Err(ShapeError::new(format!("`initial` must be finite, got {initial}")));

@@ -50,6 +50,7 @@ pub use resize::{Resize, ResizeTo};
 pub use scale::Scale;
 
 use crate::layer_file::{AttributeError, AttributeWriter, Attributes};
+use crate::shape::check_tensor_size;
 use crate::{Shape, ShapeError};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
@@ -211,6 +212,41 @@ fn input_channels(inputs: &[&Shape]) -> usize {
     inputs.first().and_then(|shape| shape.0.first()).copied().unwrap_or(0)
 }
 
+/// The channels of an operation's input, an image with `expected` channels.
+fn expect_channels(input: &Shape, expected: usize) -> Result<usize, ShapeError> {
+    match input.as_image()? {
+        [channels, ..] if channels == expected => Ok(channels),
+        [channels, ..] => Err(ShapeError::new(format!(
+            "expected {expected} channels, but the input {input} has {channels}"
+        ))),
+    }
+}
+
+/// Checks the term that a norm adds to the variance.
+fn expect_epsilon(epsilon: f32) -> Result<(), ShapeError> {
+    if epsilon > 0.0 && epsilon.is_finite() {
+        return Ok(());
+    }
+    Err(ShapeError::new(format!("`epsilon` must be > 0, got {epsilon}")))
+}
+
+/// The weight and the bias of a norm, each with an element per channel.
+fn norm_parameters(channels: usize) -> Vec<ParameterSpec> {
+    let parameter = |name, initialisation| ParameterSpec {
+        name,
+        shape: vec![channels],
+        initialisation,
+        kind: ParameterKind::Trained,
+    };
+    vec![parameter("weight", Initialisation::Ones), parameter("bias", Initialisation::Zeros)]
+}
+
+/// The operations of a norm with statistics of each sample: per element four for mean and variance and four
+/// to normalise.
+fn norm_flops(output: &Shape) -> u64 {
+    (output.elements() as u64).saturating_mul(8)
+}
+
 /// The shape of an image with the same channels, whose height and width are changed by `resize`.
 fn map_spatial(
     kind: &str,
@@ -220,6 +256,48 @@ fn map_spatial(
     let [channels, height, width] = single_input(kind, inputs)?.as_image()?;
     let [height, width] = resize([height, width])?;
     Ok(Shape::image(channels, height, width))
+}
+
+/// Checks the input of a convolution or its transpose, with a weight of this shape: its channels, the groups
+/// that divide `[in, out]` channels, and the weight's size. Returns its height and width.
+fn expect_conv_input(
+    input: &Shape,
+    weight: [usize; 4],
+    groups: usize,
+    [in_channels, out_channels]: [usize; 2],
+) -> Result<[usize; 2], ShapeError> {
+    let [channels, height, width] = input.as_image()?;
+    if channels != in_channels {
+        return Err(ShapeError::new(format!(
+            "the weight {weight:?} expects {in_channels} channels, but the input {input} has {channels}"
+        )));
+    }
+    let divides = |channels: usize| channels.is_multiple_of(groups);
+    if groups == 0 || !divides(in_channels) || !divides(out_channels) {
+        return Err(ShapeError::new(format!(
+            "{groups} groups do not divide {in_channels} input and {out_channels} output channels"
+        )));
+    }
+    if in_channels == 0 || out_channels == 0 {
+        return Err(ShapeError::new(format!(
+            "needs at least one input and one output channel, got {in_channels} and {out_channels}"
+        )));
+    }
+    check_tensor_size("the weight", &weight)?;
+    Ok([height, width])
+}
+
+/// The weight of a convolution or its transpose, and the bias of `bias` elements, initialised as in PyTorch:
+/// uniform within `bound`.
+fn conv_parameters(weight: [usize; 4], bias: Option<usize>, bound: f32) -> Vec<ParameterSpec> {
+    let parameter = |name, shape| ParameterSpec {
+        name,
+        shape,
+        initialisation: Initialisation::Uniform { bound },
+        kind: ParameterKind::Trained,
+    };
+    let weight = parameter("weight", weight.to_vec());
+    [weight].into_iter().chain(bias.map(|length| parameter("bias", vec![length]))).collect()
 }
 
 /// The operations of a pooling: one per pixel of each window.

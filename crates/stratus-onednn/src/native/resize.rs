@@ -20,7 +20,7 @@ use super::simd::{Element, multiversion, stream};
 use super::threads::{split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_engine::DType;
-use stratus_engine::ops::Bilinear;
+use stratus_engine::ops::Interpolation;
 
 /// The elements of a row summed at a time, whose sums stay in L1.
 const ROW_CHUNK: usize = 4096;
@@ -66,8 +66,8 @@ impl WeightedSums {
     }
 
     /// The inputs of each output along an axis.
-    fn forward(bilinear: &Bilinear, axis: usize, inputs: usize, outputs: usize) -> Self {
-        Self::new(bilinear.axis(axis, inputs, outputs, DType::F32).into_iter().map(|taps| {
+    fn forward(interpolation: &Interpolation, axis: usize, inputs: usize, outputs: usize) -> Self {
+        Self::new(interpolation.axis(axis, inputs, outputs, DType::F32).into_iter().map(|taps| {
             let both = [taps.first, taps.second].into_iter().zip(taps.weights);
             let parts = both.map(|(from, weight)| WeightedSource { from, weight: weight as f32 });
             parts.take(if taps.first == taps.second { 1 } else { 2 }).collect()
@@ -75,9 +75,9 @@ impl WeightedSums {
     }
 
     /// The outputs that each input contributes to, along an axis.
-    fn backward(bilinear: &Bilinear, axis: usize, inputs: usize, outputs: usize) -> Self {
+    fn backward(interpolation: &Interpolation, axis: usize, inputs: usize, outputs: usize) -> Self {
         let mut sums = vec![Vec::new(); inputs];
-        let forward = Self::forward(bilinear, axis, inputs, outputs);
+        let forward = Self::forward(interpolation, axis, inputs, outputs);
         for output in 0..outputs {
             for &WeightedSource { from: input, weight } in forward.sources_of(output) {
                 if weight > 0.0 {
@@ -100,17 +100,22 @@ impl WeightedSums {
 impl Resize {
     /// `x -> y`, between maps of these geometries.
     #[must_use]
-    pub fn forward(bilinear: &Bilinear, x: MapGeometry, y: MapGeometry, cpu: &CpuContext) -> Self {
-        let vertical = WeightedSums::forward(bilinear, 0, x.height, y.height);
-        let horizontal = WeightedSums::forward(bilinear, 1, x.row_pixels, y.row_pixels);
+    pub fn forward(interpolation: &Interpolation, x: MapGeometry, y: MapGeometry, cpu: &CpuContext) -> Self {
+        let vertical = WeightedSums::forward(interpolation, 0, x.height, y.height);
+        let horizontal = WeightedSums::forward(interpolation, 1, x.row_pixels, y.row_pixels);
         Self::new([x, y], [vertical, horizontal], cpu)
     }
 
     /// `dy -> dx`: each pixel gathers from the outputs that it contributes to.
     #[must_use]
-    pub fn backward(bilinear: &Bilinear, dx: MapGeometry, dy: MapGeometry, cpu: &CpuContext) -> Self {
-        let vertical = WeightedSums::backward(bilinear, 0, dx.height, dy.height);
-        let horizontal = WeightedSums::backward(bilinear, 1, dx.row_pixels, dy.row_pixels);
+    pub fn backward(
+        interpolation: &Interpolation,
+        dx: MapGeometry,
+        dy: MapGeometry,
+        cpu: &CpuContext,
+    ) -> Self {
+        let vertical = WeightedSums::backward(interpolation, 0, dx.height, dy.height);
+        let horizontal = WeightedSums::backward(interpolation, 1, dx.row_pixels, dy.row_pixels);
         Self::new([dy, dx], [vertical, horizontal], cpu)
     }
 
@@ -399,7 +404,7 @@ mod tests {
     use crate::native::simd::IsaLevel;
     use crate::native::threads::ThreadTeam;
 
-    const EDGES: Bilinear = Bilinear { align_corners: false, scale: None, nearest: false };
+    const EDGES: Interpolation = Interpolation { align_corners: false, scale: None, nearest: false };
 
     /// Backward is the transpose: every input of an output is an output of an input.
     #[test]
@@ -410,12 +415,12 @@ mod tests {
         };
         for align_corners in [false, true] {
             for (inputs, outputs) in [(1, 1), (1, 7), (7, 1), (5, 20), (20, 5), (6, 7), (9, 4), (3, 3)] {
-                let bilinear = Bilinear { align_corners, ..EDGES };
-                let mut forward = all(&WeightedSums::forward(&bilinear, 0, inputs, outputs), outputs);
+                let interpolation = Interpolation { align_corners, ..EDGES };
+                let mut forward = all(&WeightedSums::forward(&interpolation, 0, inputs, outputs), outputs);
                 forward.retain(|(.., weight)| *weight > 0.0);
                 forward.iter_mut().for_each(|(output, input, _)| std::mem::swap(output, input));
                 forward.sort_by_key(|(input, output, _)| (*input, *output));
-                let backward = all(&WeightedSums::backward(&bilinear, 0, inputs, outputs), inputs);
+                let backward = all(&WeightedSums::backward(&interpolation, 0, inputs, outputs), inputs);
                 assert_eq!(backward, forward, "{inputs} to {outputs}");
             }
         }

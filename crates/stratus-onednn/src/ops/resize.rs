@@ -30,13 +30,13 @@ fn step(resize: Resize, [from, to]: [DType; 2]) -> Result<NativeStep, String> {
 impl CpuOp for ResizeForward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let [x, y] = geometries(operands, [0, 1])?;
-        step(Resize::forward(&self.bilinear, x, y, cpu), types(operands)?)
+        step(Resize::forward(&self.interpolation, x, y, cpu), types(operands)?)
     }
 }
 
 impl CpuOp for ResizeBackward {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let [dy, dx] = geometries(operands, [0, 1])?;
-        step(Resize::backward(&self.bilinear, dx, dy, cpu), types(operands)?)
+        step(Resize::backward(&self.interpolation, dx, dy, cpu), types(operands)?)
     }
 }

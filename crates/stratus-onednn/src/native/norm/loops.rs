@@ -72,7 +72,7 @@ fn affine_body<X: Element, Y: Element>(
 }
 
 multiversion! {
-    pub(crate) fn affine_add / affine_add_body [X: Element, Y: Element] [X, Y] (
+    pub(super) fn affine_add / affine_add_body [X: Element, Y: Element] [X, Y] (
         x: &[X], a: &[Y], constants: [&[f32]; 2], relu: bool, y: &mut [Y],
     )
 }
@@ -98,7 +98,7 @@ fn affine_add_body<X: Element, Y: Element>(
 }
 
 multiversion! {
-    pub(crate) fn mask_and_sum / mask_and_sum_body [E: Element, const ADDS: bool] [E, ADDS] (
+    pub(super) fn mask_and_sum / mask_and_sum_body [E: Element, const ADDS: bool] [E, ADDS] (
         maps: [&[E]; 3], mean: &[f32], dy: &mut [E], first: &mut [f32], second: &mut [f32],
     )
 }
