@@ -62,7 +62,7 @@ fn file_beyond_the_limit_is_refused_by_name() {
         let path = folder.path().join(name);
         std::fs::File::create(&path).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
         let error = Experiment::load(&path).unwrap_err();
-        let cause = std::error::Error::source(&error).map_or(String::new(), |cause| cause.to_string());
+        let cause = std::error::Error::source(&error).map_or(String::new(), ToString::to_string);
         assert!(error.to_string().contains(name), "{error}");
         assert!(
             error.to_string().contains("more than 1 MiB") || cause.contains("larger than 1 MiB"),
