@@ -296,7 +296,7 @@ impl Export<'_> {
         let copies = |axis: usize| {
             let (from, to) = (input.0[axis + 1], output.0[axis + 1]);
             let scale = match op.to {
-                ResizeTo::Scale(scale) => scale[axis] as f32,
+                ResizeTo::Scale(scale) if from != to => scale[axis] as f32,
                 _ => to as f32 / from as f32,
             };
             Nearest::EXPORTED.is_floor(scale, [from, to])
@@ -306,7 +306,10 @@ impl Export<'_> {
         }
         let size = match op.to {
             ResizeTo::Scale(scale) => {
-                let scale = scale.map(|scale| scale as f32);
+                // A layer copies along an axis that keeps its size, whatever the scale; `Resize`
+                // interpolates.
+                let keeps = [0, 1].map(|axis| input.0[axis + 1] == output.0[axis + 1]);
+                let scale = [0, 1].map(|axis| if keeps[axis] { 1.0 } else { scale[axis] as f32 });
                 let fits =
                     (0..2).all(|axis| scaled(input.0[axis + 1], scale[axis]) == Some(output.0[axis + 1]));
                 let scales = fits.then(|| [1.0, 1.0, scale[0], scale[1]])?;
