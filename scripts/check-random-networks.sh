@@ -23,6 +23,8 @@ requirements=$root/scripts/check-onnx.txt
 cd "$root"
 target=${CARGO_TARGET_DIR-target}
 cargo=${CARGO-cargo}
+# Each network has its own primitives; finding the oldest of a thousand takes longer than making one.
+export ONEDNN_PRIMITIVE_CACHE_CAPACITY=32
 if [ "$only_onnx" = no ]; then
     STRATUS_NETWORKS=$seeds "$cargo" test --locked -p stratus-onednn --test it random_networks -- --nocapture
     case $seeds in

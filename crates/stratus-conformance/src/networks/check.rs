@@ -9,7 +9,7 @@ use stratus_graph::{Graph, Operation};
 /// The variable that sets the networks.
 const VARIABLE: &str = "STRATUS_NETWORKS";
 /// The maximum number of different problems until a check ends.
-const MAX_PROBLEMS: usize = 12;
+const MAX_PROBLEMS: usize = 5;
 
 /// The networks to compare.
 #[derive(Clone, Debug)]

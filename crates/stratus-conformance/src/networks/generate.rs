@@ -1,5 +1,6 @@
 //! Draws networks: layers of every operation on random earlier outputs, and a head for one of the losses.
 
+use super::compare::normalises_single_values;
 use super::network::{FLAGS, Layer, Network, Settings};
 use super::operations::{Attribute, Inputs, Row, Values, rows};
 use stratus_graph::Shape;
@@ -27,10 +28,11 @@ pub fn random_network(seed: u64) -> Network {
     for (_, flag) in FLAGS {
         *flag(&mut settings) = stream.below(4) == 0;
     }
+    let [height, width] = [size(&mut stream), size(&mut stream)];
     let network = Network {
         name: format!("random-{seed}"),
         settings,
-        input: [channels as usize, size(&mut stream), size(&mut stream)],
+        input: [(channels as usize).min(MAX_ELEMENTS / (height * width)), height, width],
         layers: Vec::new(),
         output: "input".to_owned(),
     };
@@ -38,7 +40,11 @@ pub fn random_network(seed: u64) -> Network {
     let mut generator = Generator { stream, rows: rows(), network, shapes };
     generator.body();
     generator.head();
-    generator.network
+    let mut network = generator.network;
+    if network.graph().is_ok_and(|graph| normalises_single_values(&graph, &network.settings)) {
+        network.settings.batch = 2;
+    }
+    network
 }
 
 struct Generator {

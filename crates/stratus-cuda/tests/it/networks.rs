@@ -6,7 +6,7 @@ use stratus_cuda::Cuda;
 use stratus_engine::Precision;
 
 /// The compiler of the emulation takes seconds for the kernels of a network.
-const NETWORKS: u64 = 6;
+const NETWORKS: u64 = 4;
 
 #[test]
 fn random_networks_match_the_reference() {

@@ -128,12 +128,11 @@ pub(super) fn is_hazardous(
         && conv.in_channels / conv.groups.max(1) < MAX_CHANNEL_BLOCK
         && x.blocks.is_empty();
     // Observed with 3.2: if an output row has one pixel, or a tap is on the horizontal padding for all pixels
-    // of a row, the bf16 kernels multiply scratch that was never written for the taps on the padding. Later
-    // kernels of the family are avoided too.
+    // of a row, the bf16 kernels multiply scratch that was never written. Later kernels of the family are
+    // avoided too.
     let reads_garbage = compute == DataType::Bf16
         && (implementation.starts_with("jit") || implementation.starts_with("brg"))
         && conv.stride[1] > 1
-        && conv.padding_before[1] + conv.padding_after[1] > 0
         && (y.shape.last() == Some(&1) || has_tap_on_padding(conv, [x, y].map(|map| map.shape[3])));
     overruns || reads_garbage
 }
