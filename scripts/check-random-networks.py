@@ -46,12 +46,15 @@ def problem(folder):
         return f"outputs of shape {batch.shape}, expected {wanted.shape}"
     scale = max(MIN_OUTPUT, float(np.abs(wanted).max()))
     off = max(float(np.abs(batch - wanted).max()), float(np.abs(first - wanted[:1]).max())) / scale
-    return None if off <= tolerance else f"differs by {off:.2e} of the largest output, allowed {tolerance:.2e}"
+    if off <= tolerance:
+        return None
+    return f"differs by {off:.2e} of the largest output, allowed {tolerance:.2e}"
 
 
 def main(example, folder, seeds):
     first, _, end = seeds.rpartition("..")
-    with subprocess.Popen([example, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([example, folder], stdin=pipe, stdout=pipe, text=True) as process:
         def ask(line):
             process.stdin.write(line + "\n")
             process.stdin.flush()
@@ -60,7 +63,9 @@ def main(example, folder, seeds):
         def found(reply):
             """The problem of the network that was written, or None."""
             word, _, rest = reply.partition(" ")
-            return {"sensitive": None, "refused": None, "failed": rest}[word] if word != "written" else problem(folder)
+            if word == "written":
+                return problem(folder)
+            return {"sensitive": None, "refused": None, "failed": rest}[word]
 
         agreed, sensitive, refused, problems, operations = 0, 0, 0, [], collections.Counter()
         for seed in range(int(first or 0), int(end)):
@@ -86,8 +91,9 @@ def main(example, folder, seeds):
                 break
         process.stdin.close()
     counts = ", ".join(f"{name} {count}" for name, count in sorted(operations.items()))
-    print(f"onnxruntime {onnxruntime.__version__}: {agreed} networks agree, {refused} have a layer that ONNX lacks, "
-          f"{sensitive} are too sensitive to rounding, {len(problems)} have problems\nlayers: {counts}")
+    print(f"onnxruntime {onnxruntime.__version__}: {agreed} networks agree, {refused} have a layer that ONNX "
+          f"lacks, {sensitive} are too sensitive to rounding, {len(problems)} have problems\n"
+          f"layers: {counts}")
     sys.exit(1 if problems or not agreed else 0)
 
 

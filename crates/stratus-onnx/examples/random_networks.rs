@@ -9,9 +9,9 @@
 //! | `shrink SEED` | writes a smaller network after each answer, `yes` or `no`, until none has the problem |
 //!
 //! The replies are a word each: `written`, `sensitive` (outputs depend too much on rounding), `failed` with
-//! the problem, `refused` (ONNX lacks a layer), `smallest`. `network.onnx` is then the model, `network.toml` the layer file, and
-//! `network.expected` has images, outputs and their tolerance. Each model is also imported again, and the
-//! imported network evaluated.
+//! the problem, `refused` (ONNX lacks a layer), `smallest`. `network.onnx` is then the model, `network.toml`
+//! the layer file, and `network.expected` has images, outputs and their tolerance. Each model is also
+//! imported again, and the imported network evaluated.
 
 #![allow(clippy::unwrap_used, reason = "an example fails by panicking")]
 

@@ -98,8 +98,8 @@ impl fmt::Display for NetworkReport {
         let Self { agreed, sensitive, pixel_losses, operations, kinds, .. } = self;
         writeln!(
             f,
-            "{agreed} networks agree ({pixel_losses} with a loss per pixel), {sensitive} are too sensitive to \
-             rounding, {} have problems",
+            "{agreed} networks agree ({pixel_losses} with a loss per pixel), {sensitive} are too sensitive \
+             to rounding, {} have problems",
             kinds.values().sum::<usize>()
         )?;
         let counts: Vec<String> = operations.iter().map(|(op, count)| format!("{op} {count}")).collect();

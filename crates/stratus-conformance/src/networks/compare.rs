@@ -3,8 +3,8 @@
 //! The expected results are those of the reference in double precision, of the plain program: every layer by
 //! itself. The tolerance follows from the network: how far the reference is off in the precision of the
 //! backend, and how much its results move if weights and images move by about the rounding. Rounding that
-//! moves a value across a bend, such as that of ReLU, or to another maximum of a window changes gradients much
-//! more. In f32, data whose results move by more than [`MAX_RESPONSE`] are replaced. In bf16 bends cannot be
+//! moves a value across a bend, such as that of ReLU, or to another maximum of a window changes gradients
+//! much more. In f32, data whose results move by more than [`MAX_RESPONSE`] are replaced. In bf16 bends cannot be
 //! avoided. Therefore a difference counts only if further data show it too.
 
 use super::step::{Compilation, Tensor, evaluate, run_step};
@@ -188,7 +188,7 @@ impl<'a> Subject<'a> {
             if norm(&expected.values) < VANISHING * tolerances.min_norm(expected) {
                 allowed *= VANISHING_TOLERANCE_FACTOR;
             }
-            if (is_f32 && response > MAX_RESPONSE) || !(allowed < MAX_TOLERANCE) {
+            if (is_f32 && response > MAX_RESPONSE) || allowed.is_nan() || allowed >= MAX_TOLERANCE {
                 if is_f32 {
                     return Err(Verdict::Sensitive);
                 }
@@ -246,8 +246,8 @@ pub struct Evaluation {
 /// The minimum size of outputs that differences are relative to.
 pub const MIN_OUTPUT: f64 = 0.05;
 
-/// Evaluates a network by the reference in double precision; `None` if its outputs depend too much on rounding
-/// to be compared with those of an f32 program.
+/// Evaluates a network by the reference in double precision; `None` if its outputs depend too much on
+/// rounding to be compared with those of an f32 program.
 ///
 /// # Errors
 /// If the reference cannot evaluate it.
@@ -280,8 +280,8 @@ pub fn evaluate_with(graph: &Graph, settings: &Settings, data: &Data) -> Result<
 }
 
 /// Returns whether a norm is of single values: a batch norm with one for each channel of the batch, which
-/// PyTorch refuses, or a norm of samples with groups of one. The result is the rounding of the value, times the
-/// reciprocal of the square root of `epsilon`.
+/// PyTorch refuses, or a norm of samples with groups of one. The result is the rounding of the value, times
+/// the reciprocal of the square root of `epsilon`.
 pub(super) fn normalises_single_values(graph: &Graph, settings: &Settings) -> bool {
     graph.nodes.iter().any(|node| {
         let extents = &graph.shape(node.output).0;

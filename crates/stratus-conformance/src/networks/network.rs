@@ -81,8 +81,11 @@ impl Settings {
     }
 }
 
+/// A setting that is true or false.
+type Flag = fn(&mut Settings) -> &mut bool;
+
 /// The settings that are true or false; a network shrinks towards false.
-pub(super) const FLAGS: [(&str, fn(&mut Settings) -> &mut bool); 5] = [
+pub(super) const FLAGS: [(&str, Flag); 5] = [
     ("class_weights", |settings| &mut settings.class_weights),
     ("smoothing", |settings| &mut settings.smoothing),
     ("ignored_labels", |settings| &mut settings.ignored_labels),

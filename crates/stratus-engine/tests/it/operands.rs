@@ -32,8 +32,8 @@ fn layer(name: &str, op: &str, attributes: &str) -> String {
     format!("[[layer]]\nname = '{name}'\nop = '{op}'\n{attributes}\n")
 }
 
-/// A map of 3x2x2 that is flattened is a vector of 12 features, as is one of 12x1x1: every operation on vectors
-/// computes the same from both.
+/// A map of 3x2x2 that is flattened is a vector of 12 features, as is one of 12x1x1: every operation on
+/// vectors computes the same from both.
 #[test]
 fn operations_on_a_flattened_map_are_those_on_a_vector() {
     let before = layer("slope", "prelu", "") + &layer("flatten", "flatten", "");
