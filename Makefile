@@ -40,9 +40,9 @@ check-onnx:
 # models of ONNX operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it, else
 # 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages opened
 # in a browser, events read by TensorBoard, workers on every MPI and over a shaped link, twenty killed
-# workers, forty random faults of the system, task files read by SkyPilot, every parser fuzzed for 20 s, size
-# and line tables of the release build. STORE_SERVERS=none skips the servers if they cannot be installed; the
-# skipped tests are reported.
+# workers, forty random faults of the system, a thousand random networks, task files read by SkyPilot, every
+# parser fuzzed for 20 s, size and line tables of the release build. STORE_SERVERS=none skips the servers if
+# they cannot be installed; the skipped tests are reported.
 test-all: test
 	@bash scripts/check-release.sh
 	@bash scripts/check-onnx.sh --all
@@ -54,6 +54,7 @@ test-all: test
 	@bash scripts/check-mpi.sh --best-effort
 	@bash scripts/check-sky.sh
 	@bash scripts/faults.sh 40
+	@bash scripts/check-random-networks.sh 1000 --best-effort
 	@bash scripts/fuzz.sh --seconds 20 --best-effort
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/store-servers.sh install
 	@[ "$(STORE_SERVERS)" = none ] || bash scripts/slurm-server.sh install

@@ -23,6 +23,7 @@ pub mod cases;
 mod compare;
 mod expected;
 mod inputs;
+pub mod networks;
 mod run;
 mod suite;
 

@@ -296,7 +296,7 @@ impl Export<'_> {
         let copies = |axis: usize| {
             let (from, to) = (input.0[axis + 1], output.0[axis + 1]);
             let scale = match op.to {
-                ResizeTo::Scale(scale) => scale[axis] as f32,
+                ResizeTo::Scale(scale) if from != to => scale[axis] as f32,
                 _ => to as f32 / from as f32,
             };
             Nearest::EXPORTED.is_floor(scale, [from, to])
@@ -306,10 +306,17 @@ impl Export<'_> {
         }
         let size = match op.to {
             ResizeTo::Scale(scale) => {
-                let scale = scale.map(|scale| scale as f32);
-                let fits =
-                    (0..2).all(|axis| scaled(input.0[axis + 1], scale[axis]) == Some(output.0[axis + 1]));
-                let scales = fits.then(|| [1.0, 1.0, scale[0], scale[1]])?;
+                // A layer copies along an axis that keeps its size, whatever the scale; `Resize`
+                // interpolates.
+                let keeps = [0, 1].map(|axis| input.0[axis + 1] == output.0[axis + 1]);
+                let scale = [0, 1].map(|axis| if keeps[axis] { 1.0 } else { scale[axis] as f32 });
+                let to_size = |axis: usize| {
+                    let candidates = [scale[axis], scale[axis].next_up()];
+                    candidates
+                        .into_iter()
+                        .find(|&scale| gives_size(input.0[axis + 1], scale, output.0[axis + 1]))
+                };
+                let scales = [1.0, 1.0, to_size(0)?, to_size(1)?];
                 return Some(vec![x, region, self.constant(&format!("{name}.scales"), &[4], &scales)]);
             }
             ResizeTo::Size(size) => self.int64_constant(&format!("{name}.size"), &size),
@@ -472,6 +479,13 @@ fn resize(op: &Resize) -> Attributes {
     }
     let coordinates = if op.align_corners { "align_corners" } else { "half_pixel" };
     Attributes::default().text("mode", "linear").text("coordinate_transformation_mode", coordinates)
+}
+
+/// Returns whether a dimension and a scale give a size, both in f32, as onnxruntime's kernel computes it, and
+/// exactly, as its shape inference does: 10 pixels by 0.7, which in f32 is less, are 7 and 6.
+fn gives_size(dim: usize, scale: f32, size: usize) -> bool {
+    let exact = (dim as f64 * f64::from(scale)).floor();
+    scaled(dim, scale) == Some(size) && exact == size as f64
 }
 
 /// The dimension that `Resize` computes: the product in f32, rounded down.

@@ -8,5 +8,6 @@ mod depthwise;
 mod f32;
 mod first_layer;
 mod markers;
+mod networks;
 mod oracle;
 mod session;

@@ -1,6 +1,6 @@
 //! The forward program under construction, to which each operation adds its steps.
 
-use crate::ops::{ITERATION_SCALAR_FIELDS, Kernel};
+use crate::ops::{Flatten, ITERATION_SCALAR_FIELDS, Kernel, Scale};
 use crate::program::{Layer, Mode, Origin};
 use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
@@ -145,6 +145,68 @@ impl<'a> Lowering<'a> {
         let id = self.output_as(node, self.program.value(like).dtype);
         self.program.values[id.0].shape = self.shape(like);
         id
+    }
+
+    /// The value of a node's input, of its shape in the graph: a flattened feature map, which keeps its four
+    /// dimensions, becomes a matrix in the master precision by a step.
+    pub fn unflattened_input(&mut self, node: &Node, position: usize) -> ValueId {
+        let x = self.input(node, position);
+        let extents = &self.graph.shape(node.inputs[position]).0;
+        let shape: Vec<usize> = [self.batch].iter().chain(extents).copied().collect();
+        if self.shape(x) == shape { x } else { self.reshaped(x, &shape, self.precision.master()) }
+    }
+
+    /// The value of a node's input in the compute precision: the outputs of linear layers have the master
+    /// precision, and are converted by a step.
+    pub fn compute_input(&mut self, node: &Node, position: usize) -> ValueId {
+        let (x, compute) = (self.input(node, position), self.precision.compute());
+        if self.dtype(x) == compute {
+            return x;
+        }
+        let shape = self.shape(x);
+        self.reshaped(x, &shape, compute)
+    }
+
+    /// The values of a node's inputs, for kernels whose operands must differ: a repeated one is copied by a
+    /// step. Two tensors of the graph may have one value, such as the input and the output of a dropout in
+    /// evaluation.
+    pub fn distinct_inputs(&mut self, node: &Node) -> Vec<ValueId> {
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for position in 0..node.inputs.len() {
+            let mut x = self.input(node, position);
+            if inputs.contains(&x) {
+                let (shape, dtype) = (self.shape(x), self.dtype(x));
+                let copy = self.saved_samples(node, &format!(":copy{position}"), &shape, dtype);
+                self.push(node, Scale { factor: 1.0 }, vec![x], vec![], vec![copy]);
+                x = copy;
+            }
+            inputs.push(x);
+        }
+        inputs
+    }
+
+    /// A value with another shape of as many elements, or another type, by a step that all readers share.
+    fn reshaped(&mut self, x: ValueId, shape: &[usize], dtype: DType) -> ValueId {
+        let exists = |step: &&Step| {
+            matches!(step.kernel, Kernel::Flatten(_)) && step.inputs == [x] && {
+                let value = self.program.value(step.outputs[0]);
+                value.shape == shape && value.dtype == dtype
+            }
+        };
+        if let Some(step) = self.program.steps.iter().find(exists) {
+            return step.outputs[0];
+        }
+        let name = format!("{}:{dtype}", self.program.value(x).name);
+        let reshaped = self.program.add_samples(name, shape, dtype);
+        self.program.steps.push(Step {
+            kernel: Flatten.into(),
+            phase: Phase::Forward,
+            layers: vec![self.layer],
+            inputs: vec![x],
+            updates: vec![],
+            outputs: vec![reshaped],
+        });
+        reshaped
     }
 
     /// The value of the iteration scalars.

@@ -78,7 +78,8 @@ stratus_graph::with_activations!(named_backward);
 stratus_graph::with_activations!(read_by_name);
 
 pub(super) fn lower(activation: Activation, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
-    let (x, y) = (lowering.input(node, 0), lowering.output(node));
+    let x = lowering.input(node, 0);
+    let y = lowering.output_like(node, x);
     lowering.push(node, ActivationForward(activation), vec![x], vec![], vec![y]);
     Ok(())
 }

@@ -16,7 +16,7 @@ pub struct AddForward {
 }
 
 pub(super) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
-    let mut inputs = vec![lowering.input(node, 0), lowering.input(node, 1)];
+    let mut inputs = vec![lowering.unflattened_input(node, 0), lowering.unflattened_input(node, 1)];
     inputs.dedup();
     let y = lowering.output(node);
     lowering.push(node, AddForward { relu: false }, inputs, vec![], vec![y]);

@@ -12,7 +12,7 @@
 
 use super::{
     KernelSpec, Tiling, WorkKind, expect_channels, expect_counts, expect_f64, expect_index,
-    expect_same_shape, expect_shape, image_shape, unsupported_layer,
+    expect_same_shape, expect_shape, image_shape,
 };
 use crate::build::Differentiator;
 use crate::build::Lowering;
@@ -183,16 +183,9 @@ pub struct BatchNormInferenceBackward {
 }
 
 pub(super) fn lower(op: &BatchNorm2d, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
-    let x = lowering.input(node, 0);
+    let x = lowering.unflattened_input(node, 0);
     let [weight, bias, running_mean, running_var] = [0, 1, 2, 3].map(|i| lowering.parameter(node, i));
     let y = lowering.output(node);
-    if lowering.shape(x) != lowering.shape(y) {
-        // A flattened value keeps the layout of the map.
-        return Err(unsupported_layer(
-            node,
-            "the input is a flattened feature map; hint: put batch_norm2d before flatten",
-        ));
-    }
     let (norm, relu, pool, parts) = (*op, false, None, ChannelOffsets::default());
     if lowering.is_training(node) {
         let master = lowering.precision().master();

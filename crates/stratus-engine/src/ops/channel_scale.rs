@@ -1,9 +1,6 @@
 //! A factor for each channel of a sample.
 
-use super::{
-    KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape, image_shape,
-    unsupported_layer,
-};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -20,12 +17,9 @@ pub struct ChannelScale;
 pub struct ChannelScaleGradient;
 
 pub(super) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
-    let (x, factors) = (lowering.input(node, 0), lowering.input(node, 1));
-    if x == factors {
-        return Err(unsupported_layer(node, "both inputs are the same tensor"));
-    }
+    let inputs = lowering.distinct_inputs(node);
     let y = lowering.output(node);
-    lowering.push(node, ChannelScale, vec![x, factors], vec![], vec![y]);
+    lowering.push(node, ChannelScale, inputs, vec![], vec![y]);
     Ok(())
 }
 

@@ -1,9 +1,6 @@
 //! Concatenation of feature maps along channels.
 
-use super::{
-    KernelSpec, Tiling, WorkKind, expect_channels, expect_counts, expect_shape, image_shape,
-    unsupported_layer,
-};
+use super::{KernelSpec, Tiling, WorkKind, expect_channels, expect_counts, expect_shape, image_shape};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::program::MAX_OPERANDS;
@@ -26,14 +23,10 @@ pub struct ConcatBackward {
 }
 
 pub(super) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
-    let inputs: Vec<_> = (0..node.inputs.len()).map(|position| lowering.input(node, position)).collect();
-    if (1..inputs.len()).any(|position| inputs[..position].contains(&inputs[position])) {
-        return Err(unsupported_layer(node, "two inputs are the same tensor"));
-    }
+    let (mut inputs, mut parts) = (lowering.distinct_inputs(node), 0);
     let y = lowering.output(node);
     // More inputs than a step can have are concatenated in several steps, whose results are then
     // concatenated.
-    let (mut inputs, mut parts) = (inputs, 0);
     while inputs.len() > MAX_INPUTS {
         let mut joined = Vec::new();
         for chunk in inputs.chunks(MAX_INPUTS) {

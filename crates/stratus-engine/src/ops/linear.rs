@@ -31,7 +31,7 @@ pub struct LinearBackwardWeights {
 }
 
 pub(super) fn lower(op: &Linear, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
-    let mut inputs = vec![lowering.input(node, 0), lowering.compute_parameter(node, 0)];
+    let mut inputs = vec![lowering.compute_input(node, 0), lowering.compute_parameter(node, 0)];
     if op.bias {
         inputs.push(lowering.parameter(node, 1));
     }

@@ -88,7 +88,7 @@ use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{DType, EngineError, Step, Value};
 use serde::{Deserialize, Serialize};
-use stratus_graph::{Node, Op, Operation};
+use stratus_graph::{Node, Op};
 
 /// The ways in which a kernel can run over a batch that is split into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -345,15 +345,6 @@ impl Kernel {
     pub fn accumulates_tiles(&self) -> bool {
         matches!(self, Self::AddTiles(_) | Self::TreeSum(_))
     }
-}
-
-/// The error for a layer that no kernel implements.
-fn unsupported_layer(node: &Node, reason: &str) -> EngineError {
-    EngineError::InvalidRequest(format!(
-        "layer `{}` ({}) is not supported: {reason}",
-        node.name,
-        node.op.kind()
-    ))
 }
 
 /// Checks the operand counts of a step against the `allowed` ones.

@@ -21,7 +21,7 @@ pub struct PreluBackward;
 pub struct PreluGradient;
 
 pub(super) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
-    let inputs = vec![lowering.input(node, 0), lowering.parameter(node, 0)];
+    let inputs = vec![lowering.unflattened_input(node, 0), lowering.parameter(node, 0)];
     let y = lowering.output(node);
     lowering.push(node, PreluForward, inputs, vec![], vec![y]);
     Ok(())

@@ -22,7 +22,8 @@ pub struct ReluBackward {
 }
 
 pub(super) fn lower(ceiling: Option<f32>, node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
-    let (x, y) = (lowering.input(node, 0), lowering.output(node));
+    let x = lowering.input(node, 0);
+    let y = lowering.output_like(node, x);
     lowering.push(node, ReluForward { ceiling }, vec![x], vec![], vec![y]);
     Ok(())
 }

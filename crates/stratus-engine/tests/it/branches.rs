@@ -178,16 +178,3 @@ fn many_maps_are_concatenated_in_several_steps() {
         assert_eq!(trained(true), trained(false), "{count}");
     }
 }
-
-#[test]
-fn concat_rejects_a_repeated_input() {
-    let (mut graph, images) = GraphBuilder::new("test", Shape::image(1, 2, 2));
-    let x = graph.add("all", ops::Concat, &[images, images]).unwrap();
-    let x = graph.add("flatten", ops::Flatten, &[x]).unwrap();
-    let graph = graph.finish(x).unwrap();
-    let refused = lower(&graph, Mode::Evaluate, Precision::F32, 1).unwrap_err().to_string();
-    insta::assert_snapshot!(
-        refused,
-        @"layer `all` (concat) is not supported: two inputs are the same tensor"
-    );
-}

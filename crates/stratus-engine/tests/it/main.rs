@@ -12,6 +12,7 @@ mod gradients;
 mod images;
 mod loss_scale;
 mod micro_batches;
+mod operands;
 mod programs;
 mod recompute;
 mod reference;

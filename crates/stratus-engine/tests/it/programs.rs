@@ -271,17 +271,6 @@ fn batch_norm_after_a_linear_layer_has_the_compute_precision() {
     assert_eq!([fc1, norm].map(|id| dtype(program.gradient_of(id).unwrap())), [DType::Bf16; 2]);
 }
 
-#[test]
-fn rejects_batch_norm_of_a_flattened_map() {
-    let graph = vectors(&[Flatten.into()], 12);
-    let error = lower(&graph, Mode::Train, Precision::F32, 3).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "layer `norm` (batch_norm2d) is not supported: the input is a flattened feature map; hint: put \
-         batch_norm2d before flatten"
-    );
-}
-
 /// The loss of a network that ends with a flattened map is that of `[classes]` per sample.
 #[test]
 fn logits_of_a_flattened_map_are_a_matrix() {

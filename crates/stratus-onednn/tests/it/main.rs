@@ -5,5 +5,6 @@
 mod common;
 mod guards;
 mod layers;
+mod networks;
 mod oracle;
 mod training;

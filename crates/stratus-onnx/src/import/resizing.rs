@@ -51,6 +51,18 @@ impl<'a> Importer<'a> {
             .output_shape(&shapes)
             .and_then(|shape| shape.as_image())
             .map_err(|error| error.to_string())?;
+        let keeps = [height == to_height, width == to_width];
+        if let ResizeTo::Scale(scale) = to
+            && !align_corners
+            && keeps != [true; 2]
+            && (0..2).any(|axis| keeps[axis] && scale[axis] != 1.0)
+        {
+            return Err(format!(
+                "unsupported scales {scale:?}: one dimension keeps its size, but not its pixels, from \
+                 {height}x{width} to {to_height}x{to_width}"
+            )
+            .into());
+        }
         match coordinates.as_str() {
             "half_pixel" | "align_corners" => {}
             // This mode takes the first pixel if a dimension becomes 1.

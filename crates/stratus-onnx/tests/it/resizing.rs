@@ -1,8 +1,10 @@
 //! Import of `Resize`, supported and unsupported.
 
 use crate::limits::{field, message, model_of};
+use std::collections::BTreeMap;
 use stratus_graph::ops::{Resize, ResizeTo};
-use stratus_onnx::{ImportOptions, Model};
+use stratus_graph::{GraphBuilder, Op, Shape};
+use stratus_onnx::{ImportOptions, Model, write};
 
 /// An attribute with a string or integers.
 fn attribute(name: &str, value: &str) -> Vec<u8> {
@@ -101,6 +103,9 @@ fn rejects_other_resizing_with_the_reason() {
     refused(&[LINEAR, mode], SIZES, &[], &[1, 2, 6, 1], to_one);
     let policy = ("keep_aspect_ratio_policy", "not_larger");
     refused(&[LINEAR, policy], SIZES, &[], &[1, 2, 6, 1], "`keep_aspect_ratio_policy` is not supported");
+    // Along an axis that keeps its size layers copy, but onnxruntime interpolates if the other axis changes.
+    let kept = "one dimension keeps its size, but not its pixels, from 6x5 to 12x5";
+    refused(&[LINEAR], SCALES, &[1.0, 1.0, 2.0, 1.1], &[], kept);
     let other_dimensions = "only height and width can be resized";
     refused(&[LINEAR], SCALES, &[1.0, 2.0, 2.0, 2.0], &[], other_dimensions);
     refused(&[LINEAR], SCALES, &[2.0, 2.0], &[], other_dimensions);
@@ -111,4 +116,30 @@ fn rejects_other_resizing_with_the_reason() {
     refused(&[LINEAR], SCALES, &[1.0, 1.0, 0.1, 1.0], &[], "leaves no pixels of an image of 6x5");
     refused(&[LINEAR], SCALES, &[1.0, 1.0, f32::NAN, 1.0], &[], "`scale` must be finite and > 0, got NaNx1");
     refused(&[LINEAR], ["x", "", "", ""], &[], &[], "missing input 4");
+}
+
+/// The scales of an exported resize, after import.
+fn exported([height, width]: [usize; 2], scale: f64) -> ResizeTo {
+    let (mut graph, images) = GraphBuilder::new("scaled", Shape::image(1, height, width));
+    let resize = Resize { to: ResizeTo::Scale([scale; 2]), align_corners: false, nearest: false };
+    let x = graph.add("up", resize, &[images]).unwrap();
+    let graph = graph.finish(x).unwrap();
+    let mut bytes = Vec::new();
+    write(&mut bytes, &graph, &[], &BTreeMap::new()).unwrap();
+    let imported = Model::from_bytes("f", bytes).import(&ImportOptions::default()).unwrap().graph;
+    assert_eq!(imported.shape(imported.output), graph.shape(x));
+    let Op::Resize(resize) = &imported.nodes[0].op else { panic!("{:?}", imported.nodes[0]) };
+    resize.to
+}
+
+/// The scale of an axis that keeps its size is exported as 1: `Resize` would interpolate along it.
+#[test]
+fn exports_no_scale_of_a_kept_axis() {
+    assert_eq!(exported([4, 2], 1.3), ResizeTo::Scale([1.3, 1.0]));
+}
+
+/// In f32, 0.7 is less: 10 pixels would become 6 in onnxruntime's shape inference, and 7 in its kernel.
+#[test]
+fn exports_scales_that_give_the_size_exactly() {
+    assert_eq!(exported([4, 10], 0.7), ResizeTo::Scale([0.7, 0.700_000_05]));
 }

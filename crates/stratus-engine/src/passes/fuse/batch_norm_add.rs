@@ -45,6 +45,8 @@ fn find(program: &Program, sum: usize) -> Option<(usize, BatchNormAddApply)> {
         }) => {
             let fits = [a, b].contains(&producer.outputs[0])
                 && only_reader(program, producer.outputs[0]) == Some(sum)
+                // No operand of a step occurs twice.
+                && ![a, b].contains(&producer.inputs[0])
                 && [a, b, producer.inputs[0]].into_iter().all(is_alike);
             fits.then_some((position, BatchNormAddApply { norm, relu }))
         }

@@ -127,14 +127,24 @@ pub(super) fn is_hazardous(
         && strided
         && conv.in_channels / conv.groups.max(1) < MAX_CHANNEL_BLOCK
         && x.blocks.is_empty();
-    // Observed with 3.2: if an output row has one pixel, the bf16 kernels multiply scratch that was never
-    // written for the taps on the horizontal padding. Later kernels of the family are avoided too.
+    // Observed with 3.2: if an output row has one pixel, or a tap is on the horizontal padding for all pixels
+    // of a row, the bf16 kernels multiply scratch that was never written. Later kernels of the family are
+    // avoided too.
     let reads_garbage = compute == DataType::Bf16
         && (implementation.starts_with("jit") || implementation.starts_with("brg"))
-        && y.shape.last() == Some(&1)
         && conv.stride[1] > 1
-        && conv.padding_before[1] + conv.padding_after[1] > 0;
+        && (y.shape.last() == Some(&1) || has_tap_on_padding(conv, [x, y].map(|map| map.shape[3])));
     overruns || reads_garbage
+}
+
+/// Returns whether some column of the kernel is on the padding at every output, given the widths of the input
+/// and the output.
+fn has_tap_on_padding(conv: &Conv2d, [input, output]: [usize; 2]) -> bool {
+    let (padding, stride) = (conv.padding_before[1], conv.stride[1]);
+    let is_inside = |at: usize| (padding..padding + input).contains(&at);
+    (0..conv.kernel[1])
+        .map(|tap| tap * conv.dilation[1])
+        .any(|tap| !(0..output).any(|x| is_inside(x * stride + tap)))
 }
 
 /// Returns whether a convolution's channels fill the tiles of AMX; each group has its own tiles.
