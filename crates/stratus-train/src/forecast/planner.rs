@@ -129,7 +129,9 @@ impl Planner {
     pub fn set_supply(&mut self, inputs: &SupplyInputs) {
         if self.framework == Framework::Stratus {
             let images = self.length.images.map(|images| images + self.length.validation_images.unwrap_or(0));
-            let (supply, note) = image_supply(&self.experiment, self.is_here, images, inputs);
+            let shape = self.experiment.shape().or_else(|| self.dataset.sample_shape());
+            let input_pixels = shape.map_or(224 * 224, |[_, height, width]| height * width);
+            let (supply, note) = image_supply(&self.experiment, self.is_here, images, input_pixels, inputs);
             self.length.supply = supply;
             self.notes.extend(note);
         }

@@ -35,21 +35,22 @@ fn is_remote(experiment: &Experiment) -> bool {
 }
 
 /// The supply of `images` images, and a note on its assumptions. `is_here`: the data set was opened on this
-/// machine.
+/// machine. `input_pixels`: of the network's input.
 pub(super) fn image_supply(
     experiment: &Experiment,
     is_here: bool,
     images: Option<u64>,
+    input_pixels: usize,
     inputs: &SupplyInputs,
 ) -> (ImageSupply, Option<String>) {
     let image_bytes =
         inputs.data_bytes.zip(images).map(|(bytes, images)| bytes as f64 / images.max(1) as f64);
     let (decoding, note) = match inputs.decoding_rate {
         Some(rate) => (Some(Decoding { core_s: 1.0 / rate, is_measured: false }), None),
-        None => decoding(experiment, is_here, image_bytes),
+        None => decoding(experiment, is_here, image_bytes, input_pixels),
     };
     let link = inputs.link_bytes_per_s.filter(|_| inputs.streams(experiment));
-    let stream = link.map(|per_s| [image_bytes.unwrap_or(PHOTOGRAPH_BYTES), per_s]);
+    let stream = link.zip(image_bytes).map(|(per_s, bytes)| [bytes, per_s]);
     let loaders = experiment.data.workers.map(|workers| workers as u64);
     (ImageSupply { decoding, loaders, stream }, note)
 }
@@ -58,6 +59,7 @@ fn decoding(
     experiment: &Experiment,
     is_here: bool,
     image_bytes: Option<f64>,
+    input_pixels: usize,
 ) -> (Option<Decoding>, Option<String>) {
     let mut problem = "cannot be measured here".to_owned();
     if is_here && !is_remote(experiment) {
@@ -72,11 +74,12 @@ fn decoding(
     if !is_encoded {
         return (None, None);
     }
-    let bytes = image_bytes.unwrap_or(PHOTOGRAPH_BYTES);
+    // The photographs that were measured were cropped to this size.
+    const MEASURED_PIXELS: f64 = 224.0 * 224.0;
+    let bytes = image_bytes.unwrap_or(PHOTOGRAPH_BYTES * input_pixels as f64 / MEASURED_PIXELS);
     let core_s = PHOTOGRAPH_CORE_S * bytes / PHOTOGRAPH_BYTES;
-    let size = if image_bytes.is_some() { "" } else { ", as ImageNet's" };
     let note = format!(
-        "decoding {problem}: assuming photographs of {:.0} kB{size}, of which a core decodes {:.0} per second; \
+        "decoding {problem}: assuming photographs of {:.1} kB, of which a core decodes {:.0} per second; \
          set --decode-rate",
         bytes / 1e3,
         1.0 / core_s

@@ -1,6 +1,6 @@
 //! `stratus forecast`: its output, its errors, and that it writes no files.
 
-use crate::common::{CommandOutput, TestDir};
+use crate::common::{CommandOutput, TestDir, digits};
 
 const MACHINES: &str = "h100-80gb-sxm,v100-16gb,quadro-p600,g4dn.xlarge";
 
@@ -108,8 +108,10 @@ fn forecast_times_the_local_machine() {
         // The bytes that a session would allocate.
         assert_eq!(row["device_bytes"], probe["arena_bytes"]);
         assert!(number(row, "host_bytes") > number(row, "device_bytes"));
-        let steps = 1000.0 / batch as f64;
-        assert!((number(row, "epoch_s") / (number(row, "step_s") * steps) - 1.0).abs() < 1e-9);
+        // Decoding shares the cores with the step.
+        let images_s = number(row, "images_per_second");
+        assert!(images_s < batch as f64 / number(row, "step_s"));
+        assert!((number(row, "epoch_s") * images_s / 1000.0 - 1.0).abs() < 1e-9);
     }
     let layers = report["layers"].as_array().unwrap();
     assert!(layers.iter().any(|layer| layer["layer"] == "fc"), "{layers:?}");
@@ -190,10 +192,7 @@ fn bill_lists_every_cost() {
     );
     // Preempted more often than it can start: nothing is recommended, with the reason.
     let never = run(&["resnet18", "--on", "g5.xlarge", "--images", "1000", "--preemptions", "1000/h"], 0).out;
-    assert!(
-        never.contains("may never finish") && never.contains("no machine meets the objective"),
-        "{never}"
-    );
+    assert!(never.contains("may never finish") && never.contains("value: no machine meets it"), "{never}");
 }
 
 /// Several devices, with one batch each or one batch split among them.
@@ -238,7 +237,12 @@ fn rejects_invalid_arguments() {
         &["resnet18", "--link", "1", "--data-size", "150GB"],
         &["resnet18", "--link", "1Gbit/s"],
         &["resnet18", "--link", "1Gbit/s", "--data-size", "much"],
-        &["resnet18", "--data-size", "150GB"],
+        &["resnet18", "--decode-rate", "0"],
+        &["resnet18", "--cloud", "abacus"],
+        &["resnet18", "--sky-catalogs", "absent"],
+        &["resnet18", "--published", "own.toml"],
+        &["resnet18", "--published", "own.toml", "--on", "t4-16gb"],
+        &["resnet18", "--published", "own.toml", "--on", "t4-16gb,a10g-24gb"],
         &["resnet18", "--disk", "0MB/s"],
         &["resnet18", "--preemptions", "often"],
         &["resnet18", "--preemptions", "-1/h"],
@@ -319,7 +323,9 @@ fn decoding_limits_a_fast_device_with_few_cores() {
 #[test]
 fn small_images_in_memory_are_decoded_fast() {
     let dir = TestDir::without_kernel_cache();
-    let ran = dir.run(&["forecast", "digits", "--on", "g4dn.xlarge", "--json"]).expect(0);
+    let data = digits().to_str().unwrap();
+    let arguments = ["--data", data, "--set", "data.verify=false", "--json"];
+    let ran = dir.run(&[&["forecast", "digits", "--on", "g4dn.xlarge"], &arguments[..]].concat()).expect(0);
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     let rate = report["machines"][0]["decoding_images_per_second"].as_f64().unwrap();
     assert!(rate > 10_000.0, "{rate}");

@@ -9,16 +9,19 @@ use stratus_forecast::objective::{Candidate, Objective, Ranking, VALUE_TIME_FACT
 /// Maximum number of near misses that are named.
 const MAX_NEAR_MISSES: usize = 3;
 
-/// The order of the rows by the objective. Rows that do not fit, or for which Stratus has no kernels, are no
-/// candidates; nor are prices in another currency than that of the first price.
+/// The order of the rows by the objective. Rows that do not fit are no candidates, nor are those for which
+/// Stratus has no kernels if there are others. Prices in another currency than the first are not compared.
 pub(super) fn rank(rows: &[Forecast], objective: Objective) -> Ranking {
     let currency = rows.iter().find_map(|row| row.cost.currency.as_deref());
-    let candidates: Vec<_> = rows.iter().map(|row| candidate(row, currency)).collect();
+    let has_supported = rows.iter().any(|row| row.is_supported && row.fits != Some(false));
+    let is_usable = |row: &&Forecast| row.fits != Some(false) && (row.is_supported || !has_supported);
+    let candidates: Vec<_> =
+        rows.iter().map(|row| Some(row).filter(is_usable).and_then(|row| candidate(row, currency))).collect();
     objective.rank(&candidates)
 }
 
-/// The time and price of a row; `None` if it is no candidate. If the number of images is unknown, the time per
-/// image is used.
+/// The time and price of a row; `None` if it never ends. If the number of images is unknown, the time per image
+/// is used.
 fn candidate(row: &Forecast, currency: Option<&str>) -> Option<Candidate> {
     let seconds = match row.bill.is_empty() {
         true => [row.step_s, row.high_s].map(|seconds| seconds / row.batch.max(1) as f64),
@@ -26,8 +29,7 @@ fn candidate(row: &Forecast, currency: Option<&str>) -> Option<Candidate> {
     };
     let price = row.cost.price.zip(row.cost.price_high).map(|(price, high)| [price, high]);
     let is_comparable = row.cost.currency.as_deref() == currency;
-    let is_usable = row.fits != Some(false) && row.is_supported;
-    is_usable.then_some(Candidate { seconds, price: price.filter(|_| is_comparable) })
+    Some(Candidate { seconds, price: price.filter(|_| is_comparable) })
 }
 
 /// A row with its time and price.
