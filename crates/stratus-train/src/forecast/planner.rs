@@ -137,6 +137,39 @@ impl Planner {
         }
     }
 
+    /// The shape (C, H, W) of the network's input.
+    ///
+    /// # Errors
+    /// If the network cannot be built.
+    pub fn input_shape(&self) -> Result<Option<[usize; 3]>, TrainError> {
+        let graph = Network::for_dataset(&self.experiment, self.dataset.as_ref())?.graph;
+        Ok(graph.input_shape().0[..].try_into().ok())
+    }
+
+    /// A planner for the same training with images of another shape (C, H, W).
+    ///
+    /// # Errors
+    /// If the network does not take this shape.
+    pub fn with_input_shape(&self, shape: [usize; 3]) -> Result<Self, TrainError> {
+        let mut experiment = self.experiment.clone();
+        experiment.data.shape = Some(shape.to_vec());
+        let dataset: Arc<dyn Dataset> = match self.is_here {
+            true => Arc::clone(&self.dataset),
+            false => Arc::new(PlaceholderDataset::of(&experiment)?),
+        };
+        Network::for_dataset(&experiment, dataset.as_ref())?;
+        Ok(Self {
+            experiment,
+            framework: self.framework,
+            length: self.length,
+            dataset,
+            is_here: self.is_here,
+            validation: self.validation.clone(),
+            notes: Vec::new(),
+            plans: BTreeMap::new(),
+        })
+    }
+
     /// Sets the number of epochs.
     pub fn set_epochs(&mut self, epochs: u64) {
         self.length.epochs = epochs;

@@ -368,6 +368,15 @@ fn an_exceeded_budget_names_the_epochs_that_it_pays_for() {
         report["machines"][0]["price_high"].as_f64().unwrap()
     };
     assert!(high(epochs) <= 1.0 && high(epochs + 1) > 1.0);
+    // The largest smaller images with which all epochs keep a larger budget.
+    let all = high(90);
+    let report = of_instance(192, &["--objective", &format!("budget={}", 0.8 * all)]);
+    let size = report["within_limit"]["image_size"][0].as_u64().unwrap();
+    let price = |size: u64| {
+        let shape = format!("data.shape=[3,{size},{size}]");
+        of_instance(192, &["--set", &shape])["machines"][0]["price_high"].as_f64().unwrap()
+    };
+    assert!(size % 32 == 0 && size < 224 && price(size) <= 0.8 * all, "{report}");
 }
 
 #[test]

@@ -21,7 +21,14 @@ pub(super) struct WithinLimit {
     batch: u64,
     /// The number of epochs whose upper bound keeps the limit; 0 if one epoch exceeds it.
     epochs: u64,
+    /// Height and width of the largest smaller images with which all epochs keep it.
+    image_size: Option<[usize; 2]>,
 }
+
+/// The fractions of the height and width that are tried, in eighths.
+const SMALLER_EIGHTHS: [usize; 4] = [7, 6, 5, 4];
+/// Heights and widths that are tried are multiples of this, as the strides of most networks need.
+const SIZE_STEP: usize = 32;
 
 impl WithinLimit {
     /// Finds the number of epochs by bisection; `None` if the objective has no limit or the total is unknown.
@@ -65,7 +72,12 @@ impl WithinLimit {
             }
         }
         planner.set_epochs(all);
-        Ok(Some(Self { name: row.name.clone(), batch: row.batch, epochs: enough }))
+        // Kernels that were timed here are those of one size.
+        let image_size = match probed {
+            Some(_) => None,
+            None => smaller_images(row, machine, planner, profiles, &keeps)?,
+        };
+        Ok(Some(Self { name: row.name.clone(), batch: row.batch, epochs: enough, image_size }))
     }
 
     /// A sentence.
@@ -75,10 +87,13 @@ impl WithinLimit {
             Objective::Budget(price) => format!("{price} {}", self.currency(report)),
             _ => return String::new(),
         };
+        let size = self.image_size.map_or_else(String::new, |[height, width]| {
+            format!("; or for all epochs with images of {height}×{width} (data.shape)")
+        });
         match self.epochs {
-            0 => format!("there, {limit} is not enough for one epoch: use fewer or smaller images"),
+            0 => format!("there, {limit} is not enough for one epoch{size}"),
             epochs => format!(
-                "there, {limit} is enough for {epochs} of {} epochs: --epochs {epochs}",
+                "there, {limit} is enough for {epochs} of {} epochs: --epochs {epochs}{size}",
                 report.epochs
             ),
         }
@@ -88,4 +103,27 @@ impl WithinLimit {
         let row = report.machines.iter().find(|row| row.name == self.name);
         row.and_then(|row| row.cost.currency.as_deref()).unwrap_or("")
     }
+}
+
+/// The largest of some smaller image sizes with which a forecast keeps the limit. The time to decode an image
+/// is assumed to be the same.
+fn smaller_images(
+    row: &Forecast,
+    machine: &Machine,
+    planner: &Planner,
+    profiles: &[Profile],
+    keeps: &dyn Fn(&Forecast) -> bool,
+) -> Result<Option<[usize; 2]>> {
+    let Some([channels, height, width]) = planner.input_shape()? else { return Ok(None) };
+    for eighths in SMALLER_EIGHTHS {
+        let [height, width] = [height, width].map(|side| side * eighths / 8 / SIZE_STEP * SIZE_STEP);
+        // Networks of a fixed size take no other.
+        let smaller = planner.with_input_shape([channels, height, width]);
+        let Some(mut smaller) = smaller.ok().filter(|_| height > 0 && width > 0) else { continue };
+        let forecast = forecast_on(machine, row.batch as usize, &mut smaller, profiles);
+        if forecast.is_ok_and(|row| keeps(&row)) {
+            return Ok(Some([height, width]));
+        }
+    }
+    Ok(None)
 }
