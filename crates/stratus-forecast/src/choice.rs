@@ -48,10 +48,7 @@ pub fn choose(
     processor: &Processor,
     format: NumberFormat,
 ) -> Result<(Profile, Source)> {
-    let (name, gpu) = match processor {
-        Processor::Gpu(gpu) => (&gpu.name, true),
-        Processor::Cpu(cpu) => (&cpu.name, false),
-    };
+    let (name, gpu) = (processor.name(), matches!(processor, Processor::Gpu(_)));
     // On matrix units, the other formats differ from bf16 only in their peak.
     let precision = match (format, gpu) {
         (NumberFormat::F32, _) => "f32",

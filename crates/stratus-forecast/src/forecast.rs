@@ -72,6 +72,8 @@ pub struct TrainingLength {
 pub struct Forecast {
     /// The machine.
     pub name: String,
+    /// The GPU or CPU that computes.
+    pub processor: String,
     /// The framework.
     pub framework: &'static str,
     /// The number format of convolutions.
@@ -307,6 +309,7 @@ fn row(machine: &Machine, plan: &TrainingWork, length: &TrainingLength, timed: &
     }
     Forecast {
         name: machine.name.clone(),
+        processor: machine.processor.name().to_owned(),
         framework: framework.name(),
         precision: format.name(),
         source,
@@ -440,10 +443,9 @@ fn warnings(
     if !is_supported(machine, plan.framework) {
         warnings.push("hypothetical: Stratus needs Turing or later".to_owned());
     }
-    if let (Processor::Gpu(gpu), Some(instance)) = (&machine.processor, &machine.instance) {
+    if let (Processor::Gpu(_), Some(instance)) = (&machine.processor, &machine.instance) {
         if instance.gpus > 1 {
-            let (name, gpus) = (&gpu.name, instance.gpus);
-            warnings.push(format!("uses one of its {gpus} GPUs ({name}), but all are charged"));
+            warnings.push("one of its GPUs is used, but all are charged".to_owned());
         }
         let is_preempted = conditions.preemptions_per_hour > 0.0;
         match (instance.on_demand_per_hour, instance.spot_per_hour) {

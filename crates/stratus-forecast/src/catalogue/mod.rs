@@ -52,6 +52,17 @@ pub enum Processor {
     Cpu(Cpu),
 }
 
+impl Processor {
+    /// The name in the catalogue.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Gpu(gpu) => &gpu.name,
+            Self::Cpu(cpu) => &cpu.name,
+        }
+    }
+}
+
 impl Catalogue {
     /// The built-in catalogue.
     ///

@@ -24,7 +24,7 @@ pub use supply::SupplyInputs;
 use crate::TrainError;
 use stratus_engine::StartupMonitor;
 use stratus_experiment::Experiment;
-use stratus_forecast::catalogue::{Catalogue, Machine, Processor, THIS_MACHINE};
+use stratus_forecast::catalogue::{Catalogue, Machine, THIS_MACHINE};
 use stratus_forecast::choice::{self, Evidence};
 use stratus_forecast::forecast::{self, Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
@@ -101,10 +101,7 @@ pub fn correct_by_published(
         let plan = planner.plan(&machine.processor, format, step.batch)?;
         ratios.push(step.seconds / profile.estimate_work(&plan.train, &peaks).0.seconds);
     }
-    let name = match &machine.processor {
-        Processor::Gpu(gpu) => &gpu.name,
-        Processor::Cpu(cpu) => &cpu.name,
-    };
+    let name = machine.processor.name();
     Ok((published::corrected(&profile, name, format.name(), &ratios, data), ratios))
 }
 

@@ -95,7 +95,8 @@ pub struct ForecastArguments {
     /// The catalogue.
     #[command(flatten)]
     catalogue: machines::CatalogueArguments,
-    /// Show all machines, not only the first 20
+    /// Show all machines of the catalogue, not only the first 20 without those that others of the same GPU
+    /// surpass
     #[arg(long)]
     all: bool,
     /// Profile written by `stratus forecast fit`; repeatable
@@ -361,7 +362,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         objective,
         objective_text: arguments.objective.clone(),
         unsupported,
-        shows_all: arguments.all,
+        shows_all: arguments.all || is_named,
         scaling,
         request,
         network: planner.experiment().model.name.clone(),

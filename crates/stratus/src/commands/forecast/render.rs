@@ -55,7 +55,7 @@ const OMITTED_IF_UNKNOWN: [&str; 6] =
 const OLD_PRICE_DAYS: u64 = 90;
 /// Maximum number of machines that a warning names.
 const MAX_NAMED_MACHINES: usize = 6;
-/// Maximum number of rows without `--all`.
+/// Maximum number of rows of machines that were not named, without `--all`.
 const MAX_ROWS: usize = 20;
 
 /// The columns that are hidden on a narrow terminal: first those that are unknown in every row.
@@ -76,10 +76,10 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
     let today = today();
     let (fitting, not_fitting): (Vec<&Forecast>, Vec<&Forecast>) =
         report.in_order().partition(|row| row.fits != Some(false));
-    let shown = if report.shows_all { fitting.len() } else { fitting.len().min(MAX_ROWS) };
+    let all = fitting.len();
+    let shown = if report.shows_all { fitting } else { worth_showing(fitting) };
     let heading = COLUMNS.map(str::to_owned);
-    let rows: Vec<_> =
-        [heading].into_iter().chain(fitting[..shown].iter().map(|found| row(found, today))).collect();
+    let rows: Vec<_> = [heading].into_iter().chain(shown.iter().map(|found| row(found, today))).collect();
     let images = report.images.map_or("an unknown number of".to_owned(), |images| images.to_string());
     let mut text = format!(
         "{}, {} epochs of {images} images; times of {}; intervals of 80 %\n",
@@ -95,9 +95,9 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
         text += &line;
         text.push('\n');
     };
-    if shown < fitting.len() {
-        let more = fitting.len() - shown;
-        line(format!("{more} more row{}: --all", if more == 1 { "" } else { "s" }));
+    if shown.len() < all {
+        let more = all - shown.len();
+        line(format!("{more} more row{}, slower or dearer: --all", if more == 1 { "" } else { "s" }));
     }
     if !not_fitting.is_empty() {
         let missing = |row: &&Forecast| match row.spare_bytes {
@@ -106,12 +106,8 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
             }
             _ => format!("{} batch {} (host memory)", row.name, row.batch),
         };
-        let all = if report.shows_all { not_fitting.len() } else { not_fitting.len().min(MAX_ROWS) };
-        let mut names: Vec<String> = not_fitting[..all].iter().map(missing).collect();
-        if all < not_fitting.len() {
-            names.push(format!("{} more", not_fitting.len() - all));
-        }
-        line(format!("does not fit in memory: {}", names.join(", ")));
+        let named = if report.shows_all { not_fitting.len() } else { MAX_NAMED_MACHINES };
+        line(format!("does not fit in memory: {}", list(not_fitting.iter().map(missing).collect(), named)));
     }
     if report.unsupported > 0 {
         line(format!(
@@ -119,7 +115,7 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
             report.unsupported
         ));
     }
-    let old = fitting[..shown].iter().filter(|row| is_old(row, today)).count();
+    let old = shown.iter().filter(|row| is_old(row, today)).count();
     if old > 0 {
         line(format!(
             "* {old} price{} older than {OLD_PRICE_DAYS} days: check before you pay; newer ones come from \
@@ -127,7 +123,33 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
             if old == 1 { " is" } else { "s are" }
         ));
     }
-    render_details(report, text, width)
+    render_details(report, &shown, text, width)
+}
+
+/// The first rows, without those that are neither faster nor cheaper than another with the same processor and
+/// batch.
+fn worth_showing(rows: Vec<&Forecast>) -> Vec<&Forecast> {
+    let mut shown: Vec<&Forecast> = Vec::new();
+    for row in rows {
+        let is_covered = |other: &&Forecast| {
+            let bounds = other.cost.price_high.zip(row.cost.price_high);
+            (&other.processor, other.batch) == (&row.processor, row.batch)
+                && other.total_high_s <= row.total_high_s
+                && bounds.is_some_and(|(other, row)| other <= row)
+        };
+        if shown.len() < MAX_ROWS && !shown.iter().any(is_covered) {
+            shown.push(row);
+        }
+    }
+    shown
+}
+
+/// The first `named` names, and the number of the others.
+fn list(mut names: Vec<String>, named: usize) -> String {
+    let more = names.len().saturating_sub(named);
+    names.truncate(named);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", names.join(", "))
 }
 
 /// Returns whether the price of a row is old.
@@ -136,24 +158,21 @@ fn is_old(row: &Forecast, today: u64) -> bool {
     date.and_then(|date| price_age_days(date, today)).is_some_and(|age| age > OLD_PRICE_DAYS)
 }
 
-/// Adds warnings, timings, layers and the choice to the table.
-fn render_details(report: &Report, mut text: String, width: Option<usize>) -> String {
-    let mut warnings: Vec<(&str, Vec<&str>)> = Vec::new();
-    for row in &report.machines {
+/// Adds the warnings of the rows that are shown, timings, layers and the choice to the table.
+fn render_details(report: &Report, shown: &[&Forecast], mut text: String, width: Option<usize>) -> String {
+    let mut warnings: Vec<(&str, Vec<String>)> = Vec::new();
+    for row in shown {
         for warning in &row.warnings {
             match warnings.iter_mut().find(|(known, _)| known == warning) {
-                Some((_, names)) if names.contains(&row.name.as_str()) => {}
-                Some((_, names)) => names.push(&row.name),
-                None => warnings.push((warning, vec![&row.name])),
+                Some((_, names)) if names.contains(&row.name) => {}
+                Some((_, names)) => names.push(row.name.clone()),
+                None => warnings.push((warning, vec![row.name.clone()])),
             }
         }
     }
     for (warning, names) in warnings {
-        let more = names.len().saturating_sub(MAX_NAMED_MACHINES);
-        let named = names[..names.len() - more].join(", ");
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         // Writing into a String cannot fail.
-        let _ = writeln!(text, "{named}{more}: {warning}");
+        let _ = writeln!(text, "{}: {warning}", list(names, MAX_NAMED_MACHINES));
     }
     for probed in &report.probes {
         let ProbeReport { batch, library, kernels, kinds, timings, spread, planning_s, probing_s, .. } =
