@@ -1,6 +1,6 @@
 //! The choice of the profile for a forecast: the machine's own, or the shared one with the data sheet.
 
-use crate::catalogue::Processor;
+use crate::catalogue::{Machine, Processor};
 use crate::error::{Error, Result};
 use crate::model::{Framework, Term};
 use crate::peaks::NumberFormat;
@@ -48,10 +48,7 @@ pub fn choose(
     processor: &Processor,
     format: NumberFormat,
 ) -> Result<(Profile, Source)> {
-    let (name, gpu) = match processor {
-        Processor::Gpu(gpu) => (&gpu.name, true),
-        Processor::Cpu(cpu) => (&cpu.name, false),
-    };
+    let (name, gpu) = (processor.name(), matches!(processor, Processor::Gpu(_)));
     // On matrix units, the other formats differ from bf16 only in their peak.
     let precision = match (format, gpu) {
         (NumberFormat::F32, _) => "f32",
@@ -111,6 +108,57 @@ pub fn choose_tensorflow(
         Some(own) => Ok((own.clone(), Source::Profile)),
         None => Ok((find(None).ok_or_else(missing)?.clone(), Source::DataSheet)),
     }
+}
+
+/// The measurements behind a forecast.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evidence {
+    /// The machine that is forecast.
+    pub name: String,
+    /// The number format.
+    pub precision: String,
+    /// The source of the coefficients.
+    pub source: Source,
+    /// The machine of the measurements; `None` if there are several, or for kernels timed on this machine.
+    pub measured_on: Option<String>,
+    /// A description of the measurements.
+    pub data: String,
+    /// Number of measured steps.
+    pub steps: usize,
+    /// Number of networks, each of which was left out once.
+    pub networks: usize,
+    /// Mean absolute error of the steps of left-out networks, in percent.
+    pub mean_percent: f64,
+    /// Percent of these steps within their interval.
+    pub covered_percent: f64,
+}
+
+/// The profile of a forecast, and the measurements behind it.
+///
+/// # Errors
+/// As [`choose`] and [`choose_tensorflow`].
+pub fn evidence(
+    framework: Framework,
+    profiles: &[Profile],
+    machine: &Machine,
+    format: NumberFormat,
+) -> Result<(Profile, Evidence)> {
+    let (profile, source) = match framework {
+        Framework::Stratus => choose(profiles, &machine.processor, format)?,
+        Framework::Tensorflow => choose_tensorflow(profiles, &machine.processor, format)?,
+    };
+    let evidence = Evidence {
+        name: machine.name.clone(),
+        precision: format.name().to_owned(),
+        source,
+        measured_on: profile.machine.clone(),
+        data: profile.data.clone(),
+        steps: profile.validation.steps,
+        networks: profile.validation.networks,
+        mean_percent: profile.validation.mean_percent,
+        covered_percent: profile.validation.covered_percent,
+    };
+    Ok((profile, evidence))
 }
 
 /// Additional standard deviation of the log error on a kind of machine without any measurement.

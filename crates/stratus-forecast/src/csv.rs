@@ -64,6 +64,11 @@ impl<'a> Row<'a> {
         self.fields[column]
     }
 
+    /// The line of the file.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
     /// A number of at least 0.
     pub fn number(&self, column: usize) -> Result<f64> {
         let text = self.text(column);

@@ -143,7 +143,7 @@ impl Error {
             }
             Self::Figure { .. } => "add a row in a file with --machines FILE".to_owned(),
             Self::Objective { .. } => {
-                "use fastest, cheapest, deadline=6h (s, m, h or d) or budget=20".to_owned()
+                "use value, fastest, cheapest, deadline=6h (s, m, h or d) or budget=20".to_owned()
             }
             Self::Quantity { example, .. } => format!("for example {example}"),
         })

@@ -1,12 +1,13 @@
 //! Forecasts of time, memory and price of a training run on a machine.
 
 use crate::bill::{self, BillLine, Epochs, RunConditions};
-use crate::catalogue::{Gpu, Machine, Processor};
+use crate::catalogue::{Gpu, HourlyPrice, Instance, Machine, Processor};
 use crate::choice::{Source, Z_80, choose, choose_tensorflow};
 use crate::error::Result;
 use crate::model::{Bottleneck, Estimate, Framework, Terms};
 use crate::peaks::{NumberFormat, peaks};
 use crate::profile::{Interval, Profile};
+use crate::supply::{self, ImageSupply, Limit};
 use crate::work::Work;
 use serde::Serialize;
 
@@ -60,6 +61,8 @@ pub struct TrainingLength {
     pub resident: u64,
     /// Number of batches that are prefetched.
     pub batches_ahead: u64,
+    /// The supply of images.
+    pub supply: ImageSupply,
     /// The conditions of the bill.
     pub conditions: RunConditions,
 }
@@ -69,6 +72,8 @@ pub struct TrainingLength {
 pub struct Forecast {
     /// The machine.
     pub name: String,
+    /// The GPU or CPU that computes.
+    pub processor: String,
     /// The framework.
     pub framework: &'static str,
     /// The number format of convolutions.
@@ -83,8 +88,12 @@ pub struct Forecast {
     pub low_s: f64,
     /// Upper end of the 80 % interval of a step.
     pub high_s: f64,
-    /// Training images per second.
+    /// Training images per second, with the supply of images.
     pub images_per_second: f64,
+    /// Images per second that its cores decode, if they decode any.
+    pub decoding_images_per_second: Option<f64>,
+    /// Images per second over the link, if images stream.
+    pub link_images_per_second: Option<f64>,
     /// Seconds of an epoch, including its validation.
     pub epoch_s: Option<f64>,
     /// Total seconds of the bill.
@@ -105,18 +114,50 @@ pub struct Forecast {
     pub spare_bytes: Option<i64>,
     /// The largest batch that fits in the memory of the device.
     pub largest_batch: Option<u64>,
-    /// The bottleneck of a step.
-    pub limit: Bottleneck,
-    /// Total price of the bill.
-    pub price: Option<f64>,
-    /// Total price at the upper end of the interval.
-    pub price_high: Option<f64>,
-    /// The currency of the price.
-    pub currency: Option<String>,
+    /// What a batch waits for.
+    pub limit: Limit,
+    /// False if Stratus has no kernels for the machine: the forecast is hypothetical.
+    pub is_supported: bool,
+    /// The price of the bill.
+    #[serde(flatten)]
+    pub cost: Cost,
     /// The lines of the bill; empty if the number of images is unknown.
     pub bill: Vec<BillLine>,
     /// Caveats of the forecast.
     pub warnings: Vec<String>,
+}
+
+/// The price of a training run on an instance. All values are `None` if its price or the total time is unknown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// Total price of the bill.
+    pub price: Option<f64>,
+    /// Total price at the lower end of the interval.
+    pub price_low: Option<f64>,
+    /// Total price at the upper end of the interval.
+    pub price_high: Option<f64>,
+    /// The currency.
+    pub currency: Option<String>,
+    /// The date of the hourly price: `YYYY-MM` or `YYYY-MM-DD`.
+    pub price_date: Option<String>,
+    /// The region of the hourly price, if known.
+    pub region: Option<String>,
+}
+
+impl Cost {
+    fn new(instance: Option<&Instance>, hourly: Option<HourlyPrice<'_>>, total_s: [Option<f64>; 3]) -> Self {
+        let (Some(instance), Some(hourly)) = (instance, hourly) else { return Self::default() };
+        let [price_low, price, price_high] =
+            total_s.map(|seconds| seconds.map(|seconds| hourly.per_hour * seconds / 3600.0));
+        Self {
+            price,
+            price_low,
+            price_high,
+            currency: instance.currency.clone(),
+            price_date: Some(instance.date.clone()),
+            region: hourly.region.map(str::to_owned),
+        }
+    }
 }
 
 /// The requested time, as a multiple of the upper bound of the interval.
@@ -137,6 +178,20 @@ impl Forecast {
     #[must_use]
     pub fn requested_memory_bytes(&self) -> f64 {
         MEMORY_MARGIN_FACTOR * self.host_bytes as f64
+    }
+}
+
+impl Forecast {
+    /// The rates of supply and device, if batches wait for their images.
+    #[must_use]
+    pub fn supply_note(&self) -> Option<String> {
+        let device = self.batch as f64 / self.step_s;
+        let supply = match self.limit {
+            Limit::Decoding => format!("its cores decode {:.0}", self.decoding_images_per_second?),
+            Limit::Link => format!("the link delivers {:.0}", self.link_images_per_second?),
+            _ => return None,
+        };
+        Some(format!("{supply} images/s, of {device:.0} that it could train"))
     }
 }
 
@@ -228,29 +283,33 @@ struct StepTiming {
 fn row(machine: &Machine, plan: &TrainingWork, length: &TrainingLength, timed: &StepTiming) -> Forecast {
     let StepTiming { framework, format, source, step, validation, limit } = *timed;
     let conditions = &length.conditions;
-    let epochs = epochs(step, validation, plan, length);
+    let is_here = source == Source::Measured;
+    let supplied = length.supply.batch(machine, is_here, step, plan.batch as f64);
+    let validated = length.supply.batch(machine, is_here, validation, plan.validation_batch as f64);
+    let epochs = epochs(supplied.batch, validated.batch, plan, length);
     let (device, host) = memory(machine, plan, length);
     let fits = usable_memory(machine).map(|memory| fits(machine, memory, device, host));
     let instance = machine.instance.as_ref();
-    let hourly = instance.and_then(|instance| match conditions.preemptions_per_hour > 0.0 {
-        true => instance.spot_per_hour.or(instance.on_demand_per_hour),
-        false => instance.on_demand_per_hour.or(instance.spot_per_hour),
-    });
-    let price = |seconds: f64| hourly.map(|hourly| hourly * seconds / 3600.0);
-    let (bill, [total_low_s, total_s, total_high_s]) = epochs.map_or((Vec::new(), [None; 3]), |(_, all)| {
+    let hourly = instance.and_then(|instance| instance.price(conditions.preemptions_per_hour > 0.0));
+    let (bill, total) = epochs.map_or((Vec::new(), [None; 3]), |(_, all)| {
         bill::bill(
             &Epochs { startup_s: startup_s(machine, framework, conditions), ..all },
             conditions,
-            hourly,
+            hourly.map(|hourly| hourly.per_hour),
         )
     });
+    let [total_low_s, total_s, total_high_s] = total;
     let mut warnings = warnings(machine, plan, source, conditions);
+    if length.supply.decoding.is_some() && supply::cores(machine).is_none() {
+        warnings.push("without decoding: the number of its host's cores is unknown".to_owned());
+    }
     if !bill.is_empty() && total_high_s.is_none() {
         warnings
             .push("may never finish: restarts and lost work exceed the time between preemptions".to_owned());
     }
     Forecast {
         name: machine.name.clone(),
+        processor: machine.processor.name().to_owned(),
         framework: framework.name(),
         precision: format.name(),
         source,
@@ -258,7 +317,9 @@ fn row(machine: &Machine, plan: &TrainingWork, length: &TrainingLength, timed: &
         step_s: step.seconds,
         low_s: step.low,
         high_s: step.high,
-        images_per_second: plan.batch as f64 / step.seconds,
+        images_per_second: plan.batch as f64 / supplied.batch.seconds,
+        decoding_images_per_second: supplied.decoding_rate,
+        link_images_per_second: supplied.link_rate,
         epoch_s: epochs.map(|(epoch, _)| epoch.seconds),
         total_s,
         total_low_s,
@@ -269,10 +330,9 @@ fn row(machine: &Machine, plan: &TrainingWork, length: &TrainingLength, timed: &
         fits,
         spare_bytes: usable_memory(machine).map(|memory| memory as i64 - device as i64),
         largest_batch: usable_memory(machine).map(|memory| max_batch(plan, device, memory)),
-        limit,
-        price: total_s.and_then(price),
-        price_high: total_high_s.and_then(price),
-        currency: instance.filter(|_| hourly.is_some()).and_then(|instance| instance.currency.clone()),
+        limit: supplied.limit.unwrap_or(limit.into()),
+        is_supported: is_supported(machine, plan.framework),
+        cost: Cost::new(instance, hourly, total),
         bill,
         warnings,
     }
@@ -348,7 +408,8 @@ fn usable_memory(machine: &Machine) -> Option<u64> {
 }
 
 fn fits(machine: &Machine, memory: u64, device: u64, host: u64) -> bool {
-    let ram = machine.instance.as_ref().map(|instance| (instance.ram_gib * f64::from(1 << 30)) as u64);
+    let ram_gib = machine.instance.as_ref().and_then(|instance| instance.ram_gib);
+    let ram = ram_gib.map(|gib| (gib * f64::from(1 << 30)) as u64);
     match machine.processor {
         Processor::Gpu(_) => device <= memory && ram.is_none_or(|ram| host <= ram),
         Processor::Cpu(_) => host <= memory,
@@ -362,6 +423,12 @@ fn max_batch(plan: &TrainingWork, device: u64, memory: u64) -> u64 {
     memory.saturating_sub(constant) / per_image
 }
 
+/// Returns whether the framework has kernels for the machine.
+fn is_supported(machine: &Machine, framework: Framework) -> bool {
+    let is_old = |gpu: &Gpu| gpu.compute_capability < MIN_COMPUTE_CAPABILITY;
+    framework != Framework::Stratus || !matches!(&machine.processor, Processor::Gpu(gpu) if is_old(gpu))
+}
+
 fn warnings(
     machine: &Machine,
     plan: &TrainingWork,
@@ -373,14 +440,12 @@ fn warnings(
         warnings.push("from its data sheet: no step was measured on this kind of machine".to_owned());
     }
     let is_stratus = plan.framework == Framework::Stratus;
-    let is_old = |gpu: &Gpu| gpu.compute_capability < MIN_COMPUTE_CAPABILITY;
-    if matches!(&machine.processor, Processor::Gpu(gpu) if is_stratus && is_old(gpu)) {
+    if !is_supported(machine, plan.framework) {
         warnings.push("hypothetical: Stratus needs Turing or later".to_owned());
     }
-    if let (Processor::Gpu(gpu), Some(instance)) = (&machine.processor, &machine.instance) {
+    if let (Processor::Gpu(_), Some(instance)) = (&machine.processor, &machine.instance) {
         if instance.gpus > 1 {
-            let (name, gpus) = (&gpu.name, instance.gpus);
-            warnings.push(format!("uses one of its {gpus} GPUs ({name}), but all are charged"));
+            warnings.push("one of its GPUs is used, but all are charged".to_owned());
         }
         let is_preempted = conditions.preemptions_per_hour > 0.0;
         match (instance.on_demand_per_hour, instance.spot_per_hour) {

@@ -13,7 +13,9 @@
 //! - [`mod@forecast`]: time, memory and price of a run; [`bill`]: its costs besides steps; [`scaling`]:
 //!   training on several devices; [`choice`]: the choice of a profile; [`objective`]: the choice of a
 //!   machine.
+//! - [`supply`]: reading and decoding images beside the steps.
 //! - [`calibration`]: profiles from generated networks; [`correction`]: corrections per kernel.
+//! - [`published`]: published times that correct a data sheet.
 //! - [`profile`]: files of fitted coefficients. [`shipped`]: the files shipped with this crate.
 
 pub mod bill;
@@ -34,9 +36,11 @@ pub mod objective;
 pub mod peaks;
 pub mod planning_backend;
 pub mod profile;
+pub mod published;
 pub mod scaling;
 pub mod shipped;
 pub mod steps;
+pub mod supply;
 pub mod text;
 pub mod work;
 

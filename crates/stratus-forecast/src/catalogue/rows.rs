@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
+use stratus_base::time::days;
 
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -13,6 +14,9 @@ pub struct Gpu {
     pub title: String,
     /// The name in SkyPilot.
     pub skypilot: Option<String>,
+    /// Further names in SkyPilot's catalogue, of some clouds.
+    #[serde(default)]
+    pub skypilot_aliases: Vec<String>,
     /// `kepler`, `maxwell`, `pascal`, `volta`, `turing`, `ampere`, `ada`, `hopper` or later.
     pub architecture: String,
     /// CUDA compute capability.
@@ -46,6 +50,12 @@ pub struct Gpu {
 }
 
 impl Gpu {
+    /// Returns whether SkyPilot's catalogue uses this name for the GPU.
+    #[must_use]
+    pub fn has_skypilot_name(&self, name: &str) -> bool {
+        self.skypilot.iter().chain(&self.skypilot_aliases).any(|known| known.eq_ignore_ascii_case(name))
+    }
+
     /// Bytes of memory available to programs; 94 % of the total if unknown.
     #[must_use]
     pub fn usable_bytes(&self) -> u64 {
@@ -140,22 +150,80 @@ pub struct Instance {
     pub gpu: String,
     /// Number of GPUs.
     pub gpus: u32,
-    /// Number of virtual CPUs.
-    pub vcpus: u32,
-    /// Memory, GiB.
-    pub ram_gib: f64,
+    /// Number of virtual CPUs, if known.
+    pub vcpus: Option<u32>,
+    /// Memory, GiB, if known.
+    pub ram_gib: Option<f64>,
     /// Included disk space, 10⁹ bytes.
     pub disk_gb: Option<f64>,
+    /// The region of the on-demand price.
+    pub region: Option<String>,
     /// Price per hour on demand.
     pub on_demand_per_hour: Option<f64>,
+    /// The region of the spot price, if it is another one.
+    pub spot_region: Option<String>,
     /// Price per hour of a preemptible (spot) instance.
     pub spot_per_hour: Option<f64>,
     /// The currency of the prices: `USD`.
     pub currency: Option<String>,
     /// The source of the values.
     pub source: String,
-    /// The date of the source: `YYYY-MM`.
+    /// The date of the prices: `YYYY-MM` or `YYYY-MM-DD`.
     pub date: String,
+}
+
+/// The hourly price of an instance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HourlyPrice<'a> {
+    /// The price.
+    pub per_hour: f64,
+    /// True if the instance is preemptible.
+    pub is_spot: bool,
+    /// Its region, if known.
+    pub region: Option<&'a str>,
+}
+
+impl Instance {
+    /// The spot or on-demand price; if it is unknown, the other one.
+    #[must_use]
+    pub fn price(&self, prefer_spot: bool) -> Option<HourlyPrice<'_>> {
+        let region = self.region.as_deref();
+        let on_demand =
+            self.on_demand_per_hour.map(|per_hour| HourlyPrice { per_hour, is_spot: false, region });
+        let spot_region = self.spot_region.as_deref().or(region);
+        let spot =
+            self.spot_per_hour.map(|per_hour| HourlyPrice { per_hour, is_spot: true, region: spot_region });
+        if prefer_spot { spot.or(on_demand) } else { on_demand.or(spot) }
+    }
+}
+
+/// The age of a price on the day `today`, in days since 1970; `None` if its date, `YYYY-MM` or `YYYY-MM-DD`, is
+/// invalid. The prices of a month count from its first day.
+#[must_use]
+pub fn price_age_days(date: &str, today: u64) -> Option<u64> {
+    Some(today.saturating_sub(parse_date(date)?))
+}
+
+/// The days since 1970 of a date as `YYYY-MM` or `YYYY-MM-DD`.
+fn parse_date(date: &str) -> Option<u64> {
+    let mut parts = date.split('-');
+    let mut number = |length: usize| {
+        let part = parts.next()?;
+        (part.len() == length && part.bytes().all(|b| b.is_ascii_digit())).then(|| part.parse().ok())?
+    };
+    let (year, month) = (number(4)?, number(2)?);
+    let day = if date.len() > 7 { number(2)? } else { 1 };
+    parts.next().is_none().then(|| days(year, month, day))?
+}
+
+/// Maximum price per hour.
+pub(super) const MAX_PRICE: f64 = 100_000.0;
+
+/// Returns whether a text can be the name of a machine.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= 64
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._+".contains(c))
 }
 
 /// The content of a catalogue file.
@@ -176,9 +244,9 @@ impl Rows {
         for gpu in &self.gpu {
             let row = Row { file, kind: "gpu", name: &gpu.name };
             row.texts(&gpu.source, &gpu.date)?;
-            let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-            if !gpu.skypilot.as_deref().is_none_or(plain) {
-                return row.refuse("skypilot must consist of letters, digits and `-`".to_owned());
+            let plain = |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+            if !gpu.skypilot.iter().chain(&gpu.skypilot_aliases).all(plain) {
+                return row.refuse("names in SkyPilot consist of letters, digits and `-`".to_owned());
             }
             row.above("compute_capability", Some(gpu.compute_capability), 100.0)?;
             row.above("f32_tflops", Some(gpu.f32_tflops), 1e5)?;
@@ -200,8 +268,8 @@ impl Rows {
             let row = Row { file, kind: "instance", name: &instance.name };
             row.texts(&instance.source, &instance.date)?;
             row.above("gpus", Some(f64::from(instance.gpus)), 1024.0)?;
-            row.above("vcpus", Some(f64::from(instance.vcpus)), 1e5)?;
-            row.above("ram_gib", Some(instance.ram_gib), 1e6)?;
+            row.above("vcpus", instance.vcpus.map(f64::from), 1e5)?;
+            row.above("ram_gib", instance.ram_gib, 1e6)?;
             row.above("disk_gb", instance.disk_gb, 1e9)?;
             row.not_negative("on_demand_per_hour", instance.on_demand_per_hour)?;
             row.not_negative("spot_per_hour", instance.spot_per_hour)?;
@@ -228,10 +296,7 @@ impl Row<'_> {
     }
 
     fn texts(&self, source: &str, date: &str) -> Result<()> {
-        let name_is_plain = !self.name.is_empty()
-            && self.name.len() <= 64
-            && self.name.chars().all(|c| c.is_ascii_alphanumeric() || "-._+".contains(c));
-        if !name_is_plain || self.name.eq_ignore_ascii_case(super::THIS_MACHINE) {
+        if !is_name(self.name) || self.name.eq_ignore_ascii_case(super::THIS_MACHINE) {
             return self.refuse(
                 "a name must consist of letters, digits, `-`, `.`, `_` and `+`, and must not be `here`"
                     .to_owned(),
@@ -240,17 +305,10 @@ impl Row<'_> {
         if source.trim().is_empty() {
             return self.refuse("source is empty".to_owned());
         }
-        let is_month = |date: &str| {
-            let (year, month) = date.split_once('-')?;
-            let digits =
-                |text: &str, length| text.len() == length && text.bytes().all(|b| b.is_ascii_digit());
-            (digits(year, 4) && digits(month, 2) && (1..=12).contains(&month.parse::<u8>().ok()?))
-                .then_some(())
-        };
-        match is_month(date) {
-            Some(()) => Ok(()),
-            None => self.refuse(format!("date must be a month such as 2026-11, but is `{date}`")),
+        if parse_date(date).is_none() {
+            return self.refuse(format!("date must be a month or day such as 2026-11, but is `{date}`"));
         }
+        Ok(())
     }
 
     fn above(&self, key: &str, value: Option<f64>, max: f64) -> Result<()> {
@@ -263,7 +321,6 @@ impl Row<'_> {
     }
 
     fn not_negative(&self, key: &str, value: Option<f64>) -> Result<()> {
-        const MAX_PRICE: f64 = 100_000.0;
         match value {
             Some(value) if !(0.0..=MAX_PRICE).contains(&value) => {
                 self.refuse(format!("{key} must be at least 0 and at most {MAX_PRICE}, but is {value}"))

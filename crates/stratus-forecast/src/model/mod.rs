@@ -74,18 +74,6 @@ pub enum Bottleneck {
     Launch,
 }
 
-impl Bottleneck {
-    /// The name in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Arithmetic => "arithmetic",
-            Self::Memory => "memory",
-            Self::Launch => "launch",
-        }
-    }
-}
-
 impl Shares {
     /// The bottleneck of a step with these shares.
     #[must_use]

@@ -80,10 +80,10 @@ fn bill_sums_steps_and_checkpoints() {
     let hours: f64 = row.bill[..6].iter().filter_map(|part| part.hours).sum();
     assert!((hours * 3600.0 / total - 1.0).abs() < 1e-12);
     assert_eq!((row.bill[6].hours, row.bill[1].hours), (Some(total / 3600.0), None));
-    assert!((row.price.unwrap() / (0.526 * row.total_s.unwrap() / 3600.0) - 1.0).abs() < 1e-12);
-    assert!(row.low_s < row.step_s && row.step_s < row.high_s && row.price_high > row.price);
+    assert!((row.cost.price.unwrap() / (0.526 * row.total_s.unwrap() / 3600.0) - 1.0).abs() < 1e-12);
+    assert!(row.low_s < row.step_s && row.step_s < row.high_s && row.cost.price_high > row.cost.price);
     let unknown = on("g4dn.xlarge", NumberFormat::F32, 50, &TrainingLength::default());
-    assert_eq!((unknown.epoch_s, unknown.total_s, unknown.price), (None, None, None));
+    assert_eq!((unknown.epoch_s, unknown.total_s, unknown.cost.price), (None, None, None));
     assert_eq!((unknown.step_s, unknown.bill.len()), (row.step_s, 0));
 }
 
@@ -105,12 +105,12 @@ fn preemptible_machine_has_its_spot_price() {
         };
         forecast(&machine, NumberFormat::F32, &plan, &length, &profiles).unwrap()
     };
-    let price_of_an_hour = |row: &Forecast| row.price.unwrap() / (row.total_s.unwrap() / 3600.0);
+    let price_of_an_hour = |row: &Forecast| row.cost.price.unwrap() / (row.total_s.unwrap() / 3600.0);
     assert!((price_of_an_hour(&at(0.0)) - 1.0).abs() < 1e-12);
     assert!((price_of_an_hour(&at(0.1)) - 0.25).abs() < 1e-12);
     assert!(at(0.1).total_s > at(0.0).total_s);
     let never = at(1e6);
-    assert_eq!((never.total_s, never.price, never.bill[6].hours), (None, None, None));
+    assert_eq!((never.total_s, never.cost.price, never.bill[6].hours), (None, None, None));
     assert!(
         never.warnings.iter().any(|warning| warning.contains("may never finish")),
         "{:?}",

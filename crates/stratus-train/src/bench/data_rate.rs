@@ -108,6 +108,39 @@ pub fn measure_epochs(
     Ok(rate)
 }
 
+/// The seconds that a core takes to read, decode and augment a training image of a local data set, until it is
+/// in a batch: at least one batch, then more until half a second has passed. Nothing is measured of data sets
+/// that are not on this machine.
+///
+/// # Errors
+/// If the data set cannot be opened or read.
+pub fn measure_core_seconds(experiment: &Experiment, device: &OpenDevice) -> Result<f64, TrainError> {
+    const MEASURED_S: f64 = 0.5;
+    const MAX_BATCH: usize = 32;
+    let mut experiment = experiment.clone();
+    experiment.data.workers = Some(1);
+    experiment.train.batch_size = experiment.train.batch_size.min(MAX_BATCH);
+    let (dataset, config, _) = open(&experiment, device)?;
+    let mut loader = Loader::new(dataset, config)?;
+    let mut next = || -> Result<usize, TrainError> {
+        let Some(batch) = loader.next()? else { return Ok(0) };
+        let samples = batch.samples;
+        loader.recycle(batch);
+        Ok(samples)
+    };
+    // The thread starts, and the first files are opened.
+    next()?;
+    let started = Instant::now();
+    let mut images = 0;
+    while started.elapsed().as_secs_f64() < MEASURED_S {
+        match next()? {
+            0 => break,
+            samples => images += samples,
+        }
+    }
+    Ok(started.elapsed().as_secs_f64() / images.max(1) as f64)
+}
+
 /// Opens the training data; returns its loader's configuration, and a rate without rounds.
 fn open(
     experiment: &Experiment,

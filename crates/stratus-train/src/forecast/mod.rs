@@ -12,20 +12,25 @@ mod machines;
 mod placeholder;
 mod planner;
 mod scaling;
+mod supply;
 
 pub use calibrated_runs::compare_run;
 pub use here::{forecast_from_probe, layers_from_probe, probe_kernels};
 pub use machines::find_machines;
 pub use planner::Planner;
 pub use scaling::{step_from_probe, step_from_profile};
+pub use supply::SupplyInputs;
 
 use crate::TrainError;
 use stratus_engine::StartupMonitor;
 use stratus_experiment::Experiment;
 use stratus_forecast::catalogue::{Catalogue, Machine, THIS_MACHINE};
+use stratus_forecast::choice::{self, Evidence};
 use stratus_forecast::forecast::{self, Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
+use stratus_forecast::peaks::{NumberFormat, peaks};
 use stratus_forecast::profile::Profile;
+use stratus_forecast::published::{self, PublishedStep};
 use stratus_forecast::shipped;
 
 /// The reason that a machine has no forecast.
@@ -63,6 +68,43 @@ pub fn forecast_on(
     forecast::forecast(machine, format, &plan, &planner.length(), profiles).map_err(ForecastError::Unsuitable)
 }
 
+/// The measurements behind the forecast of a machine other than this one.
+///
+/// # Errors
+/// If the machine is not suitable.
+pub fn evidence_of(
+    machine: &Machine,
+    planner: &Planner,
+    profiles: &[Profile],
+) -> Result<Evidence, TrainError> {
+    let format = planner.format(machine)?;
+    Ok(choice::evidence(planner.framework(), profiles, machine, format)?.1)
+}
+
+/// Corrects the forecasts of a machine by published times of training iterations, each with its experiment: the
+/// profile to put before all others, and the ratio of published to forecast time of each row.
+///
+/// # Errors
+/// If the machine is not suitable, or an experiment cannot be planned.
+pub fn correct_by_published(
+    machine: &Machine,
+    format: NumberFormat,
+    steps: &[(Experiment, PublishedStep)],
+    profiles: &[Profile],
+    data: &str,
+) -> Result<(Profile, Vec<f64>), TrainError> {
+    let (profile, _) = choice::choose(profiles, &machine.processor, format)?;
+    let peaks = peaks(&machine.processor, format)?;
+    let mut ratios = Vec::new();
+    for (experiment, step) in steps {
+        let mut planner = Planner::new(experiment.clone(), Framework::Stratus, None, None)?;
+        let plan = planner.plan(&machine.processor, format, step.batch)?;
+        ratios.push(step.seconds / profile.estimate_work(&plan.train, &peaks).0.seconds);
+    }
+    let name = machine.processor.name();
+    Ok((published::corrected(&profile, name, format.name(), &ratios, data), ratios))
+}
+
 /// The forecast of each layer, in execution order.
 ///
 /// # Errors
@@ -92,6 +134,7 @@ pub fn forecast_training(
     let mut profiles = shipped::profiles()?;
     let machine = machines::find_machine(machine, &Catalogue::builtin()?, &mut profiles)?;
     let mut planner = Planner::new(experiment.clone(), Framework::Stratus, None, None)?;
+    planner.set_supply(&SupplyInputs::default());
     let batch = experiment.train.batch_size;
     let expected = if machine.name == THIS_MACHINE {
         let probed = probe_kernels(&planner, batch, monitor, warn)?;
@@ -99,6 +142,7 @@ pub fn forecast_training(
     } else {
         forecast_on(&machine, batch, &mut planner, &profiles)?
     };
-    let notes = planner.notes().iter().chain(&expected.warnings).cloned().collect();
+    let supply = expected.supply_note().map(|note| format!("{}: {note}", expected.name));
+    let notes = planner.notes().iter().chain(&expected.warnings).cloned().chain(supply).collect();
     Ok((expected, notes))
 }

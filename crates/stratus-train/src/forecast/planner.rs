@@ -1,6 +1,7 @@
 //! The programs and the memory of a training run on another machine.
 
 use super::placeholder::PlaceholderDataset;
+use super::supply::{SupplyInputs, image_supply};
 use crate::compile::{Programs, programs};
 use crate::device::OpenDevice;
 use crate::input::{Datasets, open_dataset};
@@ -34,6 +35,8 @@ pub struct Planner {
     framework: Framework,
     length: TrainingLength,
     dataset: Arc<dyn Dataset>,
+    /// True if the data set is on this machine, and `dataset` is no placeholder.
+    is_here: bool,
     /// The validation data set, if it is on this machine.
     validation: Option<Arc<dyn Dataset>>,
     notes: Vec<String>,
@@ -62,6 +65,7 @@ impl Planner {
             ..TrainingLength::default()
         };
         let mut validation = None;
+        let mut is_here = true;
         let dataset: Arc<dyn Dataset> = match open_dataset(&experiment, Split::Train) {
             Ok(dataset) => {
                 length.images = Some(dataset.len() as u64);
@@ -71,6 +75,7 @@ impl Planner {
                 dataset
             }
             Err(error) => {
+                is_here = false;
                 let problem = match &error {
                     TrainError::Data(DataError::MissingRoot { .. }) => {
                         format!("is not at {}", experiment.data_path().display())
@@ -86,7 +91,16 @@ impl Planner {
             }
         };
         length.images = images.or(length.images);
-        Ok(Self { experiment, framework, length, dataset, validation, notes, plans: BTreeMap::new() })
+        Ok(Self {
+            experiment,
+            framework,
+            length,
+            dataset,
+            is_here,
+            validation,
+            notes,
+            plans: BTreeMap::new(),
+        })
     }
 
     /// The planned experiment.
@@ -108,6 +122,57 @@ impl Planner {
     pub fn set_bill_inputs(&mut self, validation_images: Option<u64>, conditions: RunConditions) {
         self.length.validation_images = validation_images.or(self.length.validation_images);
         self.length.conditions = conditions;
+    }
+
+    /// Sets the supply of images, which is otherwise assumed to be fast enough. Decoding is measured for half a
+    /// second if the data set is on this machine. Nothing is known of the supply of TensorFlow.
+    pub fn set_supply(&mut self, inputs: &SupplyInputs) {
+        if self.framework == Framework::Stratus {
+            let images = self.length.images.map(|images| images + self.length.validation_images.unwrap_or(0));
+            let shape = self.experiment.shape().or_else(|| self.dataset.sample_shape());
+            let input_pixels = shape.map_or(224 * 224, |[_, height, width]| height * width);
+            let (supply, note) = image_supply(&self.experiment, self.is_here, images, input_pixels, inputs);
+            self.length.supply = supply;
+            self.notes.extend(note);
+        }
+    }
+
+    /// The shape (C, H, W) of the network's input.
+    ///
+    /// # Errors
+    /// If the network cannot be built.
+    pub fn input_shape(&self) -> Result<Option<[usize; 3]>, TrainError> {
+        let graph = Network::for_dataset(&self.experiment, self.dataset.as_ref())?.graph;
+        Ok(graph.input_shape().0[..].try_into().ok())
+    }
+
+    /// A planner for the same training with images of another shape (C, H, W).
+    ///
+    /// # Errors
+    /// If the network does not take this shape.
+    pub fn with_input_shape(&self, shape: [usize; 3]) -> Result<Self, TrainError> {
+        let mut experiment = self.experiment.clone();
+        experiment.data.shape = Some(shape.to_vec());
+        let dataset: Arc<dyn Dataset> = match self.is_here {
+            true => Arc::clone(&self.dataset),
+            false => Arc::new(PlaceholderDataset::of(&experiment)?),
+        };
+        Network::for_dataset(&experiment, dataset.as_ref())?;
+        Ok(Self {
+            experiment,
+            framework: self.framework,
+            length: self.length,
+            dataset,
+            is_here: self.is_here,
+            validation: self.validation.clone(),
+            notes: Vec::new(),
+            plans: BTreeMap::new(),
+        })
+    }
+
+    /// Sets the number of epochs.
+    pub fn set_epochs(&mut self, epochs: u64) {
+        self.length.epochs = epochs;
     }
 
     /// The bytes of the gradients of each trained layer, with its name.

@@ -5,18 +5,22 @@ use clap::Args;
 use std::path::Path;
 use stratus_forecast::bill::{DISK_BYTES_PER_S, RunConditions};
 use stratus_forecast::text;
-use stratus_train::forecast::Planner;
+use stratus_train::forecast::{Planner, SupplyInputs};
 
 /// Arguments for cost inputs.
 #[derive(Args, Debug)]
 pub(super) struct ConditionsArguments {
-    /// Bandwidth to the machine, like 1Gbit/s or 100MB/s, to count the transfer of the data set [default: not
-    /// counted]
+    /// Bandwidth to the machine, like 1Gbit/s or 100MB/s, to count the transfer of the data set, or its
+    /// streaming from a store if it exceeds data.cache_mib [default: not counted]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     link: Option<String>,
-    /// Size of the transferred data set, like 150GB [default: the size of the files at data.path]
-    #[arg(long, value_name = "SIZE", requires = "link", allow_hyphen_values = true)]
+    /// Size of the data set, like 150GB [default: the size of the files at data.path]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     data_size: Option<String>,
+    /// Images per second that one core reads and decodes [default: measured if the data set is on this machine,
+    /// else assumed]
+    #[arg(long, value_name = "IMAGES", value_parser = parse_decode_rate)]
+    decode_rate: Option<f64>,
     /// Bandwidth of checkpoint writes, like 500MB/s [default: 125MiB/s]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     disk: Option<String>,
@@ -26,11 +30,11 @@ pub(super) struct ConditionsArguments {
 }
 
 impl ConditionsArguments {
-    /// The conditions for the planned experiment.
+    /// The conditions of the bill, and the supply of images, for the planned experiment.
     ///
     /// # Errors
     /// If a rate or size is invalid, the size is unknown, or the framework does not support a condition.
-    pub fn read(&self, planner: &Planner) -> Result<RunConditions> {
+    pub fn read(&self, planner: &Planner) -> Result<(RunConditions, SupplyInputs)> {
         let rate = |flag, given: &Option<String>| {
             given.as_deref().map(|given| text::bytes_per_second(flag, given)).transpose()
         };
@@ -39,10 +43,7 @@ impl ConditionsArguments {
         let preemptions =
             self.preemptions.as_deref().map(|given| text::per_hour("preemptions", given)).transpose()?;
         let path = planner.experiment().data_path();
-        let data = match link {
-            Some(_) => size.or_else(|| bytes_under(&path)),
-            None => None,
-        };
+        let data = size.or_else(|| bytes_under(&path));
         if link.is_some() && data.is_none() {
             return Err(Failure::usage(format!(
                 "--link needs the data set's size: cannot read {}",
@@ -50,17 +51,25 @@ impl ConditionsArguments {
             ))
             .with_hint("set --data-size, like --data-size 150GB"));
         }
+        let supply =
+            SupplyInputs { decoding_rate: self.decode_rate, data_bytes: data, link_bytes_per_s: link };
         let conditions = RunConditions {
-            download_bytes_per_s: link,
-            data_bytes: data,
+            download_bytes_per_s: link.filter(|_| !supply.streams(planner.experiment())),
+            data_bytes: data.filter(|_| link.is_some()),
             disk_bytes_per_s: rate("disk", &self.disk)?.unwrap_or(DISK_BYTES_PER_S),
             preemptions_per_hour: preemptions.unwrap_or(0.0),
             checkpoint_interval_s: planner.experiment().checkpoint.every_seconds,
             startup_s: None,
         };
         conditions.check(planner.framework())?;
-        Ok(conditions)
+        Ok((conditions, supply))
     }
+}
+
+/// Parses the argument of `--decode-rate`.
+fn parse_decode_rate(text: &str) -> std::result::Result<f64, String> {
+    let rate = text.parse::<f64>().ok().filter(|rate| (1e-3..=1e9).contains(rate));
+    rate.ok_or_else(|| "must be a number of images per second from 0.001 to 1000000000".to_owned())
 }
 
 /// The bytes of a file, or of all files in a folder and its subfolders; `None` if one cannot be read.

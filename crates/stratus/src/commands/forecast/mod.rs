@@ -2,13 +2,16 @@
 
 pub mod bench;
 pub mod bench_here;
+mod choice;
 mod conditions;
+mod evidence;
 mod fit;
 pub mod learn;
 pub mod machines;
 mod render;
 pub(super) mod request;
 mod scaling;
+mod within_limit;
 
 use super::common_keys::CommonKeyArguments;
 use super::target::RunOrExperiment;
@@ -25,9 +28,10 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_base::text::shell_word;
 use stratus_forecast::catalogue::THIS_MACHINE;
+use stratus_forecast::choice::Evidence;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
-use stratus_forecast::objective::{Candidate, Objective};
+use stratus_forecast::objective::{Objective, Ranking};
 use stratus_forecast::profile::Profile;
 use stratus_forecast::scaling::ScaledStep;
 use stratus_forecast::shipped;
@@ -38,6 +42,7 @@ use stratus_train::forecast::{
     probe_kernels,
 };
 use stratus_train::{Observer, TrainError};
+use within_limit::WithinLimit;
 
 /// Arguments of `stratus forecast`.
 #[derive(Args, Debug)]
@@ -83,15 +88,27 @@ pub struct ForecastArguments {
     /// Scaling over several devices.
     #[command(flatten)]
     scaling: ScalingArguments,
-    /// Objective for choosing the machine: fastest, cheapest, deadline=6h or budget=20
-    #[arg(long, alias = "want", value_name = "OBJECTIVE", default_value = "fastest")]
+    /// Objective for choosing the machine: value (the lowest price within twice the shortest time), fastest,
+    /// cheapest, deadline=6h or budget=20
+    #[arg(long, alias = "want", value_name = "OBJECTIVE", default_value = "value")]
     objective: String,
-    /// TOML file that adds or replaces catalogue rows
-    #[arg(long, value_name = "FILE")]
-    machines: Option<PathBuf>,
+    /// The catalogue.
+    #[command(flatten)]
+    catalogue: machines::CatalogueArguments,
+    /// Show all machines of the catalogue, not only the first 20 without those that others of the same GPU
+    /// surpass
+    #[arg(long)]
+    all: bool,
     /// Profile written by `stratus forecast fit`; repeatable
     #[arg(long, value_name = "FILE")]
     profile: Vec<PathBuf>,
+    /// CSV file with published times of training iterations on the machine of --on, which correct its data
+    /// sheet; with the columns network, batch and milliseconds
+    #[arg(long, value_name = "FILE.csv", requires = "on")]
+    published: Option<PathBuf>,
+    /// Show the measurements behind each row, and their errors
+    #[arg(long)]
+    evidence: bool,
     /// Show the time of each layer on the chosen machine
     #[arg(long)]
     layers: bool,
@@ -159,6 +176,23 @@ struct Report {
     images: Option<u64>,
     machines: Vec<Forecast>,
     recommendation: Option<Recommendation>,
+    /// What the nearest machine could do within the deadline or budget, if none meets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    within_limit: Option<WithinLimit>,
+    /// The rows in the order of the objective.
+    #[serde(skip)]
+    ranking: Ranking,
+    #[serde(skip)]
+    objective: Objective,
+    #[serde(skip)]
+    objective_text: String,
+    /// Machines without kernels of Stratus that were left out, as they were not named.
+    #[serde(skip)]
+    unsupported: usize,
+    #[serde(skip)]
+    shows_all: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    evidence: Vec<Evidence>,
     /// The timed kernels of this machine, one entry per batch size.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     probes: Vec<ProbeReport>,
@@ -169,6 +203,15 @@ struct Report {
     scaling: Vec<ScaledStep>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request: Option<String>,
+}
+
+impl Report {
+    /// The rows in the order of the objective, then those that are no candidates.
+    fn in_order(&self) -> impl Iterator<Item = &Forecast> {
+        let ranked = &self.ranking.order;
+        let others = (0..self.machines.len()).filter(|at| !ranked.contains(at));
+        ranked.iter().copied().chain(others).map(|at| &self.machines[at])
+    }
 }
 
 /// The chosen machine.
@@ -196,12 +239,17 @@ pub fn run(arguments: &ForecastArguments, globals: &Globals, output: &Output) ->
 fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, output: &Output) -> Result {
     let mut outputs = Outputs::new(arguments.overwrite);
     outputs.protect(target);
-    arguments.machines.iter().chain(&arguments.profile).for_each(|path| outputs.protect(path));
+    arguments
+        .catalogue
+        .files()
+        .chain(&arguments.profile)
+        .chain(&arguments.published)
+        .for_each(|path| outputs.protect(path));
     arguments.chart.iter().try_for_each(|path| outputs.claim(path, "the chart", Mark::None))?;
     let common = CommonKeyArguments { data: arguments.data.clone(), ..CommonKeyArguments::default() };
     let globals = &common.prepend_to(globals);
     let objective: Objective = arguments.objective.parse()?;
-    let catalogue = machines::catalogue(arguments.machines.as_deref())?;
+    let catalogue = arguments.catalogue.read(output)?;
     let mut profiles = shipped::profiles()?;
     for path in &arguments.profile {
         // The user's profiles take precedence over shipped ones of the same machine.
@@ -209,19 +257,24 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     }
     let experiment = RunOrExperiment::resolve(target, globals)?.single_process_experiment(globals)?;
     let (machines, is_named) = match arguments.on.as_slice() {
-        [] => (catalogue.cloud_instances()?, false),
+        [] => (arguments.catalogue.select(catalogue.cloud_instances()?)?, false),
         names => (find_machines(names, &catalogue, &mut profiles)?, true),
     };
     let mut planner =
         Planner::new(experiment, arguments.framework.into(), arguments.images, arguments.epochs)?;
-    let conditions = arguments.conditions.read(&planner)?;
+    let (conditions, supply) = arguments.conditions.read(&planner)?;
     planner.set_bill_inputs(arguments.validation_images, conditions);
+    planner.set_supply(&supply);
+    if let Some(path) = &arguments.published {
+        evidence::add_published(path, &machines, &planner, &mut profiles, output)?;
+    }
     let batches: Vec<usize> = match arguments.batch.as_slice() {
         [] => vec![planner.experiment().train.batch_size],
         batches => batches.iter().map(|&batch| batch as usize).collect(),
     };
     let mut rows = Vec::new();
     let mut probes = Vec::new();
+    let mut unsupported = 0;
     for machine in &machines {
         for &batch in &batches {
             if machine.name == THIS_MACHINE {
@@ -235,14 +288,32 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
                 continue;
             }
             match forecast_on(machine, batch, &mut planner, &profiles) {
-                Ok(row) => rows.push(row),
+                Ok(row) if is_named || row.is_supported => rows.push(row),
+                Ok(_) => {
+                    unsupported += 1;
+                    break;
+                }
                 Err(ForecastError::Unsuitable(_)) if !is_named => break,
                 Err(error) => return Err(TrainError::from(error).into()),
             }
         }
     }
     planner.notes().iter().for_each(|note| output.message(note));
-    let best = objective.best(&rows.iter().map(to_offer).collect::<Vec<_>>());
+    let ranking = choice::rank(&rows, objective);
+    let best = ranking.best();
+    let within_limit = match (best, ranking.order.first()) {
+        (None, Some(&nearest)) => {
+            let machine = machines.iter().find(|machine| machine.name == rows[nearest].name);
+            let probed = probes.iter().find(|probed| probed.batch as u64 == rows[nearest].batch);
+            machine
+                .map(|machine| {
+                    WithinLimit::find(objective, &rows[nearest], machine, &mut planner, (&profiles, probed))
+                })
+                .transpose()?
+                .flatten()
+        }
+        _ => None,
+    };
     let layers = match (arguments.layers, best) {
         (true, Some(best)) if rows[best].name == THIS_MACHINE => {
             let probed = probes.iter().find(|probed| probed.batch as u64 == rows[best].batch);
@@ -279,7 +350,19 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         }
         None => Vec::new(),
     };
+    let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+    let evidence = match arguments.evidence {
+        true => evidence::collect(&machines, &names, &planner, &profiles, &probes)?,
+        false => Vec::new(),
+    };
     let report = Report {
+        evidence,
+        ranking,
+        within_limit,
+        objective,
+        objective_text: arguments.objective.clone(),
+        unsupported,
+        shows_all: arguments.all || is_named,
         scaling,
         request,
         network: planner.experiment().model.name.clone(),
@@ -303,11 +386,11 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
 
 /// Writes a chart of the rows that fit and have a price.
 fn write_chart(path: &Path, rows: &[Forecast], best: Option<usize>) -> Result {
-    let currency = rows.iter().find_map(|row| row.currency.as_deref()).unwrap_or_default();
+    let currency = rows.iter().find_map(|row| row.cost.currency.as_deref()).unwrap_or_default();
     let offer = |(at, row): (usize, &Forecast)| {
         let hours = |seconds: Option<f64>| seconds.map(|seconds| seconds / 3600.0);
-        let same_currency = row.currency.as_deref() == Some(currency) && row.fits != Some(false);
-        let price = row.price.filter(|_| same_currency)?;
+        let same_currency = row.cost.currency.as_deref() == Some(currency) && row.fits != Some(false);
+        let price = row.cost.price.filter(|_| same_currency)?;
         let hours = [hours(row.total_low_s)?, hours(row.total_s)?, hours(row.total_high_s)?];
         Some(page::MachinePoint { name: row.name.clone(), hours, price, best: best == Some(at) })
     };
@@ -329,17 +412,6 @@ fn train_command(target: &str, arguments: &ForecastArguments, row: &Forecast, gl
         command += &format!(" --set train.batch_size={}", row.batch);
     }
     command
-}
-
-/// The upper-bound time and price of a row; `None` if it does not fit.
-///
-/// If the number of images is unknown, the time per image is used.
-fn to_offer(row: &Forecast) -> Option<Candidate> {
-    let seconds = match row.bill.is_empty() {
-        true => row.high_s / row.batch.max(1) as f64,
-        false => row.total_high_s?,
-    };
-    (row.fits != Some(false)).then_some(Candidate { seconds, price: row.price_high })
 }
 
 impl From<stratus_forecast::Error> for Failure {

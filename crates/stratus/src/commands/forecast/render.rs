@@ -1,84 +1,178 @@
 //! Renders forecasts as text.
 
-use super::{Report, scaling};
+use super::{Report, choice, evidence, scaling};
 use crate::output::Table;
 use std::fmt::Write;
+use std::time::SystemTime;
 use stratus_base::text::{bytes, duration};
 use stratus_forecast::bill::BillItem;
+use stratus_forecast::catalogue::price_age_days;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_train::bench::probe::ProbeReport;
 
+/// The columns of the table.
+const COLUMNS: [&str; 17] = [
+    "machine",
+    "batch",
+    "step, ms",
+    "step interval",
+    "images/s",
+    "epoch",
+    "total",
+    "total interval",
+    "device",
+    "free",
+    "max batch",
+    "bound by",
+    "price",
+    "price interval",
+    "price of",
+    "precision",
+    "source",
+];
+
 /// Columns that are hidden on a narrow terminal, in this order.
-const OPTIONAL_COLUMNS: [&str; 7] =
-    ["precision", "source", "epoch", "max batch", "free", "device", "images/s"];
+const OPTIONAL_COLUMNS: [&str; 12] = [
+    "precision",
+    "device",
+    "free",
+    "max batch",
+    "step interval",
+    "epoch",
+    "price of",
+    "price interval",
+    "total interval",
+    "step, ms",
+    "images/s",
+    "batch",
+];
 
 /// Columns that are hidden first if all their values are unknown.
-const OMITTED_IF_UNKNOWN: [&str; 3] = ["price", "epoch", "total"];
+const OMITTED_IF_UNKNOWN: [&str; 6] =
+    ["price", "price interval", "price of", "epoch", "total", "total interval"];
 
-/// The columns that are hidden on a narrow terminal: first those that are unknown or the same in every row.
-fn optional_columns(rows: &[[String; 14]]) -> Vec<&'static str> {
-    let column = |name: &str| rows[0].iter().position(|head| head == name).unwrap_or_default();
+/// The age in days from which a price is marked.
+const OLD_PRICE_DAYS: u64 = 90;
+/// Maximum number of machines that a warning names.
+const MAX_NAMED_MACHINES: usize = 6;
+/// Maximum number of rows of machines that were not named, without `--all`.
+const MAX_ROWS: usize = 20;
+
+/// The columns that are hidden on a narrow terminal: first those that are unknown in every row.
+fn optional_columns(rows: &[[String; COLUMNS.len()]]) -> Vec<&'static str> {
+    let column = |name: &str| COLUMNS.iter().position(|head| *head == name).unwrap_or_default();
     let is_unknown = |name: &&str| rows[1..].iter().all(|row| row[column(name)] == "–");
-    let bound = column("bound by");
-    let is_same = rows.len() > 2 && rows[2..].iter().all(|row| row[bound] == rows[1][bound]);
-    OMITTED_IF_UNKNOWN
-        .into_iter()
-        .filter(is_unknown)
-        .chain(is_same.then_some("bound by"))
-        .chain(OPTIONAL_COLUMNS)
-        .collect()
+    OMITTED_IF_UNKNOWN.into_iter().filter(is_unknown).chain(OPTIONAL_COLUMNS).collect()
 }
 
-/// The number of rows whose intervals overlap that of the best row, so that they may be faster.
-fn overlapping_rows(rows: &[Forecast], name: &str, batch: u64) -> usize {
-    let per_image = |row: &Forecast, seconds: f64| seconds / row.batch as f64;
-    let Some(best) = rows.iter().find(|row| row.name == name && row.batch == batch) else { return 0 };
-    let others =
-        rows.iter().filter(|row| row.fits != Some(false) && (row.name != name || row.batch != batch));
-    others.filter(|row| per_image(row, row.low_s) < per_image(best, best.high_s)).count()
+/// The days since 1970 of today.
+fn today() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    since.as_secs() / 86_400
 }
 
 /// Renders the table, warnings, and the chosen machine with its bill.
 pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
-    let heading = [
-        "machine",
-        "batch",
-        "step, ms",
-        "80 % interval",
-        "images/s",
-        "epoch",
-        "total",
-        "device",
-        "free",
-        "max batch",
-        "bound by",
-        "price",
-        "precision",
-        "source",
-    ]
-    .map(str::to_owned);
-    let rows: Vec<_> = [heading].into_iter().chain(report.machines.iter().map(row)).collect();
+    let today = today();
+    let (fitting, not_fitting): (Vec<&Forecast>, Vec<&Forecast>) =
+        report.in_order().partition(|row| row.fits != Some(false));
+    let all = fitting.len();
+    let shown = if report.shows_all { fitting } else { worth_showing(fitting) };
+    let heading = COLUMNS.map(str::to_owned);
+    let rows: Vec<_> = [heading].into_iter().chain(shown.iter().map(|found| row(found, today))).collect();
     let images = report.images.map_or("an unknown number of".to_owned(), |images| images.to_string());
     let mut text = format!(
-        "{}, {} epochs of {images} images; times of {}\n{}",
+        "{}, {} epochs of {images} images; times of {}; intervals of 80 %\n",
         report.network,
         report.epochs,
         if report.framework == "stratus" { "Stratus" } else { "TensorFlow 2.5" },
-        Table::new(&rows).max_width(width, &optional_columns(&rows))
     );
-    let mut warnings: Vec<(&str, Vec<&str>)> = Vec::new();
-    for row in &report.machines {
+    if report.images.is_none() {
+        text += "neither total nor price: the number of images is unknown (set --images)\n";
+    }
+    text += &Table::new(&rows).max_width(width, &optional_columns(&rows)).to_string();
+    let mut line = |line: String| {
+        text += &line;
+        text.push('\n');
+    };
+    if shown.len() < all {
+        let more = all - shown.len();
+        line(format!("{more} more row{}, slower or dearer: --all", if more == 1 { "" } else { "s" }));
+    }
+    if !not_fitting.is_empty() {
+        let missing = |row: &&Forecast| match row.spare_bytes {
+            Some(spare) if spare < 0 => {
+                format!("{} batch {} ({} missing)", row.name, row.batch, bytes(spare.unsigned_abs()))
+            }
+            _ => format!("{} batch {} (host memory)", row.name, row.batch),
+        };
+        let named = if report.shows_all { not_fitting.len() } else { MAX_NAMED_MACHINES };
+        line(format!("does not fit in memory: {}", list(not_fitting.iter().map(missing).collect(), named)));
+    }
+    if report.unsupported > 0 {
+        line(format!(
+            "left out: {} with GPUs before Turing, for which Stratus has no kernels",
+            report.unsupported
+        ));
+    }
+    let old = shown.iter().filter(|row| is_old(row, today)).count();
+    if old > 0 {
+        line(format!(
+            "* {old} price{} older than {OLD_PRICE_DAYS} days: check before you pay; newer ones come from \
+             SkyPilot, if it was used on this machine, or from --machines",
+            if old == 1 { " is" } else { "s are" }
+        ));
+    }
+    render_details(report, &shown, text, width)
+}
+
+/// The first rows, without those that are neither faster nor cheaper than another with the same processor and
+/// batch.
+fn worth_showing(rows: Vec<&Forecast>) -> Vec<&Forecast> {
+    let mut shown: Vec<&Forecast> = Vec::new();
+    for row in rows {
+        let is_covered = |other: &&Forecast| {
+            let bounds = other.cost.price_high.zip(row.cost.price_high);
+            (&other.processor, other.batch) == (&row.processor, row.batch)
+                && other.total_high_s <= row.total_high_s
+                && bounds.is_some_and(|(other, row)| other <= row)
+        };
+        if shown.len() < MAX_ROWS && !shown.iter().any(is_covered) {
+            shown.push(row);
+        }
+    }
+    shown
+}
+
+/// The first `named` names, and the number of the others.
+fn list(mut names: Vec<String>, named: usize) -> String {
+    let more = names.len().saturating_sub(named);
+    names.truncate(named);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", names.join(", "))
+}
+
+/// Returns whether the price of a row is old.
+fn is_old(row: &Forecast, today: u64) -> bool {
+    let date = row.cost.price_date.as_deref();
+    date.and_then(|date| price_age_days(date, today)).is_some_and(|age| age > OLD_PRICE_DAYS)
+}
+
+/// Adds the warnings of the rows that are shown, timings, layers and the choice to the table.
+fn render_details(report: &Report, shown: &[&Forecast], mut text: String, width: Option<usize>) -> String {
+    let mut warnings: Vec<(&str, Vec<String>)> = Vec::new();
+    for row in shown {
         for warning in &row.warnings {
             match warnings.iter_mut().find(|(known, _)| known == warning) {
-                Some((_, names)) if names.contains(&row.name.as_str()) => {}
-                Some((_, names)) => names.push(&row.name),
-                None => warnings.push((warning, vec![&row.name])),
+                Some((_, names)) if names.contains(&row.name) => {}
+                Some((_, names)) => names.push(row.name.clone()),
+                None => warnings.push((warning, vec![row.name.clone()])),
             }
         }
     }
     for (warning, names) in warnings {
         // Writing into a String cannot fail.
-        let _ = writeln!(text, "{}: {warning}", names.join(", "));
+        let _ = writeln!(text, "{}: {warning}", list(names, MAX_NAMED_MACHINES));
     }
     for probed in &report.probes {
         let ProbeReport { batch, library, kernels, kinds, timings, spread, planning_s, probing_s, .. } =
@@ -96,25 +190,16 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
     if let Some(layers) = &report.layers {
         text += &layer_table(layers, width);
     }
-    match &report.recommendation {
-        Some(best) => {
-            let _ = writeln!(text, "{}: {}, batch {}", best.objective, best.name, best.batch);
-            let rivals = overlapping_rows(&report.machines, &best.name, best.batch);
-            if best.objective == "fastest" && rivals > 0 {
-                let _ = writeln!(
-                    text,
-                    "{rivals} other row{} may be as fast: the intervals overlap; chosen by upper bound",
-                    if rivals == 1 { "" } else { "s" }
-                );
-            }
-            let chosen = report.machines.iter().find(|row| row.name == best.name && row.batch == best.batch);
-            text += &chosen.map(|row| render_bill(row, width)).unwrap_or_default();
-            if !report.scaling.is_empty() {
-                let length = [report.images, Some(report.epochs)];
-                text += &format!("\n{}", scaling::render(&report.scaling, length, width));
-            }
+    if !report.evidence.is_empty() {
+        text += &evidence::render(&report.evidence, width);
+    }
+    text += &choice::render(report);
+    if let Some(best) = report.ranking.best() {
+        text += &render_bill(&report.machines[best], width);
+        if !report.scaling.is_empty() {
+            let length = [report.images, Some(report.epochs)];
+            text += &format!("\n{}", scaling::render(&report.scaling, length, width));
         }
-        None => text += "no machine meets the objective\n",
     }
     text
 }
@@ -125,8 +210,8 @@ fn render_bill(row: &Forecast, width: Option<usize>) -> String {
         return String::new();
     }
     let dash = || "–".to_owned();
-    let priced = row.currency.is_some();
-    let currency = row.currency.as_deref().unwrap_or("");
+    let priced = row.cost.currency.is_some();
+    let currency = row.cost.currency.as_deref().unwrap_or("");
     let columns = if priced { 4 } else { 3 };
     let heading = ["bill", "count", "time", "price"].map(str::to_owned)[..columns].to_vec();
     let lines = row.bill.iter().map(|part| {
@@ -155,7 +240,7 @@ fn render_bill(row: &Forecast, width: Option<usize>) -> String {
     text
 }
 
-fn row(row: &Forecast) -> [String; 14] {
+fn row(row: &Forecast, today: u64) -> [String; COLUMNS.len()] {
     let dash = || "–".to_owned();
     let milliseconds = |seconds: f64| {
         let value = seconds * 1e3;
@@ -175,7 +260,11 @@ fn row(row: &Forecast) -> [String; 14] {
         Some(spare) => bytes(spare.unsigned_abs()),
         None => dash(),
     };
-    let currency = row.currency.as_deref().unwrap_or("");
+    let currency = row.cost.currency.as_deref().unwrap_or("");
+    let cost = &row.cost;
+    let price_interval = cost.price_low.zip(cost.price_high);
+    let total_interval = row.total_low_s.zip(row.total_high_s);
+    let mark = if is_old(row, today) { "*" } else { "" };
     [
         row.name.clone(),
         row.batch.to_string(),
@@ -184,11 +273,14 @@ fn row(row: &Forecast) -> [String; 14] {
         format!("{:.0}", row.images_per_second),
         row.epoch_s.map_or_else(dash, duration),
         row.total_s.map_or_else(dash, duration),
+        total_interval.map_or_else(dash, |(low, high)| format!("{}–{}", duration(low), duration(high))),
         bytes(row.device_bytes),
         free,
         row.largest_batch.map_or_else(dash, |batch| batch.to_string()),
-        if row.fits == Some(false) { "does not fit".to_owned() } else { row.limit.name().to_owned() },
-        row.price.map_or_else(dash, |price| format!("{price:.2} {currency}")),
+        row.limit.name().to_owned(),
+        cost.price.map_or_else(dash, |price| format!("{price:.2} {currency}")),
+        price_interval.map_or_else(dash, |(low, high)| format!("{low:.2}–{high:.2}")),
+        cost.price_date.as_ref().map_or_else(dash, |date| format!("{date}{mark}")),
         row.precision.to_owned(),
         row.source.name().to_owned(),
     ]

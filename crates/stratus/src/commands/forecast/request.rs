@@ -93,10 +93,10 @@ impl ResourceRequest<'_> {
         let expected = duration(self.row.total_s.unwrap_or(0.0));
         line("time", format!("{}, of which {expected} are expected to be used", duration(self.seconds)));
         line("expected time", self.time_items());
-        if let (Some(price), Some(currency)) = (row.price, &row.currency) {
+        if let (Some(price), Some(currency)) = (row.cost.price, &row.cost.currency) {
             line(
                 "price",
-                format!("{price:.2} {currency} expected, up to {:.2}", row.price_high.unwrap_or(price)),
+                format!("{price:.2} {currency} expected, up to {:.2}", row.cost.price_high.unwrap_or(price)),
             );
         }
         line("software", self.software().to_owned());

@@ -47,7 +47,7 @@ fn run_forecast(experiment: &Experiment, forecast: Forecast) -> RunForecast {
     RunForecast {
         step_s: forecast.step_s,
         seconds: [forecast.total_low_s, forecast.total_s, forecast.total_high_s],
-        price: forecast.price.map(|price| [price, forecast.price_high.unwrap_or(price)]),
+        price: forecast.cost.price.map(|price| [price, forecast.cost.price_high.unwrap_or(price)]),
         device_bytes: forecast.device_bytes,
         fits: forecast.fits,
         spare_bytes: forecast.spare_bytes,
@@ -59,6 +59,6 @@ fn run_forecast(experiment: &Experiment, forecast: Forecast) -> RunForecast {
             cpus: None,
         },
         machine: forecast.name,
-        currency: forecast.currency,
+        currency: forecast.cost.currency,
     }
 }

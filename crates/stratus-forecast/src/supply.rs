@@ -1,0 +1,215 @@
+//! The supply of images: reading and decoding on processor cores, and a link over which they stream.
+//!
+//! ```text
+//! on a GPU  batch = max(step,                           images · core_s / cores, images · bytes / link)
+//! on a CPU  batch = max(step + images · core_s / cores, images · core_s / loaders, images · bytes / link)
+//! ```
+//!
+//! Loader threads work while a GPU computes. On a CPU they share its cores with the step.
+
+use crate::catalogue::{Machine, Processor};
+use crate::choice::Z_80;
+use crate::model::Bottleneck;
+use crate::profile::Interval;
+use serde::Serialize;
+
+/// Seconds of a core for a photograph of [`PHOTOGRAPH_BYTES`], until it is in a batch of 224×224 crops: the
+/// median of five rounds with libjpeg-turbo on a Xeon (docs/benchmarks/data.md, 586 images/s).
+pub const PHOTOGRAPH_CORE_S: f64 = 1.0 / 586.0;
+/// Bytes of such a photograph: the mean of the images measured there, most of 500×375 pixels, as in ImageNet.
+pub const PHOTOGRAPH_BYTES: f64 = 110_000.0;
+/// Standard deviation of the log time of decoding if it was not measured on the machine: cores differ in
+/// speed, and half of the virtual CPUs of a cloud are second threads of a core.
+pub const UNMEASURED_LOG_STD: f64 = 0.35;
+/// The same if it was measured on the machine.
+pub const MEASURED_LOG_STD: f64 = 0.08;
+
+/// What a training batch waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// Arithmetic of the step.
+    Arithmetic,
+    /// Memory traffic of the step.
+    Memory,
+    /// Launching the kernels of the step.
+    Launch,
+    /// Reading and decoding images.
+    Decoding,
+    /// The link over which images stream.
+    Link,
+}
+
+impl Limit {
+    /// The name in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Arithmetic => "arithmetic",
+            Self::Memory => "memory",
+            Self::Launch => "launch",
+            Self::Decoding => "decoding",
+            Self::Link => "link",
+        }
+    }
+}
+
+impl From<Bottleneck> for Limit {
+    fn from(bottleneck: Bottleneck) -> Self {
+        match bottleneck {
+            Bottleneck::Arithmetic => Self::Arithmetic,
+            Bottleneck::Memory => Self::Memory,
+            Bottleneck::Launch => Self::Launch,
+        }
+    }
+}
+
+/// The supply of images of a data set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ImageSupply {
+    /// Decoding, if the images are decoded.
+    pub decoding: Option<Decoding>,
+    /// Threads that decode, if set: the smaller of this and the number of cores work.
+    pub loaders: Option<u64>,
+    /// Bytes of an image and bytes per second of the link, if images stream while training.
+    pub stream: Option<[f64; 2]>,
+}
+
+/// The time to read and decode an image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decoding {
+    /// Seconds of a core per image.
+    pub core_s: f64,
+    /// True if this was measured on the machine of the forecast's program.
+    pub is_measured: bool,
+}
+
+/// The time of a batch, with the rates that limit it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SuppliedBatch {
+    /// Seconds of a batch.
+    pub batch: Interval,
+    /// Images per second that are decoded, if they are and the cores are known.
+    pub decoding_rate: Option<f64>,
+    /// Images per second over the link.
+    pub link_rate: Option<f64>,
+    /// The supply that takes longer than the step, if any.
+    pub limit: Option<Limit>,
+}
+
+/// The number of processor cores of a machine, if known.
+#[must_use]
+pub fn cores(machine: &Machine) -> Option<f64> {
+    match (&machine.instance, &machine.processor) {
+        (Some(instance), _) => instance.vcpus.map(f64::from),
+        (None, Processor::Cpu(cpu)) => Some(cpu.cores as f64),
+        (None, Processor::Gpu(_)) => None,
+    }
+}
+
+impl ImageSupply {
+    /// The time of a batch of `images` images whose computation takes `step`. `is_here`: on the machine of this
+    /// program.
+    pub(crate) fn batch(
+        &self,
+        machine: &Machine,
+        is_here: bool,
+        step: Interval,
+        images: f64,
+    ) -> SuppliedBatch {
+        let cores = cores(machine);
+        let decoding = self.decoding.zip(cores).map(|(decoding, cores)| {
+            let loaders = self.loaders.map_or(cores, |loaders| cores.min(loaders as f64));
+            let std = if decoding.is_measured && is_here { MEASURED_LOG_STD } else { UNMEASURED_LOG_STD };
+            let core_s = Interval::new(decoding.core_s, Z_80 * std).times(images);
+            (core_s, cores, loaders)
+        });
+        let compute = match (&machine.processor, decoding) {
+            (Processor::Cpu(_), Some((core_s, cores, _))) => step.plus(core_s.times(1.0 / cores)),
+            _ => step,
+        };
+        let mut supplied =
+            SuppliedBatch { batch: compute, decoding_rate: None, link_rate: None, limit: None };
+        if let Some((core_s, _, loaders)) = decoding {
+            let seconds = core_s.times(1.0 / loaders);
+            supplied.decoding_rate = Some(images / seconds.seconds);
+            supplied.wait_for(seconds, Limit::Decoding);
+        }
+        if let Some([bytes, per_s]) = self.stream {
+            let seconds = Interval::new(bytes * images / per_s, 0.0);
+            supplied.link_rate = Some(images / seconds.seconds);
+            supplied.wait_for(seconds, Limit::Link);
+        }
+        supplied
+    }
+}
+
+impl SuppliedBatch {
+    /// Waits for a supply that may take longer.
+    fn wait_for(&mut self, supply: Interval, limit: Limit) {
+        if supply.seconds > self.batch.seconds {
+            self.limit = Some(limit);
+        }
+        self.batch = Interval {
+            seconds: self.batch.seconds.max(supply.seconds),
+            low: self.batch.low.max(supply.low),
+            high: self.batch.high.max(supply.high),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::Catalogue;
+
+    const STEP: Interval = Interval { seconds: 1.0, low: 0.5, high: 2.0 };
+
+    fn supply(core_s: f64, loaders: Option<u64>, stream: Option<[f64; 2]>) -> ImageSupply {
+        ImageSupply { decoding: Some(Decoding { core_s, is_measured: true }), loaders, stream }
+    }
+
+    fn machine(name: &str) -> Machine {
+        Catalogue::builtin().unwrap().find(name).unwrap()
+    }
+
+    #[test]
+    fn a_gpu_waits_for_the_slowest_supply() {
+        let gpu = machine("g4dn.xlarge");
+        let of = |supply: ImageSupply| supply.batch(&gpu, false, STEP, 100.0);
+        // Four virtual CPUs decode 100 images of 20 ms in 0.5 s, which the step of 1 s covers.
+        let fast = of(supply(0.02, None, None));
+        assert_eq!((fast.batch.seconds, fast.limit), (1.0, None));
+        assert!((fast.decoding_rate.unwrap() - 200.0).abs() < 1e-9);
+        let slow = of(supply(0.08, None, None));
+        assert_eq!((slow.batch.seconds, slow.limit), (2.0, Some(Limit::Decoding)));
+        // The upper end is the step's or that of decoding.
+        assert!(slow.batch.high > 2.0 * (Z_80 * 0.3).exp() && slow.batch.low > 1.0);
+        // More loader threads than cores do not help, fewer slow it down.
+        assert_eq!(of(supply(0.08, Some(99), None)).batch.seconds, 2.0);
+        assert_eq!(of(supply(0.08, Some(2), None)).batch.seconds, 4.0);
+        let streamed = of(supply(0.08, None, Some([1e6, 20e6])));
+        assert_eq!((streamed.batch.seconds, streamed.limit), (5.0, Some(Limit::Link)));
+        assert_eq!(streamed.link_rate, Some(20.0));
+    }
+
+    #[test]
+    fn a_cpu_shares_its_cores_with_decoding() {
+        let cpu = machine("epyc-9354");
+        let of = |supply: ImageSupply| supply.batch(&cpu, true, STEP, 100.0);
+        // 32 cores: 100 images of 80 ms take 0.25 s of all.
+        let shared = of(supply(0.08, None, None));
+        assert_eq!((shared.batch.seconds, shared.limit), (1.25, None));
+        // One loader thread takes 8 s.
+        let one = of(supply(0.08, Some(1), None));
+        assert_eq!((one.batch.seconds, one.limit), (8.0, Some(Limit::Decoding)));
+    }
+
+    #[test]
+    fn unknown_cores_and_stored_pixels_leave_the_step() {
+        let bare = supply(9.0, None, None).batch(&machine("rtx-3090"), false, STEP, 100.0);
+        assert_eq!((bare.batch, bare.decoding_rate, bare.limit), (STEP, None, None));
+        let stored = ImageSupply::default().batch(&machine("g4dn.xlarge"), false, STEP, 100.0);
+        assert_eq!((stored.batch, stored.limit), (STEP, None));
+    }
+}
