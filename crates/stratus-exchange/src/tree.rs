@@ -104,8 +104,9 @@ pub fn all_gather(transport: &mut dyn Transport, bytes: &[u8]) -> Result<Vec<u8>
     Ok(all)
 }
 
-/// The maximum size of a text that is sent to all workers; the largest is a plan.
-const MAX_BROADCAST_BYTES: u64 = 128 << 20;
+/// The maximum size of a text that is sent to all workers, and of all texts that are gathered at once; the
+/// largest is a plan.
+pub(crate) const MAX_BROADCAST_BYTES: u64 = 128 << 20;
 
 /// Sends the first worker's bytes to all workers.
 ///
@@ -118,7 +119,7 @@ pub fn broadcast(transport: &mut dyn Transport, bytes: Vec<u8>) -> Result<Vec<u8
     length.copy_from_slice(&lengths[..8]);
     let announced = u64::from_le_bytes(length);
     if announced > MAX_BROADCAST_BYTES {
-        return Err(ExchangeError::TooLarge { bytes: announced, limit: MAX_BROADCAST_BYTES });
+        return Err(ExchangeError::TooLarge { peer: 0, bytes: announced, limit: MAX_BROADCAST_BYTES });
     }
     let mut content = if rank == 0 { bytes } else { vec![0; announced as usize] };
     let mut distance = 1;

@@ -1,7 +1,7 @@
 //! One worker's end of a group: the interface that training calls, and the thread that exchanges data.
 
 use crate::messages::MessagePool;
-use crate::tree;
+use crate::tree::{self, MAX_BROADCAST_BYTES};
 use crate::{ExchangeError, TransferState, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel, sync_channel};
@@ -212,13 +212,19 @@ impl WorkerGroup {
     /// Gathers any number of bytes from each worker, in rank order.
     ///
     /// # Errors
-    /// If a worker has disconnected.
+    /// If a worker has disconnected, or announces so many bytes that those of all workers, padded to the
+    /// longest, would exceed 128 MiB.
     pub fn all_gatherv(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let lengths = self.all_gather(&(bytes.len() as u64).to_le_bytes())?;
-        let number = |bytes: &Vec<u8>| {
-            <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, |bytes| u64::from_le_bytes(bytes) as usize)
+        let limit = MAX_BROADCAST_BYTES / self.size as u64;
+        let number = |(peer, bytes): (usize, &Vec<u8>)| {
+            let bytes = <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, u64::from_le_bytes);
+            if bytes > limit {
+                return Err(ExchangeError::TooLarge { peer, bytes, limit });
+            }
+            Ok(bytes as usize)
         };
-        let lengths: Vec<usize> = lengths.iter().map(number).collect();
+        let lengths: Vec<usize> = lengths.iter().enumerate().map(number).collect::<Result<_, _>>()?;
         let mut padded = bytes;
         padded.resize(lengths.iter().copied().max().unwrap_or(0), 0);
         let mut all = self.all_gather(&padded)?;
