@@ -212,8 +212,8 @@ impl WorkerGroup {
     /// Gathers any number of bytes from each worker, in rank order.
     ///
     /// # Errors
-    /// If a worker has disconnected, or announces so many bytes that those of all workers, padded to the
-    /// longest, would exceed 128 MiB.
+    /// If a worker has disconnected, or announces a length with which the texts of all workers, padded to the
+    /// longest, exceed 128 MiB.
     pub fn all_gatherv(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let lengths = self.all_gather(&(bytes.len() as u64).to_le_bytes())?;
         let limit = MAX_BROADCAST_BYTES / self.size as u64;
