@@ -562,6 +562,16 @@ mod tests {
     }
 
     #[test]
+    fn a_gathered_text_of_impossible_length_is_an_error() {
+        let workers = open_all(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| workers[0].all_gather(&u64::MAX.to_le_bytes()).unwrap());
+            let error = workers[1].all_gatherv(b"names".to_vec()).unwrap_err().to_string();
+            assert!(error.starts_with("worker 0 announced 18446744073709551615 bytes"), "{error}");
+        });
+    }
+
+    #[test]
     fn rejects_a_number_of_workers_that_is_not_a_power_of_two() {
         let three = transports(3).remove(0);
         let error = WorkerGroup::open(|| Ok(three)).err().unwrap();

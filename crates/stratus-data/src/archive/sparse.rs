@@ -145,6 +145,15 @@ mod tests {
     }
 
     #[test]
+    fn refuses_holes_out_of_proportion_to_what_is_stored() {
+        let map = SparseMap::new(&[[0, 1 << 20]], 1 << 30, 0, 1 << 20).unwrap();
+        assert_eq!(map.check_proportion(64 << 20), Ok(()));
+        assert!(map.check_proportion((64 << 20) + 1).is_err());
+        let empty = SparseMap::new(&[], 16 << 20, 0, 0).unwrap();
+        assert_eq!(empty.check_proportion(16 << 20), Ok(()));
+    }
+
+    #[test]
     fn rejects_inconsistent_sparse_maps() {
         for (ranges, bytes, stored) in [
             (&[[2, 3], [4, 1]][..], 12, 4),

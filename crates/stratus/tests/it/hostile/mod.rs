@@ -156,7 +156,9 @@ fn archives_with_holes_and_wrong_lengths_are_refused() {
     let entries = |image: &[u8]| [&image[..image.len() - 1024], &class[..]].concat();
     shards.expect(&entries(&sparse), 1, hole);
     let long = files::tar("0.png", &image, None);
-    shards.expect(&long[..1024], 1, "");
+    shards.expect(&long[..540], 1, "the archive ends at byte 540, inside 0.png");
+    // Archives are not unpacked.
+    shards.expect(&files::idx_gz(1_000, 512), 1, "not a tar archive");
 }
 
 #[test]
