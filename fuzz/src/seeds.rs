@@ -78,7 +78,7 @@ pub fn layer_files() -> Vec<Vec<u8>> {
 /// The built-in experiments, and nested values.
 pub fn experiments() -> Vec<Vec<u8>> {
     let mut all = sources("crates/stratus-experiment/src/builtin", "toml");
-    let deep = 8_000;
+    let deep = 1_300;
     all.extend(texts(&[&format!("a = {}", "[".repeat(deep)), &format!("[{}a]", "a.".repeat(deep))]));
     all.extend(texts(&[&format!("a = {}", "{a=".repeat(deep)), &"[[a]]\n".repeat(deep)]));
     all

@@ -58,17 +58,19 @@ pub(crate) fn extension(file: &[u8]) -> Result<&'static str, String> {
     })
 }
 
-/// The number of bytes of the pixels, unless there are too many for a file of `file_bytes` bytes.
+/// The number of bytes of the pixels, unless these and `kept_bytes`, which the decoder keeps until the end,
+/// are too many for a file of `file_bytes` bytes.
 pub(super) fn pixel_bytes(
     [height, width]: [usize; 2],
     channels: usize,
+    kept_bytes: usize,
     file_bytes: usize,
 ) -> Result<usize, String> {
     let pixels = height.checked_mul(width).filter(|&pixels| pixels <= MAX_IMAGE_PIXELS);
     match pixels {
         Some(0) => Err(format!("the image is {height}×{width}")),
         Some(pixels) => {
-            check_memory([height, width], pixels * channels, file_bytes)?;
+            check_memory([height, width], pixels * channels + kept_bytes, file_bytes)?;
             Ok(pixels * channels)
         }
         None => Err(format!("the image is {height}×{width}: more than {MAX_IMAGE_PIXELS} pixels")),
@@ -78,11 +80,7 @@ pub(super) fn pixel_bytes(
 /// Checks the bytes that decoding takes. Sizes of a header are free, so a short file could claim any memory:
 /// above [`MAX_BYTES_OF_ANY_FILE`], the file must be in proportion. The machine's memory does not count,
 /// because a data set should be as valid on every machine.
-pub(super) fn check_memory(
-    [height, width]: [usize; 2],
-    bytes: usize,
-    file_bytes: usize,
-) -> Result<(), String> {
+fn check_memory([height, width]: [usize; 2], bytes: usize, file_bytes: usize) -> Result<(), String> {
     if bytes <= MAX_BYTES_OF_ANY_FILE.max(file_bytes.saturating_mul(MAX_BYTES_PER_FILE_BYTE)) {
         return Ok(());
     }

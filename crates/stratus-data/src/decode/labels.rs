@@ -57,7 +57,7 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
     };
     let bytes = usize::from(bits.div_ceil(8));
     let stored = stored * bytes;
-    out.resize(pixel_bytes([height, width], stored, file.len())?, 0);
+    out.resize(pixel_bytes([height, width], stored, 0, file.len())?, 0);
     reader.next_frame(out).map_err(failed)?;
     finish(&mut reader, file)?;
     if bits < 8 {

@@ -99,7 +99,7 @@ pub(super) fn header(head: &[u8], file_bytes: usize) -> Result<[usize; 2], Strin
     let reader = begin(head)?;
     let (colour, _) = reader.output_color_type();
     let size = size(&reader, file_bytes)?;
-    pixel_bytes(size, colour.samples(), file_bytes)?;
+    pixel_bytes(size, colour.samples(), 0, file_bytes)?;
     Ok(size)
 }
 
@@ -158,7 +158,7 @@ pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, Strin
         ColorType::Rgba => (4, 3),
         ColorType::Indexed => return Err("the PNG has no palette".to_owned()),
     };
-    pixels.resize(pixel_bytes([height, width], stored, file.len())?, 0);
+    pixels.resize(pixel_bytes([height, width], stored, 0, file.len())?, 0);
     reader.next_frame(pixels).map_err(failed)?;
     finish(&mut reader, file)?;
     if stored > channels {

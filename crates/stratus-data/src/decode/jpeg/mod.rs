@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 pub(super) use self::segments::has_end_marker;
 use self::segments::{Frame, count_scans, exif_segment, without_stray_bytes};
 use super::exif;
-use super::image::{Decoded, check_length, check_memory, pixel_bytes};
+use super::image::{Decoded, check_length, pixel_bytes};
 use crate::geometry::{Orientation, Region};
 
 /// The library that decodes JPEG.
@@ -163,7 +163,6 @@ fn check_demand(head: &[u8], file_bytes: usize) -> Result<Frame, String> {
     let frame = Frame::read(head).ok_or("the JPEG has no frame before its first scan")?;
     let Frame { size, channels, min_bytes, coefficient_bytes } = frame;
     check_length(size, min_bytes, file_bytes)?;
-    let pixel_bytes = pixel_bytes(size, channels, file_bytes)?;
-    check_memory(size, pixel_bytes + coefficient_bytes, file_bytes)?;
+    pixel_bytes(size, channels, coefficient_bytes, file_bytes)?;
     Ok(frame)
 }

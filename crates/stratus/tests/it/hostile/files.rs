@@ -135,7 +135,9 @@ pub fn tar(name: &str, content: &[u8], sparse_bytes: Option<usize>) -> Vec<u8> {
 pub fn idx_gz(images: usize, side: usize) -> Vec<u8> {
     let mut file = GzEncoder::new(Vec::new(), Compression::best());
     file.write_all(&[0, 0, 8, 3]).unwrap();
-    [images, side, side].map(|length| file.write_all(&(length as u32).to_be_bytes()).unwrap());
+    for length in [images, side, side] {
+        file.write_all(&(length as u32).to_be_bytes()).unwrap();
+    }
     write_zeros(&mut file, images * side * side);
     file.finish().unwrap()
 }
