@@ -104,9 +104,8 @@ pub fn all_gather(transport: &mut dyn Transport, bytes: &[u8]) -> Result<Vec<u8>
     Ok(all)
 }
 
-/// The maximum size of a text that is sent to all workers, and of all texts that are gathered at once; the
-/// largest is a plan.
-pub(crate) const MAX_BROADCAST_BYTES: u64 = 128 << 20;
+/// The maximum size of a text that is sent to all workers; the largest is a plan.
+const MAX_BROADCAST_BYTES: u64 = 128 << 20;
 
 /// Sends the first worker's bytes to all workers.
 ///

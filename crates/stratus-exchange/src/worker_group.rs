@@ -1,7 +1,7 @@
 //! One worker's end of a group: the interface that training calls, and the thread that exchanges data.
 
 use crate::messages::MessagePool;
-use crate::tree::{self, MAX_BROADCAST_BYTES};
+use crate::tree;
 use crate::{ExchangeError, TransferState, Transport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel, sync_channel};
@@ -144,6 +144,10 @@ impl Shared {
     }
 }
 
+/// The maximum size of texts of any length that are gathered at once, of which there are up to three copies
+/// for a moment.
+const MAX_GATHERED_BYTES: u64 = 64 << 20;
+
 /// One worker's membership in the group of workers that train together.
 pub struct WorkerGroup {
     rank: usize,
@@ -213,10 +217,10 @@ impl WorkerGroup {
     ///
     /// # Errors
     /// If a worker has disconnected, or announces a length with which the texts of all workers, padded to the
-    /// longest, exceed 128 MiB.
+    /// longest, exceed 64 MiB.
     pub fn all_gatherv(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let lengths = self.all_gather(&(bytes.len() as u64).to_le_bytes())?;
-        let limit = MAX_BROADCAST_BYTES / self.size as u64;
+        let limit = MAX_GATHERED_BYTES / self.size as u64;
         let number = |(peer, bytes): (usize, &Vec<u8>)| {
             let bytes = <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, u64::from_le_bytes);
             if bytes > limit {
@@ -563,12 +567,15 @@ mod tests {
 
     #[test]
     fn a_gathered_text_of_impossible_length_is_an_error() {
-        let workers = open_all(2);
-        std::thread::scope(|scope| {
-            scope.spawn(|| workers[0].all_gather(&u64::MAX.to_le_bytes()).unwrap());
-            let error = workers[1].all_gatherv(b"names".to_vec()).unwrap_err().to_string();
-            assert!(error.starts_with("worker 0 announced 18446744073709551615 bytes"), "{error}");
-        });
+        // The second length is the least that is refused: two workers share 64 MiB.
+        for length in [u64::MAX, (32 << 20) + 1] {
+            let workers = open_all(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| workers[0].all_gather(&length.to_le_bytes()).unwrap());
+                let error = workers[1].all_gatherv(b"names".to_vec()).unwrap_err().to_string();
+                assert!(error.starts_with(&format!("worker 0 announced {length} bytes")), "{error}");
+            });
+        }
     }
 
     #[test]
