@@ -169,9 +169,9 @@ fn built_in_sweeps_are_valid() {
 #[test]
 fn cells_that_repeat_long_texts_are_refused() {
     let seeds: Vec<String> = (0..5_000).map(|seed| seed.to_string()).collect();
-    let sweep = |name: &str| {
+    let sweep = |path: &str| {
         format!(
-            "[model]\nname = \"digits\"\n[experiment]\nname = \"{name}\"\n[sweep.keys]\n\
+            "[model]\nname = \"digits\"\n[data]\npath = \"{path}\"\n[sweep.keys]\n\
              \"train.seed\" = [{}]\n\"model.width\" = [8, 16]\n",
             seeds.join(", ")
         )
