@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Fuzzes the parsers of untrusted bytes with libFuzzer, on stable Rust. It needs a C++ compiler.
 #
-#   scripts/fuzz.sh [--seconds N] [--best-effort] [TARGET…]    all targets if none is named, 1800 s each
+#   scripts/fuzz.sh [--seconds N] [--jobs N] [--best-effort] [TARGET…]
+#                                     all targets if none is named, 1800 s each, N of them at the same time
 #   scripts/fuzz.sh --list
 #
 # An input fails if a parser panics, overflows a number, holds more than 256 MiB, or takes more than a second
@@ -13,13 +14,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-seconds=1800 best_effort='' names=() inputs=()
+seconds=1800 jobs=1 best_effort='' names=() inputs=()
 while (($#)); do
     case $1 in
         --seconds) seconds=${2:?--seconds needs a number}; shift ;;
+        --jobs) jobs=${2:?--jobs needs a number}; shift ;;
         --best-effort) best_effort=1 ;;
         --list) names=(list) ;;
-        -*) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        -*) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
         */*) inputs+=("$1") ;;
         *) names+=("$1") ;;
     esac
@@ -54,17 +56,12 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export STRATUS_SSH=$PWD/fuzz/sftp-answer.sh STRATUS_FUZZ_ANSWER=$scratch/answer TMPDIR=$scratch
 
-failed=0
-for name in "${names[@]}"; do
-    export STRATUS_FUZZ=$name
-    if ((${#inputs[@]})); then
-        "$program" "${inputs[@]}" || failed=1
-        continue
-    fi
+# Fuzzes a target, and adds its line to the results.
+fuzz() {
+    local name=$1 log=$out/$1.log code=0 dictionary=() coverage peak line
     mkdir -p "$out/corpus/$name"
-    log=$out/$name.log code=0
-    dictionary=(); [[ ! -s $out/seeds/$name.dict ]] || dictionary=(-dict="$out/seeds/$name.dict")
-    nice -n 10 "$program" "$out/corpus/$name" "$out/seeds/$name" "${dictionary[@]}" \
+    [[ ! -s $out/seeds/$name.dict ]] || dictionary=(-dict="$out/seeds/$name.dict")
+    STRATUS_FUZZ=$name nice -n 10 "$program" "$out/corpus/$name" "$out/seeds/$name" "${dictionary[@]}" \
         -max_total_time="$seconds" -max_len="$(< "$out/seeds/$name.max")" -timeout=25 -rss_limit_mb=2048 \
         -artifact_prefix="$out/findings/$name-" -print_final_stats=1 -verbosity=1 > "$log" 2>&1 || code=$?
     coverage=$(sed -n 's/.* cov: \([0-9]*\).*/\1/p' "$log" | tail -n 1)
@@ -76,6 +73,26 @@ for name in "${names[@]}"; do
         "$(find "$out/corpus/$name" -type f | wc -l)" "${peak:-0}" "$(stat peak_rss_mb)" \
         "$( ((code)) && echo FAILED || echo ok)")
     echo "$line" | tee -a "$out/results.txt"
-    ((code == 0)) || { failed=1; grep -m 3 -E 'panicked|ERROR|exceeds' -A 2 "$log" | head -n 8; }
+    ((code == 0)) || { grep -m 3 -E 'panicked|ERROR|exceeds' -A 2 "$log" | head -n 8; return 1; }
+}
+
+failed=0 running=0
+if ((${#inputs[@]})); then
+    for name in "${names[@]}"; do
+        STRATUS_FUZZ=$name "$program" "${inputs[@]}" || failed=1
+    done
+    exit "$failed"
+fi
+for name in "${names[@]}"; do
+    if ((running == jobs)); then
+        wait -n || failed=1
+        running=$((running - 1))
+    fi
+    fuzz "$name" &
+    running=$((running + 1))
+done
+while ((running)); do
+    wait -n || failed=1
+    running=$((running - 1))
 done
 exit "$failed"

@@ -78,7 +78,7 @@ pub fn layer_files() -> Vec<Vec<u8>> {
 /// The built-in experiments, and nested values.
 pub fn experiments() -> Vec<Vec<u8>> {
     let mut all = sources("crates/stratus-experiment/src/builtin", "toml");
-    let deep = 8_000;
+    let deep = 1_300;
     all.extend(texts(&[&format!("a = {}", "[".repeat(deep)), &format!("[{}a]", "a.".repeat(deep))]));
     all.extend(texts(&[&format!("a = {}", "{a=".repeat(deep)), &"[[a]]\n".repeat(deep)]));
     all
@@ -128,9 +128,33 @@ fn gzip(plain: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
+/// Two records with labels of one byte, and two with labels of two.
+pub fn cifar() -> Vec<Vec<u8>> {
+    vec![[7; 2 * 3073].to_vec(), [9; 2 * 3074].to_vec(), vec![0; 3073]]
+}
+
+/// A small image.
+pub fn small_png() -> Vec<u8> {
+    fixtures("stratus-data", "png", 4096).into_iter().next().unwrap_or_default()
+}
+
+/// Lists of classes, of images and of pairs.
+pub fn lists() -> Vec<Vec<u8>> {
+    texts(&["cat\ndog\n", "cat/0.png\ndog/1.png\n", "0.png 0.png\n./0.png /a/0.png\n", "\u{feff}dog\r\n\r\n"])
+}
+
+/// Answers of Keystone: a token and a catalogue.
+pub fn swift() -> Vec<Vec<u8>> {
+    texts(&[concat!(
+        "token\n{\"token\":{\"catalog\":[{\"type\":\"object-store\",\"endpoints\":[",
+        "{\"interface\":\"public\",\"region\":\"region\",\"region_id\":\"region\",",
+        "\"url\":\"http://localhost/v1/a\"}]}]}}"
+    )])
+}
+
 /// Archives with a folder, samples of a shard, links, long names and a sparse file.
 pub fn tar() -> Vec<Vec<u8>> {
-    let image = fixtures("stratus-data", "png", 4096).into_iter().next().unwrap_or_default();
+    let image = small_png();
     let long = format!("{}/0.png", "folder".repeat(25));
     let named: [&[(&str, &[u8])]; 3] = [
         &[("a/0.png", &image), ("a/0.cls", b"1"), ("a/1.png", &image)],

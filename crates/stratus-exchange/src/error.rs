@@ -52,9 +52,11 @@ pub enum ExchangeError {
         /// The bytes that this worker expected.
         ours: usize,
     },
-    /// The first worker announced a text that is larger than any plan.
-    #[error("worker 0 announced {bytes} bytes, more than {limit}: the workers run different programs")]
+    /// A worker announced a text that is larger than any plan.
+    #[error("worker {peer} announced {bytes} bytes, more than {limit}: the workers run different programs")]
     TooLarge {
+        /// The rank of the worker.
+        peer: usize,
         /// The announced bytes.
         bytes: u64,
         /// The maximum.

@@ -118,7 +118,7 @@ pub fn broadcast(transport: &mut dyn Transport, bytes: Vec<u8>) -> Result<Vec<u8
     length.copy_from_slice(&lengths[..8]);
     let announced = u64::from_le_bytes(length);
     if announced > MAX_BROADCAST_BYTES {
-        return Err(ExchangeError::TooLarge { bytes: announced, limit: MAX_BROADCAST_BYTES });
+        return Err(ExchangeError::TooLarge { peer: 0, bytes: announced, limit: MAX_BROADCAST_BYTES });
     }
     let mut content = if rank == 0 { bytes } else { vec![0; announced as usize] };
     let mut distance = 1;

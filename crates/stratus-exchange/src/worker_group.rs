@@ -144,6 +144,10 @@ impl Shared {
     }
 }
 
+/// The maximum size of texts of any length that are gathered at once, of which there are up to three copies
+/// for a moment.
+const MAX_GATHERED_BYTES: u64 = 64 << 20;
+
 /// One worker's membership in the group of workers that train together.
 pub struct WorkerGroup {
     rank: usize,
@@ -212,13 +216,19 @@ impl WorkerGroup {
     /// Gathers any number of bytes from each worker, in rank order.
     ///
     /// # Errors
-    /// If a worker has disconnected.
+    /// If a worker has disconnected, or announces a length with which the texts of all workers, padded to the
+    /// longest, exceed 64 MiB.
     pub fn all_gatherv(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let lengths = self.all_gather(&(bytes.len() as u64).to_le_bytes())?;
-        let number = |bytes: &Vec<u8>| {
-            <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, |bytes| u64::from_le_bytes(bytes) as usize)
+        let limit = MAX_GATHERED_BYTES / self.size as u64;
+        let number = |(peer, bytes): (usize, &Vec<u8>)| {
+            let bytes = <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, u64::from_le_bytes);
+            if bytes > limit {
+                return Err(ExchangeError::TooLarge { peer, bytes, limit });
+            }
+            Ok(bytes as usize)
         };
-        let lengths: Vec<usize> = lengths.iter().map(number).collect();
+        let lengths: Vec<usize> = lengths.iter().enumerate().map(number).collect::<Result<_, _>>()?;
         let mut padded = bytes;
         padded.resize(lengths.iter().copied().max().unwrap_or(0), 0);
         let mut all = self.all_gather(&padded)?;
@@ -553,6 +563,19 @@ mod tests {
         let _ = worker.start_all_reduce(0, DType::F32, values);
         assert!(worker.wait_all_reduce(0, values).unwrap_err().contains("worker 1 has disconnected"));
         assert!(worker.all_reduce_or(0).unwrap_err().to_string().contains("worker 1 has disconnected"));
+    }
+
+    #[test]
+    fn a_gathered_text_of_impossible_length_is_an_error() {
+        // The second length is the least that is refused: two workers share 64 MiB.
+        for length in [u64::MAX, (32 << 20) + 1] {
+            let workers = open_all(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| workers[0].all_gather(&length.to_le_bytes()).unwrap());
+                let error = workers[1].all_gatherv(b"names".to_vec()).unwrap_err().to_string();
+                assert!(error.starts_with(&format!("worker 0 announced {length} bytes")), "{error}");
+            });
+        }
     }
 
     #[test]

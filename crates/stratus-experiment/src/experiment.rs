@@ -58,6 +58,62 @@ pub struct ExperimentText<'a> {
     pub excluded_section: Option<&'a str>,
 }
 
+/// The settings of a file, parsed once, to be combined with several sets of overrides.
+#[derive(Debug)]
+pub struct ParsedExperiment<'a> {
+    entries: Vec<Entry>,
+    path: &'a Path,
+    folder: Option<&'a Path>,
+}
+
+impl<'a> ParsedExperiment<'a> {
+    /// Parses the settings of a file.
+    ///
+    /// # Errors
+    /// As [`Experiment::from_toml`].
+    pub fn parse(file: &ExperimentText<'a>) -> Result<Self, ExperimentError> {
+        let entries = parse::entries(file.text, file.path, file.excluded_section)?;
+        Ok(Self { entries, path: file.path, folder: file.folder })
+    }
+
+    /// The bytes of the texts and lists of the settings, which every experiment has a copy of.
+    #[must_use]
+    pub fn value_bytes(&self) -> usize {
+        self.entries.iter().map(|entry| entry.value.heap_bytes()).sum()
+    }
+
+    /// The experiment with overrides, as [`Experiment::from_part`].
+    ///
+    /// # Errors
+    /// As [`Experiment::with_overrides`].
+    pub fn experiment<K: AsRef<str>, V: AsRef<str>>(
+        &self,
+        overrides: &[(K, V)],
+    ) -> Result<Experiment, ExperimentError> {
+        let overridden = overrides.iter().rev().find(|(key, _)| key.as_ref() == "model.name");
+        let model = overridden.map(|(_, name)| name.as_ref().trim()).or_else(|| {
+            self.entries.iter().find_map(|entry| match (entry.key.name, &entry.value) {
+                ("model.name", Value::String(name)) => Some(name.as_str()),
+                _ => None,
+            })
+        });
+        let mut experiment = model.and_then(|name| Experiment::builtin(name).ok()).unwrap_or_default();
+        experiment.drop_recipe_batch_size(|name| self.entries.iter().any(|entry| entry.key.name == name));
+        experiment.apply(&self.entries)?;
+        experiment.override_keys(overrides)?;
+        if experiment.model.name.is_empty() {
+            return Err(ExperimentError::Missing {
+                origin: Origin::File { path: self.path.to_owned(), line: None },
+                key: "model.name",
+                hint: "name the network: [model] name = \"digits\"".into(),
+            });
+        }
+        experiment.resolve_paths(self.folder);
+        experiment.check()?;
+        Ok(experiment)
+    }
+}
+
 impl Experiment {
     /// Names of the built-in experiments.
     pub fn builtin_names() -> impl Iterator<Item = &'static str> {
@@ -84,7 +140,7 @@ impl Experiment {
         let path = PathBuf::from(format!("built-in experiment {name}"));
         let mut experiment = Experiment::default();
         experiment.model.name = name.to_owned();
-        experiment.apply(&parse::known_entries(text, &path)?)?;
+        experiment.apply(&parse::entries(text, &path, None)?)?;
         experiment.check()?;
         Ok(experiment)
     }
@@ -131,32 +187,7 @@ impl Experiment {
         file: &ExperimentText<'_>,
         overrides: &[(K, V)],
     ) -> Result<Self, ExperimentError> {
-        let mut entries = parse::entries(file.text, file.path)?;
-        if let Some(section) = file.excluded_section {
-            entries.retain(|(name, _)| name.split('.').next() != Some(section));
-        }
-        let entries = entries.into_iter().map(|(_, entry)| entry).collect::<Result<Vec<_>, _>>()?;
-        let overridden = overrides.iter().rev().find(|(key, _)| key.as_ref() == "model.name");
-        let model = overridden.map(|(_, name)| name.as_ref().trim()).or_else(|| {
-            entries.iter().find_map(|entry| match (entry.key.name, &entry.value) {
-                ("model.name", Value::String(name)) => Some(name.as_str()),
-                _ => None,
-            })
-        });
-        let mut experiment = model.and_then(|name| Self::builtin(name).ok()).unwrap_or_default();
-        experiment.drop_recipe_batch_size(|name| entries.iter().any(|entry| entry.key.name == name));
-        experiment.apply(&entries)?;
-        experiment.override_keys(overrides)?;
-        if experiment.model.name.is_empty() {
-            return Err(ExperimentError::Missing {
-                origin: Origin::File { path: file.path.to_owned(), line: None },
-                key: "model.name",
-                hint: "name the network: [model] name = \"digits\"".into(),
-            });
-        }
-        experiment.resolve_paths(file.folder);
-        experiment.check()?;
-        Ok(experiment)
+        ParsedExperiment::parse(file)?.experiment(overrides)
     }
 
     /// Resolves paths against the experiment file's folder if they exist there, else against the working

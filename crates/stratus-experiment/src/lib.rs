@@ -27,7 +27,7 @@ mod tests;
 
 pub use deadline::Deadline;
 pub use error::{ExperimentError, Origin, UnknownXmlKey};
-pub use experiment::{ExperimentText, MAX_FILE_BYTES};
+pub use experiment::{ExperimentText, MAX_FILE_BYTES, ParsedExperiment};
 pub use keys::{
     Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, Experiment,
     ExperimentSettings, FirstStage, KEYS, Key, Model, OnBadSample, Optimiser, OptimiserName, Padding,

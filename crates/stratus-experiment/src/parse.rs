@@ -17,52 +17,38 @@ pub(crate) struct Entry {
     pub origin: Origin,
 }
 
-/// The settings of a text, in their order, each with its full name.
-pub(crate) type NamedEntries = Vec<(String, Result<Entry, ExperimentError>)>;
-
-/// Parses the settings of a text, in their order.
+/// Parses the settings of a text, in their order, except those of a section.
 ///
 /// # Errors
-/// If the text is not TOML, or a setting is invalid.
-pub(crate) fn known_entries(text: &str, path: &Path) -> Result<Vec<Entry>, ExperimentError> {
-    entries(text, path)?.into_iter().map(|(_, entry)| entry).collect()
-}
-
-/// Parses the settings of a text; an unknown key or a value of the wrong type is an error in its place.
-///
-/// # Errors
-/// If the text is not TOML.
-pub(crate) fn entries(text: &str, path: &Path) -> Result<NamedEntries, ExperimentError> {
-    let origin = |span: Option<Range<usize>>| Origin::File {
-        path: path.to_owned(),
-        line: span.map(|span| line_of(text, span.start)),
-    };
+/// If the text is not TOML; the first setting that is unknown or of the wrong type.
+pub(crate) fn entries(
+    text: &str,
+    path: &Path,
+    excluded: Option<&str>,
+) -> Result<Vec<Entry>, ExperimentError> {
+    let origin = |line: Option<usize>| Origin::File { path: path.to_owned(), line };
     let document = DeTable::parse(text).map_err(|error| ExperimentError::Syntax {
-        origin: origin(error.span()),
+        origin: origin(error.span().map(|span| 1 + line_breaks(text, 0..span.start))),
         message: error.message().to_owned(),
     })?;
     let mut found = Vec::new();
     collect(document.get_ref(), "", &mut |name, span, value| {
-        found.push((
-            span.start,
-            name,
-            Origin::File { path: path.to_owned(), line: Some(line_of(text, span.start)) },
-            value,
-        ));
+        if excluded.is_none_or(|section| name.split('.').next() != Some(section)) {
+            found.push((span.start, name, value));
+        }
     });
     found.sort_by_key(|(start, ..)| *start);
-    let entry = |name: &str, origin: Origin, value: Found| {
-        let key = find_key(name, &origin)?;
+    // Counts lines from one setting to the next: from the beginning, the time would be quadratic.
+    let (mut line, mut counted) = (1, 0);
+    let mut entry = |(start, name, value): (usize, String, Found)| {
+        line += line_breaks(text, counted..start);
+        counted = start;
+        let origin = origin(Some(line));
+        let key = find_key(&name, &origin)?;
         let value = value.map_err(|found| wrong_type(key, origin.clone(), found.to_owned()))?;
         Ok(Entry { key, value, origin })
     };
-    Ok(found
-        .into_iter()
-        .map(|(_, name, origin, value)| {
-            let entry = entry(&name, origin, value);
-            (name, entry)
-        })
-        .collect())
+    found.into_iter().map(&mut entry).collect()
 }
 
 /// A table entry's value, or a description of a value that no key accepts.
@@ -152,6 +138,6 @@ pub(crate) fn network_name(text: &str) -> Option<String> {
     }
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
-    text.as_bytes().iter().take(offset).filter(|byte| **byte == b'\n').count() + 1
+fn line_breaks(text: &str, range: Range<usize>) -> usize {
+    text.as_bytes().get(range).unwrap_or_default().iter().filter(|byte| **byte == b'\n').count()
 }

@@ -214,6 +214,17 @@ macro_rules! choices {
 pub(crate) use choices;
 
 impl Value {
+    /// The bytes of a text or list, besides those of the value itself.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            Self::String(text) => text.len(),
+            Self::FloatList(numbers) => size_of_val(numbers.as_slice()),
+            Self::IntegerList(numbers) => size_of_val(numbers.as_slice()),
+            Self::StringList(texts) => texts.iter().map(|text| size_of::<String>() + text.len()).sum(),
+            Self::Integer(_) | Self::Float(_) | Self::Bool(_) => 0,
+        }
+    }
+
     /// Converts a TOML value; an error describes a value that no key can hold.
     pub(crate) fn from_toml(value: &DeValue<'_>) -> Result<Value, &'static str> {
         match value {

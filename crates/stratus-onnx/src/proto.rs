@@ -6,6 +6,8 @@ use crate::wire::{FieldValue, Fields};
 
 /// The maximum number of nodes, initialisers or value descriptions of a graph.
 const MAX_GRAPH_ITEMS: usize = 100_000;
+/// The maximum number of attributes of all nodes: in memory they are many times larger than in a file.
+const MAX_GRAPH_ATTRIBUTES: usize = 4 * MAX_GRAPH_ITEMS;
 /// The maximum number of attributes of a node, and of external-data entries of a tensor.
 const MAX_ATTRIBUTES: usize = 64;
 /// The maximum number of dimensions of a tensor.
@@ -14,6 +16,8 @@ pub(crate) const MAX_RANK: usize = 16;
 /// `ModelProto`.
 #[derive(Debug, Default)]
 pub(crate) struct Model<'a> {
+    /// The length of the file.
+    pub file_bytes: u64,
     pub graph: Graph<'a>,
     /// The operator set of `ai.onnx`; 0 if not given.
     pub opset: i64,
@@ -54,7 +58,7 @@ pub(crate) struct Attribute<'a> {
     pub int: i64,
     pub text: &'a [u8],
     /// A tensor, sparse or not.
-    pub tensor: Option<Tensor<'a>>,
+    pub tensor: Option<Box<Tensor<'a>>>,
     pub floats: Vec<f32>,
     pub ints: Vec<i64>,
     /// `AttributeProto.AttributeType`.
@@ -135,7 +139,7 @@ impl<'a> Model<'a> {
             }
         }
         let graph = graph.ok_or_else(|| Problem::damaged("no graph"))?;
-        Ok(Self { graph, opset, functions, metadata })
+        Ok(Self { file_bytes: bytes.len() as u64, graph, opset, functions, metadata })
     }
 }
 
@@ -172,10 +176,21 @@ fn function(bytes: &[u8]) -> Parsed<(&str, &str)> {
 impl<'a> Graph<'a> {
     fn read(bytes: &'a [u8]) -> Parsed<Self> {
         let mut graph = Self::default();
+        let mut attributes = 0;
         for field in Fields::new(bytes) {
             let (number, value) = field?;
             match number {
-                1 => push(&mut graph.nodes, Node::read(value.bytes()?)?, MAX_GRAPH_ITEMS, "nodes")?,
+                1 => {
+                    let node = Node::read(value.bytes()?)?;
+                    attributes += node.attributes.len();
+                    if attributes > MAX_GRAPH_ATTRIBUTES {
+                        return Err(Problem::Limit {
+                            items: "attributes",
+                            limit: MAX_GRAPH_ATTRIBUTES as u64,
+                        });
+                    }
+                    push(&mut graph.nodes, node, MAX_GRAPH_ITEMS, "nodes")?;
+                }
                 5 => {
                     let tensor = Tensor::read(value.bytes()?)?;
                     push(&mut graph.initialisers, tensor, MAX_GRAPH_ITEMS, "initialisers")?;
@@ -240,12 +255,12 @@ impl<'a> Attribute<'a> {
                 2 => attribute.float = value.float()?,
                 3 => attribute.int = value.int()?,
                 4 => attribute.text = value.bytes()?,
-                5 => attribute.tensor = Some(Tensor::read(value.bytes()?)?),
+                5 => attribute.tensor = Some(Tensor::read(value.bytes()?)?.into()),
                 7 => value.floats(&mut attribute.floats)?,
                 8 => value.ints(&mut attribute.ints)?,
                 20 => attribute.kind = value.int()?,
                 21 => attribute.is_reference = !value.text()?.is_empty(),
-                22 => attribute.tensor = Some(Tensor::read_sparse(value.bytes()?)?),
+                22 => attribute.tensor = Some(Tensor::read_sparse(value.bytes()?)?.into()),
                 _ => {}
             }
         }
@@ -282,6 +297,11 @@ impl<'a> Tensor<'a> {
 }
 
 impl<'a> Tensor<'a> {
+    /// The value of a key of `external_data`.
+    pub fn external_entry(&self, key: &str) -> Option<&'a str> {
+        self.external.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
+    }
+
     /// Reads a `SparseTensorProto`, whose name is that of its values.
     fn read_sparse(bytes: &'a [u8]) -> Parsed<Self> {
         let (mut tensor, mut positions, mut dimensions) = (Self::default(), Self::default(), Vec::new());

@@ -3,6 +3,7 @@
 use crate::error::{Parsed, Problem};
 use crate::proto;
 use half::{bf16, f16};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::RangeInclusive;
@@ -357,6 +358,15 @@ impl ModelFolder {
         Self { named: named.to_owned(), real }
     }
 
+    /// The bytes of the files of a graph's external weights; 0 for files that cannot be read.
+    pub fn bytes_of(&self, graph: &proto::Graph<'_>) -> u64 {
+        let external = graph.initialisers.iter().filter(|tensor| tensor.is_external);
+        let locations: HashSet<&str> =
+            external.filter_map(|tensor| tensor.external_entry("location")).collect();
+        let files = locations.into_iter().filter_map(|location| self.file(location).ok()?.metadata().ok());
+        files.map(|file| file.len()).fold(0, u64::saturating_add)
+    }
+
     /// The file at `location`, which must be a plain name in the folder. A symbolic link is followed if its
     /// target is in the folder or, as in download caches, in the folder of the model's own target.
     ///
@@ -405,7 +415,7 @@ fn outside() -> (String, &'static str) {
 /// checked against the size of the file.
 fn external(tensor: &proto::Tensor<'_>, expected: usize, folder: Option<&ModelFolder>) -> Parsed<Vec<u8>> {
     let name = printable(tensor.name);
-    let entry = |key: &str| tensor.external.iter().find(|(found, _)| *found == key).map(|(_, value)| *value);
+    let entry = |key: &str| tensor.external_entry(key);
     let location = entry("location").unwrap_or_default();
     let path = folder.map_or_else(|| Err(outside()), |folder| folder.file(location));
     let path = path.map_err(|(description, remedy)| Problem::UnsupportedModel {

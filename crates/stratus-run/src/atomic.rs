@@ -16,8 +16,8 @@ use stratus_base::read_at_most;
 
 use crate::{Error, Result};
 
-/// The maximum size of a JSON file.
-pub(crate) const MAX_JSON_BYTES: u64 = 64 << 20;
+/// The maximum size of a JSON file. Its values take up to ten times its size in memory.
+pub(crate) const MAX_JSON_BYTES: u64 = 16 << 20;
 const TEMPORARY_SUFFIX: &str = ".tmp";
 
 /// Replaces `path` by `bytes`.
@@ -51,7 +51,7 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write(path, &text)
 }
 
-/// Reads a file written by [`write_json`], of at most 64 MiB.
+/// Reads a file written by [`write_json`], of at most 16 MiB.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let bytes = read_at_most(path, MAX_JSON_BYTES).map_err(Error::io("read", path))?;
     serde_json::from_slice(&bytes).map_err(|e| {
@@ -222,7 +222,7 @@ mod tests {
         let path = folder.path().join("summary.json");
         File::create(&path).unwrap().set_len(MAX_JSON_BYTES + 1).unwrap();
         let error = read_json::<serde_json::Value>(&path).unwrap_err().to_string();
-        assert_eq!(error, format!("cannot read {}: it is larger than 64 MiB", path.display()));
+        assert_eq!(error, format!("cannot read {}: it is larger than 16 MiB", path.display()));
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod address;
 mod backend;
 mod cache;
 mod error;
+#[cfg(all(fuzzing, feature = "objects"))]
+pub mod fuzzing;
 mod http;
 mod local;
 #[cfg(feature = "objects")]

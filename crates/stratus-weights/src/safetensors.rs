@@ -8,8 +8,9 @@ use crate::contents::{Contents, Dtype, Format, NamedTensor};
 use crate::error::{Parsed, Problem};
 use crate::source::Source;
 
-/// The maximum size of the header, enough for 100,000 tensors.
-const MAX_HEADER_BYTES: u64 = 32 << 20;
+/// The maximum size of the header, enough for 40,000 tensors. Its entries take up to 40 times their size in
+/// memory.
+const MAX_HEADER_BYTES: u64 = 4 << 20;
 
 pub(crate) fn read(source: &Source) -> Parsed<Contents> {
     let length = source.read(0, 8)?;

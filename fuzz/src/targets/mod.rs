@@ -1,6 +1,7 @@
 //! The list of all targets: a file each, and a line in [`ALL`].
 
 mod checkpoint;
+mod cifar;
 mod coco;
 mod csv;
 mod exchange;
@@ -14,6 +15,8 @@ mod labels;
 mod launch_answers;
 mod launch_record;
 mod layer_file;
+mod lists;
+mod messages;
 mod onnx;
 mod png;
 mod pth;
@@ -24,6 +27,7 @@ mod sftp;
 mod shard_index;
 mod shards;
 mod sweep;
+mod swift;
 mod tar;
 mod targets;
 mod timeline;
@@ -55,6 +59,7 @@ pub static ALL: &[Target] = &[
     pth::TARGET,
     safetensors::TARGET,
     idx::TARGET,
+    cifar::TARGET,
     tar::TARGET,
     shards::TARGET,
     shard_index::TARGET,
@@ -63,6 +68,7 @@ pub static ALL: &[Target] = &[
     jpeg_turbo::TARGET,
     labels::TARGET,
     coco::TARGET,
+    lists::TARGET,
     csv::TARGET,
     run_json::TARGET,
     timeline::TARGET,
@@ -74,6 +80,8 @@ pub static ALL: &[Target] = &[
     launch_answers::TARGET,
     http::TARGET,
     sftp::TARGET,
+    swift::TARGET,
+    messages::TARGET,
     exchange::TARGET,
 ];
 

@@ -10,6 +10,11 @@ use super::header::{ReadAt, parse_number};
 /// The maximum length of a map's text, in bytes.
 pub(super) const MAX_MAP_BYTES: u64 = 1 << 20;
 
+/// The bytes that any sparse image file may have.
+const MAX_BYTES_OF_ANY_FILE: u64 = 16 << 20;
+/// The maximum number of bytes of a larger sparse image file for each stored byte.
+const MAX_BYTES_PER_STORED_BYTE: u64 = 64;
+
 /// A stored range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Piece {
@@ -76,6 +81,19 @@ impl SparseMap {
         Ok(())
     }
 
+    /// Checks that a file of `bytes` bytes, which is read whole, is in proportion to what is stored of it: a
+    /// hole of any length takes a few bytes.
+    ///
+    /// # Errors
+    /// Both lengths.
+    pub(crate) fn check_proportion(&self, bytes: u64) -> Result<(), String> {
+        let stored: u64 = self.0.iter().map(|piece| piece.bytes).fold(0, u64::saturating_add);
+        if bytes <= MAX_BYTES_OF_ANY_FILE.max(stored.saturating_mul(MAX_BYTES_PER_STORED_BYTE)) {
+            return Ok(());
+        }
+        Err(format!("the sparse file has {bytes} bytes, but the archive contains only {stored} of them"))
+    }
+
     /// Memory in bytes.
     pub(crate) fn resident_bytes(&self) -> u64 {
         size_of_val(&*self.0) as u64
@@ -124,6 +142,15 @@ mod tests {
             }
         }
         assert!(map.is_within(12, 105) && !map.is_within(12, 104) && !map.is_within(9, 105));
+    }
+
+    #[test]
+    fn refuses_holes_out_of_proportion_to_what_is_stored() {
+        let map = SparseMap::new(&[[0, 1 << 20]], 1 << 30, 0, 1 << 20).unwrap();
+        assert_eq!(map.check_proportion(64 << 20), Ok(()));
+        assert!(map.check_proportion((64 << 20) + 1).is_err());
+        let empty = SparseMap::new(&[], 16 << 20, 0, 0).unwrap();
+        assert_eq!(empty.check_proportion(16 << 20), Ok(()));
     }
 
     #[test]

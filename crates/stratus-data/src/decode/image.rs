@@ -8,6 +8,11 @@ pub(crate) const MAX_IMAGE_FILE_BYTES: u64 = 1 << 28;
 pub(crate) const MAX_IMAGE_PIXELS: usize = 1 << 27;
 /// The maximum side of an image.
 pub(crate) const MAX_SIDE_PIXELS: usize = 65_535;
+/// The bytes that decoding may take however short the file is: 64 megapixels in colour.
+const MAX_BYTES_OF_ANY_FILE: usize = 192 << 20;
+/// The bytes that decoding may take for each byte of a longer file. A photograph of 108 megapixels, in 24 MB,
+/// takes 14 as baseline JPEG; as progressive JPEG 27 with subsampled colours, and 41 without.
+const MAX_BYTES_PER_FILE_BYTE: usize = 64;
 
 /// The shape and orientation of a decoded image; its pixels are in the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +58,51 @@ pub(crate) fn extension(file: &[u8]) -> Result<&'static str, String> {
     })
 }
 
-/// The number of bytes of the pixels, unless there are too many.
-pub(super) fn pixel_bytes(height: usize, width: usize, channels: usize) -> Result<usize, String> {
+/// The number of bytes of the pixels, unless these and `kept_bytes`, which the decoder keeps until the end,
+/// are too many for a file of `file_bytes` bytes.
+pub(super) fn pixel_bytes(
+    [height, width]: [usize; 2],
+    channels: usize,
+    kept_bytes: usize,
+    file_bytes: usize,
+) -> Result<usize, String> {
     let pixels = height.checked_mul(width).filter(|&pixels| pixels <= MAX_IMAGE_PIXELS);
     match pixels {
         Some(0) => Err(format!("the image is {height}×{width}")),
-        Some(pixels) => Ok(pixels * channels),
+        Some(pixels) => {
+            check_memory([height, width], pixels * channels + kept_bytes, file_bytes)?;
+            Ok(pixels * channels)
+        }
         None => Err(format!("the image is {height}×{width}: more than {MAX_IMAGE_PIXELS} pixels")),
     }
+}
+
+/// Checks the bytes that decoding takes. Sizes of a header are free, so a short file could claim any memory:
+/// above [`MAX_BYTES_OF_ANY_FILE`], the file must be in proportion. The machine's memory does not count,
+/// because a data set should be as valid on every machine.
+fn check_memory([height, width]: [usize; 2], bytes: usize, file_bytes: usize) -> Result<(), String> {
+    if bytes <= MAX_BYTES_OF_ANY_FILE.max(file_bytes.saturating_mul(MAX_BYTES_PER_FILE_BYTE)) {
+        return Ok(());
+    }
+    Err(format!(
+        "the image is {height}×{width}: decoding takes {} MiB, but at most {} MiB are allowed, or \
+         {MAX_BYTES_PER_FILE_BYTE} times the file's {file_bytes} bytes",
+        bytes.div_ceil(1 << 20),
+        MAX_BYTES_OF_ANY_FILE >> 20
+    ))
+}
+
+/// Checks that a file can contain its image, which takes at least `min_bytes` bytes.
+pub(super) fn check_length(
+    [height, width]: [usize; 2],
+    min_bytes: usize,
+    file_bytes: usize,
+) -> Result<(), String> {
+    if min_bytes <= file_bytes {
+        return Ok(());
+    }
+    Err(format!(
+        "the file ends before the image does: {height}×{width} pixels take at least {min_bytes} bytes, but \
+         the file has {file_bytes}"
+    ))
 }

@@ -4,8 +4,8 @@
 
 use png::{BitDepth, ColorType, Transformations};
 
-use super::image::{Format, MAX_SIDE_PIXELS, pixel_bytes};
-use super::png::{finish, open};
+use super::image::{Format, pixel_bytes};
+use super::png::{finish, open, size};
 
 /// The kind and size of a label image; its pixels are in the caller's buffer, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,12 +34,7 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
     }
     let mut reader = open(file, Transformations::IDENTITY)?;
     let failed = |error| format!("cannot decode the PNG: {error}");
-    let (height, width) = (reader.info().height as usize, reader.info().width as usize);
-    if height.max(width) > MAX_SIDE_PIXELS {
-        return Err(format!(
-            "the image is {height}×{width}, but the maximum side is {MAX_SIDE_PIXELS} pixels"
-        ));
-    }
+    let [height, width] = size(&reader, file.len())?;
     let (colour, depth) = reader.output_color_type();
     let (stored, channels) = match colour {
         ColorType::Grayscale | ColorType::Indexed => (1, 1),
@@ -62,7 +57,7 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
     };
     let bytes = usize::from(bits.div_ceil(8));
     let stored = stored * bytes;
-    out.resize(pixel_bytes(height, width, stored)?, 0);
+    out.resize(pixel_bytes([height, width], stored, 0, file.len())?, 0);
     reader.next_frame(out).map_err(failed)?;
     finish(&mut reader, file)?;
     if bits < 8 {

@@ -4,7 +4,9 @@
 //! transparency is dropped. The EXIF orientation is returned.
 //!
 //! A truncated or damaged file is an error, never a partial image. The libraries allocate memory per image
-//! (tables, rows of coefficients); file and pixels use the caller's buffers.
+//! (tables, rows of coefficients, all coefficients of a progressive JPEG); file and pixels use the caller's
+//! buffers. Before any of that, the size in the header is compared with the file's length: the file must be
+//! able to contain the image, and decoding takes at most 192 MiB or 64 times the file.
 
 mod exif;
 mod image;
@@ -109,8 +111,8 @@ impl ImageDecoder {
     /// if the file must be decoded instead.
     fn probe_ends(&mut self, head: &[u8], tail: &[u8], bytes: usize) -> Result<Option<[usize; 2]>, String> {
         let (size, ends) = match Format::detect(head)? {
-            Format::Jpeg => (self.jpeg.header(head), jpeg::has_end_marker(head, tail, bytes)),
-            Format::Png => (png::header(head), png::has_end_marker(tail)),
+            Format::Jpeg => (self.jpeg.header(head, bytes), jpeg::has_end_marker(head, tail, bytes)),
+            Format::Png => (png::header(head, bytes), png::has_end_marker(tail)),
         };
         Ok(size.ok().filter(|_| ends))
     }

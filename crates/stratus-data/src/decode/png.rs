@@ -6,7 +6,10 @@ use std::io::Cursor;
 use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Reader, Transformations};
 
 use super::exif;
-use super::image::{Decoded, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, pixel_bytes};
+use super::image::{Decoded, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, check_length, pixel_bytes};
+
+/// The maximum ratio of deflate: a match of 258 bytes takes at least two bits.
+const MAX_DEFLATE_RATIO: usize = 1032;
 
 /// The bytes that are decoded: the file itself, or its needed chunks.
 pub(super) type Source<'a> = Cursor<Cow<'a, [u8]>>;
@@ -91,10 +94,27 @@ fn begin(file: &[u8]) -> Result<Reader<Source<'_>>, String> {
     open(file, Transformations::EXPAND | Transformations::STRIP_16)
 }
 
-/// Reads the header: height and width.
-pub(super) fn header(file: &[u8]) -> Result<[usize; 2], String> {
-    let reader = begin(file)?;
-    Ok([reader.info().height as usize, reader.info().width as usize])
+/// Reads the header of a file of `file_bytes` bytes, of which `head` is the beginning: height and width.
+pub(super) fn header(head: &[u8], file_bytes: usize) -> Result<[usize; 2], String> {
+    let reader = begin(head)?;
+    let (colour, _) = reader.output_color_type();
+    let size = size(&reader, file_bytes)?;
+    pixel_bytes(size, colour.samples(), 0, file_bytes)?;
+    Ok(size)
+}
+
+/// The height and width of an image that a file of `file_bytes` bytes can contain.
+pub(super) fn size(reader: &Reader<Source<'_>>, file_bytes: usize) -> Result<[usize; 2], String> {
+    let info = reader.info();
+    let [height, width] = [info.height as usize, info.width as usize];
+    if height.max(width) > MAX_SIDE_PIXELS {
+        return Err(format!(
+            "the image is {height}×{width}, but the maximum side is {MAX_SIDE_PIXELS} pixels"
+        ));
+    }
+    let stored_bytes = height * width * info.bits_per_pixel() / 8;
+    check_length([height, width], stored_bytes / MAX_DEFLATE_RATIO, file_bytes)?;
+    Ok([height, width])
 }
 
 /// Reads the rest of the image data and the chunks after it, which must all be present. Errors in trailing
@@ -126,12 +146,7 @@ pub(super) fn has_end_marker(tail: &[u8]) -> bool {
 pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, String> {
     let mut reader = begin(file)?;
     let failed = |error| format!("cannot decode the PNG: {error}");
-    let (height, width) = (reader.info().height as usize, reader.info().width as usize);
-    if height.max(width) > MAX_SIDE_PIXELS {
-        return Err(format!(
-            "the image is {height}×{width}, but the maximum side is {MAX_SIDE_PIXELS} pixels"
-        ));
-    }
+    let [height, width] = size(&reader, file.len())?;
     let (colour, depth) = reader.output_color_type();
     if depth != BitDepth::Eight {
         return Err(format!("the PNG has {depth:?} bits per channel"));
@@ -143,8 +158,7 @@ pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, Strin
         ColorType::Rgba => (4, 3),
         ColorType::Indexed => return Err("the PNG has no palette".to_owned()),
     };
-    let bytes = pixel_bytes(height, width, stored)?;
-    pixels.resize(bytes, 0);
+    pixels.resize(pixel_bytes([height, width], stored, 0, file.len())?, 0);
     reader.next_frame(pixels).map_err(failed)?;
     finish(&mut reader, file)?;
     if stored > channels {

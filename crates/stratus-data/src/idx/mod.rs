@@ -20,6 +20,10 @@ pub const MAX_BYTES: u64 = 4 << 30;
 
 /// The maximum expansion of DEFLATE (RFC 1951: 258 bytes from 2 bits, minus the block overhead).
 const MAX_EXPANSION: u64 = 1032;
+/// The bytes that any gzipped file may be unpacked to.
+const MAX_UNPACKED_BYTES_OF_ANY_FILE: u64 = 192 << 20;
+/// The maximum ratio of a longer gzipped file. Images of handwriting have ratios of about 5.
+const MAX_UNPACKED_RATIO: u64 = 64;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
@@ -172,6 +176,20 @@ pub enum IdxError {
         /// Bytes of an element.
         element_bytes: usize,
     },
+    /// The declared content is out of proportion to the gzipped file.
+    #[error(
+        "{}: the header declares {declared} bytes, but {found} bytes of gzip may be unpacked to {} MiB, or \
+         to {MAX_UNPACKED_RATIO} times their number; if the file is genuine, unpack it with gunzip",
+        .path.display(), MAX_UNPACKED_BYTES_OF_ANY_FILE >> 20
+    )]
+    Disproportionate {
+        /// The file.
+        path: PathBuf,
+        /// The declared length.
+        declared: u64,
+        /// The length of the gzipped file.
+        found: u64,
+    },
     /// The file ends early.
     #[error("{}: truncated: {found} bytes unpacked, expected {expected}; fetch it again", .path.display())]
     Truncated {
@@ -236,11 +254,15 @@ pub fn read(path: &Path, expected: ExpectedFormat) -> Result<Idx, IdxError> {
 /// [`IdxError`]: not an idx file, another type or number of dimensions, too large, shorter or longer than
 /// declared, or damaged gzip data.
 pub fn parse(bytes: &[u8], path: &Path, expected: ExpectedFormat) -> Result<Idx, IdxError> {
+    let file_bytes = bytes.len() as u64;
     if bytes.starts_with(&GZIP_MAGIC) {
-        let bound = (bytes.len() as u64).saturating_mul(MAX_EXPANSION);
-        Parser { source: MultiGzDecoder::new(bytes), path, taken: 0, bound }.parse(expected)
+        let bound = file_bytes.saturating_mul(MAX_EXPANSION);
+        let allowed = MAX_UNPACKED_BYTES_OF_ANY_FILE.max(file_bytes.saturating_mul(MAX_UNPACKED_RATIO));
+        Parser { source: MultiGzDecoder::new(bytes), path, taken: 0, file_bytes, bound, allowed }
+            .parse(expected)
     } else {
-        Parser { source: bytes, path, taken: 0, bound: bytes.len() as u64 }.parse(expected)
+        let (bound, allowed) = (file_bytes, MAX_BYTES);
+        Parser { source: bytes, path, taken: 0, file_bytes, bound, allowed }.parse(expected)
     }
 }
 
@@ -249,8 +271,12 @@ struct Parser<'a, R> {
     path: &'a Path,
     /// Bytes read from `source`.
     taken: u64,
+    /// The length of the file, gzipped or not.
+    file_bytes: u64,
     /// The maximum number of bytes in `source`.
     bound: u64,
+    /// The maximum number of bytes that the header may declare.
+    allowed: u64,
 }
 
 impl<R: Read> Parser<'_, R> {
@@ -288,6 +314,10 @@ impl<R: Read> Parser<'_, R> {
             let (path, subject, element_bytes) = (path.to_owned(), "the header declares", element.bytes());
             return Err(IdxError::TooLarge { path, subject, dimensions: declared, element_bytes });
         };
+        if data_bytes > self.allowed {
+            let (path, found) = (path.to_owned(), self.file_bytes);
+            return Err(IdxError::Disproportionate { path, declared: data_bytes, found });
+        }
         let data = self.take(header_bytes, data_bytes)?;
         let dimensions = declared.into_iter().map(|dimension| dimension as usize).collect();
         Ok(Idx { element, dimensions, data })

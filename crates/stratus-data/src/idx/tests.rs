@@ -186,3 +186,11 @@ proptest! {
         prop_assert_eq!(&read.data, &file[16..]);
     }
 }
+
+#[test]
+fn refuses_gzip_that_declares_content_out_of_proportion() {
+    let bomb = gzip(&header(IdxElement::U8, &[60_000, 60, 60]));
+    let error = parse_images(&bomb).unwrap_err();
+    let IdxError::Disproportionate { declared: 216_000_000, found, .. } = error else { panic!("{error}") };
+    assert_eq!(found, bomb.len() as u64);
+}

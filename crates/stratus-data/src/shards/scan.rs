@@ -392,6 +392,7 @@ fn probe(read_at: ReadAt<'_>, content: &Content, scratch: &mut Scratch) -> Resul
     if bytes > MAX_IMAGE_FILE_BYTES {
         return Err(format!("the file has {bytes} bytes, more than {MAX_IMAGE_FILE_BYTES}"));
     }
+    content.map.as_ref().map_or(Ok(()), |map| map.check_proportion(bytes))?;
     let mut read = |offset: u64, out: &mut [u8]| {
         content.read_at(read_at, offset, out).map_err(|error| error.to_string())
     };

@@ -221,8 +221,12 @@ impl ShardSource {
             let problem = format!("a member has {} bytes, more than {MAX_IMAGE_FILE_BYTES}", range.1);
             return Err(DataError::Invalid { path: path(), problem });
         }
-        out.resize(range.1 as usize, 0);
         let shard = &self.shards[number];
+        if let Some(map) = shard.sparse_map(range) {
+            map.check_proportion(u64::from(range.1))
+                .map_err(|problem| DataError::Invalid { path: path(), problem })?;
+        }
+        out.resize(range.1 as usize, 0);
         let mut read = |archive: ReadAt<'_>| match shard.sparse_map(range) {
             Some(map) => map.read_at(archive, 0, out),
             None => archive(range.offset(), out),

@@ -6,6 +6,12 @@ use stratus_base::text::bytes;
 
 /// The bytes of weights and constants that are allowed unless the caller sets another limit.
 const DEFAULT_MAX_BYTES: u64 = 4 << 30;
+/// The bytes that the weights and constants of any model may use. A model of a few bytes can name constants
+/// of any size, and layers can share a weight, of which each has a copy.
+const MAX_BYTES_OF_ANY_MODEL: u64 = 64 << 20;
+/// The bytes of weights and constants that are allowed for each byte of a larger model. Weights of 8 bits
+/// become f32.
+const MAX_BYTES_PER_MODEL_BYTE: u64 = 16;
 /// The bytes of an element: constants and weights are f32, or integers of shapes, which are short.
 const ELEMENT_BYTES: u64 = 4;
 
@@ -13,15 +19,20 @@ const ELEMENT_BYTES: u64 = 4;
 #[derive(Debug)]
 pub(super) struct MemoryBudget {
     max_bytes: u64,
+    /// True if the limit is that of the model's size, false if it is that of the machine.
+    is_of_model: bool,
     remaining_elements: u64,
     /// The number of weights that several nodes read, each of which gets a copy.
     shared_weights: usize,
 }
 
 impl MemoryBudget {
-    pub fn new(max_bytes: Option<u64>, shared_weights: usize) -> Self {
-        let max_bytes = max_bytes.unwrap_or(DEFAULT_MAX_BYTES);
-        Self { max_bytes, remaining_elements: max_bytes / ELEMENT_BYTES, shared_weights }
+    /// The budget for a model of `model_bytes` bytes with its external weights.
+    pub fn new(max_bytes: Option<u64>, model_bytes: u64, shared_weights: usize) -> Self {
+        let of_machine = max_bytes.unwrap_or(DEFAULT_MAX_BYTES);
+        let of_model = MAX_BYTES_OF_ANY_MODEL.max(model_bytes.saturating_mul(MAX_BYTES_PER_MODEL_BYTE));
+        let (max_bytes, is_of_model) = (of_machine.min(of_model), of_model < of_machine);
+        Self { max_bytes, is_of_model, remaining_elements: max_bytes / ELEMENT_BYTES, shared_weights }
     }
 
     /// Spends the memory of a constant or of a layer's weights.
@@ -56,7 +67,11 @@ impl MemoryBudget {
                 bytes(used),
                 bytes(self.max_bytes)
             ),
-            remedy: "import it on a machine with more free memory, half of which may be used",
+            remedy: if self.is_of_model {
+                "weights and constants may use 64 MiB or 16 times the file: export weights as initialisers"
+            } else {
+                "import it on a machine with more free memory, half of which may be used"
+            },
         })
     }
 }

@@ -60,7 +60,8 @@ pub struct ImportOptions {
     pub input: Option<[usize; 3]>,
     /// The last node that is imported, by its name, its output's or its layer's; unless given, the logits.
     pub until: Option<String>,
-    /// The maximum of bytes that weights and constants may use as f32; unless given, 4 GiB.
+    /// The maximum of bytes that weights and constants may use as f32; unless given, 4 GiB. In any case they
+    /// may not use more than 64 MiB or 16 times the size of the model.
     pub max_bytes: Option<u64>,
 }
 
@@ -285,7 +286,9 @@ fn import_sized(
     let single_use = uses.get(images).is_some_and(|&count| count == 1);
     values.insert(images, Value::LayerOutput(LayerOutput { id: 0, order, single_use, pad: None }));
     let names = Names::new(graph, &live);
-    let budget = MemoryBudget::new(options.max_bytes, names.shared_weights());
+    let external_bytes = folder.map_or(0, |folder| folder.bytes_of(graph));
+    let model_bytes = model.file_bytes.saturating_add(external_bytes);
+    let budget = MemoryBudget::new(options.max_bytes, model_bytes, names.shared_weights());
     let (input, layers) = (Shape(input.to_vec()), Vec::new());
     let producers = graph.nodes.iter().flat_map(|node| node.outputs.iter().map(move |name| (*name, node)));
     let producers = producers.collect();

@@ -14,7 +14,7 @@ use stratus_run::machine::Machine;
 use crate::accounting::{Accounting, LayerCost};
 
 /// Maximum size of a plan file; the largest network's has 5 MB.
-const MAX_PLAN_BYTES: u64 = 256 << 20;
+const MAX_PLAN_BYTES: u64 = 64 << 20;
 
 /// The part of `plan.json` that a report needs.
 #[derive(Deserialize)]

@@ -25,6 +25,12 @@ use crate::{Entry, StoreError};
 
 pub(crate) use services::open;
 
+/// Reads the answer of a server that signs in for `fuzz/`.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz_swift(answer: &[u8]) {
+    swift::fuzz(answer);
+}
+
 /// The bytes of an upload in memory at a time. Files up to this size are uploaded with one request.
 const UPLOAD_PART_BYTES: usize = 16 << 20;
 

@@ -25,8 +25,8 @@ pub(super) const ADVICE: &str = "looked for credentials in OS_STORAGE_URL and OS
                                  OS_REGION_NAME, or with OS_APPLICATION_CREDENTIAL_ID and \
                                  OS_APPLICATION_CREDENTIAL_SECRET";
 
-/// The maximum size of a service catalogue.
-const MAX_CATALOGUE_BYTES: u64 = 16 << 20;
+/// The maximum size of a service catalogue, which takes up to 30 times as much memory.
+const MAX_CATALOGUE_BYTES: u64 = 1 << 20;
 
 /// The authentication method.
 pub(super) enum SwiftAuth {
@@ -176,6 +176,23 @@ fn keystone_token(response: HttpResponse, region: Option<&str>, interface: &str)
     })?;
     let token = token.to_str().map_err(|_| "the token is not ASCII")?;
     Token::new(storage, token).ok_or_else(|| "invalid token".to_owned())
+}
+
+/// Reads the answer of Keystone for `fuzz/`: its first line is the token, the rest the body.
+#[cfg(fuzzing)]
+pub(super) fn fuzz(answer: &[u8]) {
+    let (token, body) = answer.split_at(answer.iter().position(|&byte| byte == b'\n').unwrap_or(0));
+    let mut headers = ureq::http::HeaderMap::new();
+    headers.extend(
+        HeaderValue::from_bytes(token)
+            .ok()
+            .map(|token| (ureq::http::HeaderName::from_static("x-subject-token"), token)),
+    );
+    let body = Box::new(std::io::Cursor::new(body.to_vec()));
+    let response = HttpResponse { status: StatusCode::CREATED, headers, length: None, body };
+    if let Ok(token) = keystone_token(response, Some("region"), "public") {
+        let _: Result<Uri, _> = format!("{}/container?prefix=a", token.storage).parse();
+    }
 }
 
 impl Token {

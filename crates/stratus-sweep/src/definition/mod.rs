@@ -24,12 +24,13 @@
 //! The copy in a sweep's directory has one more section, `[sweep.command]`: the `--set` overrides, and the
 //! folder of the original file, to which its paths are relative.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use stratus_base::{nearest, read_text_at_most};
-use stratus_experiment::{Experiment, ExperimentError, ExperimentText, MAX_FILE_BYTES};
+use stratus_experiment::{Experiment, ExperimentError, ExperimentText, MAX_FILE_BYTES, ParsedExperiment};
 use toml::de::{DeTable, DeValue};
 
 use crate::halving::Halving;
@@ -44,6 +45,9 @@ const COMMAND_HEADING: &str = "[sweep.command]";
 
 /// The maximum number of rows: cells times repetitions.
 const MAX_ROWS: usize = 10_000;
+
+/// The maximum number of bytes of texts and lists in all cells, each of which has a copy.
+const MAX_CELL_BYTES: usize = 64 << 20;
 
 /// A built-in sweep.
 #[derive(Clone, Copy, Debug)]
@@ -171,7 +175,8 @@ impl Definition {
         let file = ExperimentText { text, path, folder: folder.as_deref(), excluded_section: Some(SECTION) };
         let sweeps = |key: &str| section.axes.iter().any(|axis| axis.key == key);
         // Parses without swept keys first, so that errors of the file are not reported for a cell.
-        match Experiment::from_part(&file, &overrides) {
+        let parsed = ParsedExperiment::parse(&file)?;
+        match parsed.experiment(&overrides) {
             Err(ExperimentError::Missing { key, .. }) if sweeps(key) => {}
             other => _ = other?,
         }
@@ -184,11 +189,11 @@ impl Definition {
         }
         let keys: Vec<String> = section.axes.iter().map(|axis| axis.key.clone()).collect();
         let mut cells: Vec<Cell> = Vec::new();
-        for values in section.combinations()? {
-            if let Some(earlier) = cells.iter().position(|cell| cell.values == values) {
+        let mut numbers = HashMap::new();
+        for values in section.combinations(parsed.value_bytes())? {
+            if let Some(earlier) = numbers.insert(values.clone(), cells.len() + 1) {
                 let problem = format!(
-                    "cells {} and {} are identical: {}",
-                    earlier + 1,
+                    "cells {earlier} and {} are identical: {}",
                     cells.len() + 1,
                     describe_values(&keys, &values)
                 );
@@ -196,7 +201,7 @@ impl Definition {
             }
             let swept = keys.iter().cloned().zip(values.iter().cloned());
             let all: Vec<(String, String)> = overrides.iter().cloned().chain(swept).collect();
-            let experiment = Experiment::from_part(&file, &all).map_err(|source| Error::Cell {
+            let experiment = parsed.experiment(&all).map_err(|source| Error::Cell {
                 cell: cells.len() + 1,
                 values: describe_values(&keys, &values),
                 source: Box::new(source),
@@ -388,8 +393,22 @@ impl<'a> SweepSection<'a> {
         Ok(())
     }
 
-    /// Returns the values of every cell, in order.
-    fn combinations(&self) -> Result<Vec<Vec<String>>> {
+    /// Checks the memory of all cells, each of which has a copy of the file's values and of its own.
+    fn check_memory(&self, cells: usize, value_bytes: usize) -> Result<()> {
+        let longest = |axis: &Axis| axis.values.iter().map(String::len).max().unwrap_or(0);
+        let cell_bytes = value_bytes + self.axes.iter().map(longest).sum::<usize>();
+        if cells.saturating_mul(cell_bytes) <= MAX_CELL_BYTES {
+            return Ok(());
+        }
+        Err(self.source.error(
+            None,
+            format!("the texts and lists of {cells} cells take more than {} MiB", MAX_CELL_BYTES >> 20),
+            "sweep fewer values, or shorten the longest ones",
+        ))
+    }
+
+    /// Returns the values of every cell, in order. An experiment of the file has `value_bytes` bytes.
+    fn combinations(&self, value_bytes: usize) -> Result<Vec<Vec<String>>> {
         let group_of = |key: &str| self.zip.iter().position(|group| group.iter().any(|member| member == key));
         let hint = "zip keys of [sweep.keys] that have equal numbers of values, each key in one group";
         let invalid = |problem: String| Err(self.source.error(None, problem, hint));
@@ -430,6 +449,7 @@ impl<'a> SweepSection<'a> {
                 "sweep fewer keys, fewer values or fewer repetitions",
             ));
         };
+        self.check_memory(cells, value_bytes)?;
         Ok((0..cells)
             .map(|mut number| {
                 let mut values = vec![String::new(); self.axes.len()];

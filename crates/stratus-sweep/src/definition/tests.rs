@@ -165,3 +165,18 @@ fn built_in_sweeps_are_valid() {
     }
     assert!(builtin("none").is_none());
 }
+
+#[test]
+fn cells_that_repeat_long_texts_are_refused() {
+    let seeds: Vec<String> = (0..5_000).map(|seed| seed.to_string()).collect();
+    let sweep = |path: &str| {
+        format!(
+            "[model]\nname = \"digits\"\n[data]\npath = \"{path}\"\n[sweep.keys]\n\
+             \"train.seed\" = [{}]\n\"model.width\" = [8, 16]\n",
+            seeds.join(", ")
+        )
+    };
+    assert_eq!(parse(&sweep("a")).unwrap().cells.len(), 10_000);
+    let error = parse(&sweep(&"a".repeat(7_000))).unwrap_err().to_string();
+    assert!(error.contains("the texts and lists of 10000 cells take more than 64 MiB"), "{error}");
+}

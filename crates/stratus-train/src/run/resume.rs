@@ -21,7 +21,7 @@ use stratus_run::sources::Sources;
 use stratus_run::summary::{Status, Summary};
 
 /// The maximum size of the recorded plan; that of a network of hundreds of layers has some MiB.
-const MAX_PLAN_BYTES: u64 = 256 << 20;
+const MAX_PLAN_BYTES: u64 = 64 << 20;
 
 /// Resumes a run from its newest good checkpoint.
 ///

@@ -376,7 +376,7 @@ fn an_exceeded_budget_names_the_epochs_that_it_pays_for() {
         let shape = format!("data.shape=[3,{size},{size}]");
         of_instance(192, &["--set", &shape])["machines"][0]["price_high"].as_f64().unwrap()
     };
-    assert!(size % 32 == 0 && size < 224 && price(size) <= 0.8 * all, "{report}");
+    assert!(size.is_multiple_of(32) && size < 224 && price(size) <= 0.8 * all, "{report}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod every_network;
 mod failed_images;
 mod finetune;
 mod forecast;
+mod hostile;
 mod inference;
 mod invalid_input;
 mod kill;

@@ -18,6 +18,8 @@ use crate::datasets::files;
 use crate::decode::{MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS};
 use crate::error::DataError;
 
+/// The maximum length of a message of the JSON parser, in characters.
+const MAX_MESSAGE_CHARS: usize = 300;
 /// The maximum size of an annotation file.
 const MAX_ANNOTATION_FILE_BYTES: u64 = 8 << 30;
 /// The maximum number of corners of a polygon.
@@ -104,7 +106,7 @@ impl Annotations {
         let mut builder = AnnotationsBuilder::new(target);
         let mut json = serde_json::Deserializer::from_reader(json);
         let parsed = (&mut builder).deserialize(&mut json).and_then(|()| json.end());
-        parsed.map_err(|error| format!("not a COCO annotation file: {error}"))?;
+        parsed.map_err(|error| format!("not a COCO annotation file: {}", shortened(&error)))?;
         builder.into_annotations()
     }
 
@@ -206,6 +208,17 @@ struct AreaJson {
     iscrowd: Scalar,
     #[serde(default)]
     area: Scalar,
+}
+
+/// The message of an error, which may quote a text of the file of any length.
+fn shortened(error: &serde_json::Error) -> String {
+    let message = error.to_string();
+    match message.char_indices().nth(MAX_MESSAGE_CHARS) {
+        None => message,
+        Some((end, _)) => {
+            format!("{}… at line {} column {}", &message[..end], error.line(), error.column())
+        }
+    }
 }
 
 /// The id of an annotation; 0 if it has none.

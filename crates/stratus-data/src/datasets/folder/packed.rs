@@ -80,6 +80,7 @@ impl Packed {
         };
         let within = |content: Content| {
             let bytes = within_limit(content.bytes)?;
+            content.map.as_ref().map_or(Ok(()), |map| map.check_proportion(bytes))?;
             u32::try_from(bytes).map(|bytes| (content, bytes)).map_err(|error| error.to_string())
         };
         match found.and_then(within) {

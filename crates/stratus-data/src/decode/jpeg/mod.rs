@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 pub(super) use self::segments::has_end_marker;
-use self::segments::{exif_segment, without_stray_bytes};
+use self::segments::{Frame, count_scans, exif_segment, without_stray_bytes};
 use super::exif;
-use super::image::Decoded;
+use super::image::{Decoded, check_length, pixel_bytes};
 use crate::geometry::{Orientation, Region};
 
 /// The library that decodes JPEG.
@@ -29,6 +29,9 @@ pub enum JpegLibrary {
 
 /// The value of [`stratus_jpeg::LIBRARY_VARIABLE`] that disables libjpeg-turbo.
 const NONE: &str = "none";
+/// The maximum number of scans of a file whose scans refine each other: each may go through the whole image
+/// and take a few bytes. Encoders write up to 15; zune-jpeg has the same limit.
+const MAX_SCANS: usize = 100;
 
 impl JpegLibrary {
     /// libjpeg-turbo if found (see [`stratus_jpeg::candidates`]), else zune-jpeg; searched once per process.
@@ -101,16 +104,17 @@ impl Decoder {
         }
     }
 
-    /// Reads the header: height and width.
-    pub(super) fn header(&mut self, file: &[u8]) -> Result<[usize; 2], String> {
+    /// Reads the header of a file of `file_bytes` bytes, of which `head` is the beginning: height and width.
+    pub(super) fn header(&mut self, head: &[u8], file_bytes: usize) -> Result<[usize; 2], String> {
+        check_demand(head, file_bytes)?;
         match self {
-            Self::Turbo(decoder) => turbo::header(decoder, file),
-            Self::Zune => zune::header(without_stray_bytes(file).as_deref().unwrap_or(file)),
+            Self::Turbo(decoder) => turbo::header(decoder, head),
+            Self::Zune => zune::header(without_stray_bytes(head).as_deref().unwrap_or(head)),
         }
     }
 
     pub(super) fn decode(&mut self, file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, String> {
-        let orientation = read_orientation(file)?;
+        let orientation = check(file)?;
         match self {
             Self::Turbo(decoder) => {
                 turbo::decode(decoder, file, orientation, pixels, &|image| Region::whole(image.shape))
@@ -129,7 +133,7 @@ impl Decoder {
         pixels: &mut Vec<u8>,
         region: &dyn Fn(&Decoded) -> Region,
     ) -> Result<Decoded, String> {
-        let orientation = read_orientation(file)?;
+        let orientation = check(file)?;
         match self {
             Self::Turbo(decoder) => turbo::decode(decoder, file, orientation, pixels, region),
             Self::Zune => match without_stray_bytes(file) {
@@ -140,11 +144,25 @@ impl Decoder {
     }
 }
 
-/// Reads the orientation of a file, which must have an end marker: decoders that read only the first rows, or
-/// fill in missing data, do not check that.
-fn read_orientation(file: &[u8]) -> Result<Orientation, String> {
+/// Checks a whole file before it is decoded, and returns its orientation. The file must have an end marker:
+/// decoders that read only the first rows, or fill in missing data, do not check that.
+fn check(file: &[u8]) -> Result<Orientation, String> {
     if !has_end_marker(file, file, file.len()) {
         return Err("the file ends before the image does".to_owned());
     }
+    let frame = check_demand(file, file.len())?;
+    if frame.coefficient_bytes > 0 && count_scans(file) > MAX_SCANS {
+        return Err(format!("the JPEG has more than {MAX_SCANS} scans"));
+    }
     Ok(exif_segment(file).map(exif::orientation).unwrap_or_default())
+}
+
+/// Checks that a file of `file_bytes` bytes can contain its image, and is long enough for the memory that
+/// decoding takes.
+fn check_demand(head: &[u8], file_bytes: usize) -> Result<Frame, String> {
+    let frame = Frame::read(head).ok_or("the JPEG has no frame before its first scan")?;
+    let Frame { size, channels, min_bytes, coefficient_bytes } = frame;
+    check_length(size, min_bytes, file_bytes)?;
+    pixel_bytes(size, channels, coefficient_bytes, file_bytes)?;
+    Ok(frame)
 }

@@ -11,6 +11,15 @@ const EOI: u8 = 0xd9;
 pub(super) const SOS: u8 = 0xda;
 /// The application segment of EXIF.
 const APP1: u8 = 0xe1;
+/// Segments among the start-of-frame markers that start no frame: DHT, JPG, DAC.
+const NO_FRAME: [u8; 3] = [0xc4, 0xc8, 0xcc];
+/// Frames whose coefficients may be split among scans, with Huffman codes.
+const PROGRESSIVE: u8 = 0xc2;
+/// Frames whose coefficients are not split, with Huffman codes.
+const BASELINE: u8 = 0xc0;
+const EXTENDED_SEQUENTIAL: u8 = 0xc1;
+/// The same with arithmetic codes, which only libjpeg-turbo supports.
+const ARITHMETIC_SEQUENTIAL: u8 = 0xc9;
 
 /// The segments before the entropy-coded data, up to SOS of the first scan: marker, the offset of its 0xff,
 /// and the available payload (ITU-T T.81, annex B). Like in libjpeg (`next_marker` in `jdmarker.c`), bytes
@@ -74,4 +83,78 @@ pub(in crate::decode) fn has_end_marker(head: &[u8], tail: &[u8], bytes: usize) 
     let Some(scan) = first_scan(head) else { return false };
     let after_scan = tail.get((scan + tail.len()).saturating_sub(bytes)..).unwrap_or_default();
     after_scan.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
+}
+
+/// The size of an image and what decoding it takes, by the headers before the first scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Height and width.
+    pub size: [usize; 2],
+    /// The channels of decoded pixels.
+    pub channels: usize,
+    /// The minimum length of the scans in bytes.
+    pub min_bytes: usize,
+    /// The bytes of the coefficients, if they are all kept until the last scan; else 0.
+    pub coefficient_bytes: usize,
+}
+
+impl Frame {
+    /// Reads the headers. `None` if a scan comes before the frame, or none follows it.
+    pub(super) fn read(file: &[u8]) -> Option<Self> {
+        let mut frame = None;
+        for (marker, _, content) in segments(file) {
+            match (marker, content) {
+                (0xc0..=0xcf, [_, size @ ..]) if !NO_FRAME.contains(&marker) => {
+                    // A second frame is an error of every decoder.
+                    frame = frame.or(Some((marker, size)));
+                }
+                (SOS, [in_scan, ..]) => {
+                    return frame.and_then(|(marker, content)| Self::new(marker, content, *in_scan));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn new(marker: u8, content: &[u8], in_scan: u8) -> Option<Self> {
+        let [height_high, height_low, width_high, width_low, count, components @ ..] = content else {
+            return None;
+        };
+        let [height, width] = [[*height_high, *height_low], [*width_high, *width_low]]
+            .map(|bytes| usize::from(u16::from_be_bytes(bytes)));
+        let factors = components.chunks_exact(3).take(usize::from(*count));
+        let factors = factors.map(|component| [component[1] & 15, component[1] >> 4].map(usize::from));
+        let max =
+            factors.clone().reduce(|a, b| [a[0].max(b[0]), a[1].max(b[1])])?.map(|factor| factor.max(1));
+        // Scans of several components, and buffers, have whole MCUs; those of one component need not.
+        let mcus = height.div_ceil(8 * max[0]) * width.div_ceil(8 * max[1]);
+        let (mut blocks, mut min_blocks) = (0, 0);
+        for [vertical, horizontal] in factors {
+            blocks += mcus * vertical * horizontal;
+            min_blocks +=
+                (height * vertical).div_ceil(8 * max[0]) * (width * horizontal).div_ceil(8 * max[1]);
+        }
+        // A block has a code of at least one bit for its first coefficient, and one for the rest, which many
+        // blocks share in progressive scans. Arithmetic codes have no minimum.
+        let min_bits = match marker {
+            BASELINE | EXTENDED_SEQUENTIAL => 2 * min_blocks,
+            PROGRESSIVE => min_blocks,
+            _ => 0,
+        };
+        let is_buffered =
+            ![BASELINE, EXTENDED_SEQUENTIAL, ARITHMETIC_SEQUENTIAL].contains(&marker) || in_scan < *count;
+        Some(Self {
+            size: [height, width],
+            channels: if *count == 1 { 1 } else { 3 },
+            min_bytes: min_bits / 8,
+            coefficient_bytes: if is_buffered { blocks * 64 * size_of::<i16>() } else { 0 },
+        })
+    }
+}
+
+/// The number of scans after the headers. Entropy-coded data have a zero after each 0xff.
+pub(super) fn count_scans(file: &[u8]) -> usize {
+    let scans = file.get(first_scan(file).unwrap_or(file.len())..).unwrap_or_default();
+    scans.windows(2).filter(|pair| *pair == [0xff, SOS]).count()
 }

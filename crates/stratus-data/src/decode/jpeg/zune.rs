@@ -8,8 +8,8 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
-use super::segments::{SOS, segments};
-use crate::decode::image::{Decoded, MAX_SIDE_PIXELS, pixel_bytes};
+use super::segments::{Frame, SOS, segments};
+use crate::decode::image::{Decoded, MAX_SIDE_PIXELS};
 use crate::geometry::{Orientation, Region};
 
 type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
@@ -70,6 +70,10 @@ fn describe(file: &[u8], orientation: Orientation) -> Result<(Decoder<'_>, Decod
     let decoder = begin(file)?;
     let channels = if decoder.input_colorspace() == Some(ColorSpace::Luma) { 1 } else { 3 };
     let (width, height) = decoder.dimensions().ok_or("the JPEG has no size")?;
+    // The memory was checked for this frame.
+    if Frame::read(file).is_none_or(|frame| frame.size != [height, width]) {
+        return Err("the JPEG has several frames".to_owned());
+    }
     Ok((decoder, Decoded { shape: [channels, height, width], dct_scaled: None, orientation }))
 }
 
@@ -112,6 +116,6 @@ fn decode_all(mut decoder: Decoder<'_>, channels: usize, pixels: &mut Vec<u8>) -
         decoder.set_options(options);
     }
     let (width, height) = decoder.dimensions().ok_or("the JPEG has no size")?;
-    pixels.resize(pixel_bytes(height, width, channels)?, 0);
+    pixels.resize(height * width * channels, 0);
     decoder.decode_into(pixels).map_err(|error| format!("cannot decode the JPEG: {error:?}"))
 }

@@ -15,8 +15,8 @@ use stratus_data::memory::StoredImage;
 /// The extensions of files that are read as videos.
 const VIDEO_EXTENSIONS: [&str; 13] =
     ["mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "m2ts", "wmv", "flv", "ogv"];
-/// The maximum number of pixels of a frame: 16,384 × 16,384.
-const MAX_FRAME_PIXELS: usize = 1 << 28;
+/// The maximum number of pixels of a frame: 8192 × 8192, which is 192 MiB, as for images.
+const MAX_FRAME_PIXELS: usize = 1 << 26;
 /// The maximum length of ffmpeg's messages in an error.
 const MAX_STDERR_BYTES: u64 = 2000;
 /// The maximum number of digits of a number in a PPM header.
