@@ -1,11 +1,11 @@
 //! Compares a training step of a backend with that of the reference.
 //!
-//! The expected results are those of the reference in double precision, of the plain program: every layer by
-//! itself. The tolerance follows from the network: how far the reference is off in the precision of the
+//! The expected results are those of the reference in double precision, of the plain program: every layer
+//! by itself. The tolerance follows from the network: how far the reference is off in the precision of the
 //! backend, and how much its results move if weights and images move by about the rounding. Rounding that
 //! moves a value across a bend, such as that of ReLU, or to another maximum of a window changes gradients
-//! much more. In f32, data whose results move by more than [`MAX_RESPONSE`] are replaced. In bf16 bends cannot be
-//! avoided. Therefore a difference counts only if further data show it too.
+//! much more. In f32, data whose results move by more than [`MAX_RESPONSE`] are replaced. In bf16 bends
+//! cannot be avoided. Therefore a difference counts only if further data show it too.
 
 use super::step::{Compilation, Tensor, evaluate, run_step};
 use super::{Data, Settings};

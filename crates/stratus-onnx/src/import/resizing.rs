@@ -150,8 +150,13 @@ impl<'a> Importer<'a> {
 
     /// The target of a resize by scales in f32.
     fn scale_to(&self, [height, width]: [usize; 2], scale: [f32; 2]) -> ImportResult<ResizeTo> {
-        // Recover the intended decimal: 0.7 in f32 is slightly smaller.
-        let exact = scale.map(|scale| format!("{scale}").parse::<f64>().unwrap_or(f64::from(scale)));
+        // Recover the intended decimal: 0.7 in f32 is slightly smaller, and exported as the next number if it
+        // would give another size.
+        let exact = scale.map(|scale| {
+            let [text, below] = [scale, scale.next_down()].map(|scale| format!("{scale}"));
+            let text = if below.len() + 4 <= text.len() { below } else { text };
+            text.parse::<f64>().unwrap_or(f64::from(scale))
+        });
         let to = ResizeTo::Scale(exact);
         let resize = Resize { to, align_corners: false, nearest: false };
         let input = Shape::image(1, height, width);

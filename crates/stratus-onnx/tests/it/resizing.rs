@@ -138,8 +138,16 @@ fn exports_no_scale_of_a_kept_axis() {
     assert_eq!(exported([4, 2], 1.3), ResizeTo::Scale([1.3, 1.0]));
 }
 
-/// In f32, 0.7 is less: 10 pixels would become 6 in onnxruntime's shape inference, and 7 in its kernel.
+/// In f32, 0.7 is less: 10 pixels would become 6 in onnxruntime's shape inference, and 7 in its kernel. The
+/// next number is exported, and imported as 0.7.
 #[test]
 fn exports_scales_that_give_the_size_exactly() {
-    assert_eq!(exported([4, 10], 0.7), ResizeTo::Scale([0.7, 0.700_000_05]));
+    assert_eq!(exported([4, 10], 0.7), ResizeTo::Scale([0.7; 2]));
+    let (mut graph, images) = GraphBuilder::new("scaled", Shape::image(1, 4, 10));
+    let resize = Resize { to: ResizeTo::Scale([0.7; 2]), align_corners: false, nearest: false };
+    let x = graph.add("up", resize, &[images]).unwrap();
+    let mut bytes = Vec::new();
+    write(&mut bytes, &graph.finish(x).unwrap(), &[], &BTreeMap::new()).unwrap();
+    let scales = [0.7_f32.to_le_bytes(), 0.700_000_05_f32.to_le_bytes()].concat();
+    assert!(bytes.windows(8).any(|window| window == scales));
 }
