@@ -19,6 +19,7 @@ mod kill;
 mod launch;
 mod layer_file_runs;
 mod masks;
+mod matrices;
 mod memory;
 mod new_user;
 mod onnx;
