@@ -2,9 +2,9 @@
 
     python3 scripts/benchmark-decoding.py STRATUS FOLDER [--rounds N]
 
-FOLDER has a folder of photographs for each class. For each network and number of loader threads, a forecast of
-this machine (`--on here`) and a training run take turns. The measured rate is that of the median iteration, the
-first of each epoch left out. Prints a Markdown table; raw rates go to standard error.
+FOLDER has a folder of photographs for each class. For each network and number of loader threads, a forecast
+of this machine (`--on here`) and a training run take turns. The measured rate is that of the median
+iteration, without the first of each epoch. Prints a Markdown table.
 """
 import argparse
 import csv
@@ -40,8 +40,9 @@ def measure(stratus, network, keys, images, batch):
     epochs = max(2, -(-ITERATIONS * batch // images))
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "run")
-        run([stratus, "train", network, "--out", str(out), "--quiet", *keys, "--set", f"train.epochs={epochs}",
-             "--set", "validation.every_epochs=1000", "--set", "optimiser.learning_rate=0.001"])
+        more = {"train.epochs": epochs, "validation.every_epochs": 1000, "optimiser.learning_rate": 0.001}
+        flags = [word for key, value in more.items() for word in ("--set", f"{key}={value}")]
+        run([stratus, "train", network, "--out", str(out), "--quiet", *keys, *flags])
         rows = list(csv.DictReader((out / "iterations.csv").open()))
     seconds = [
         sum(float(row[part]) for part in ("data_s", "train_s", "unattributed_s"))

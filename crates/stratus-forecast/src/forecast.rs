@@ -114,7 +114,7 @@ pub struct Forecast {
     pub spare_bytes: Option<i64>,
     /// The largest batch that fits in the memory of the device.
     pub largest_batch: Option<u64>,
-    /// What a batch waits for.
+    /// The part of the machine that a batch waits for.
     pub limit: Limit,
     /// False if Stratus has no kernels for the machine: the forecast is hypothetical.
     pub is_supported: bool,
@@ -127,7 +127,8 @@ pub struct Forecast {
     pub warnings: Vec<String>,
 }
 
-/// The price of a training run on an instance. All values are `None` if its price or the total time is unknown.
+/// The price of a training run on an instance. All values are `None` if its price or the total time is
+/// unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// Total price of the bill.

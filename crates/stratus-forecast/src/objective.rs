@@ -11,8 +11,8 @@ pub const VALUE_TIME_FACTOR: f64 = 2.0;
 /// The objective of the choice. Times and prices are upper ends of intervals.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Objective {
-    /// The lowest price among those that take at most [`VALUE_TIME_FACTOR`] times as long as the fastest of the
-    /// candidates with a price; without any price, the shortest time.
+    /// The lowest price among those that take at most [`VALUE_TIME_FACTOR`] times as long as the fastest of
+    /// the candidates with a price; without any price, the shortest time.
     #[default]
     Value,
     /// The shortest time.

@@ -5,9 +5,9 @@
 //! factor = exp(Σ ln ratio / (n + w)),   w = variance of a row / variance of an unseen machine
 //! ```
 //!
-//! A machine's data sheet is off by one factor for all networks, known to within [`UNSEEN_LOG_STD`] before any
-//! measurement; a row differs from that factor by the spread of the profile. The factor is the posterior mean
-//! of its logarithm, and the interval has the variances of both.
+//! A machine's data sheet is off by one factor for all networks, known to within [`UNSEEN_LOG_STD`] before
+//! any measurement; a row differs from that factor by the spread of the profile. The factor is the posterior
+//! mean of its logarithm, and the interval has the variances of both.
 
 use crate::choice::{UNSEEN_LOG_STD, Z_80};
 use crate::csv::{MAX_FILE_BYTES, Table};
@@ -68,8 +68,8 @@ fn parse(name: &str, text: &str) -> Result<Vec<PublishedStep>> {
     Ok(steps)
 }
 
-/// A profile for the machine `name`, from that of other machines and the ratios of published to forecast times.
-/// `data` describes the table.
+/// A profile for the machine `name`, from that of other machines and the ratios of published to forecast
+/// times. `data` describes the table.
 #[must_use]
 pub fn corrected(profile: &Profile, name: &str, precision: &str, ratios: &[f64], data: &str) -> Profile {
     let unseen = UNSEEN_LOG_STD * UNSEEN_LOG_STD;

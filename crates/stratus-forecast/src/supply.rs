@@ -24,7 +24,7 @@ pub const UNMEASURED_LOG_STD: f64 = 0.35;
 /// The same if it was measured on the machine.
 pub const MEASURED_LOG_STD: f64 = 0.08;
 
-/// What a training batch waits for.
+/// The part of a machine that a training batch waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -108,8 +108,8 @@ pub fn cores(machine: &Machine) -> Option<f64> {
 }
 
 impl ImageSupply {
-    /// The time of a batch of `images` images whose computation takes `step`. `is_here`: on the machine of this
-    /// program.
+    /// The time of a batch of `images` images whose computation takes `step`. `is_here`: on the machine of
+    /// this program.
     pub(crate) fn batch(
         &self,
         machine: &Machine,

@@ -80,8 +80,8 @@ impl Catalogue {
         self.with(&path.display().to_string(), &file::read(path, MAX_FILE_BYTES)?)
     }
 
-    /// Replaces the instances of the clouds that SkyPilot's catalogue has. An instance whose name another cloud
-    /// uses is left out.
+    /// Replaces the instances of the clouds that SkyPilot's catalogue has. An instance whose name another
+    /// cloud uses is left out.
     #[must_use]
     pub fn with_skypilot(mut self, catalogue: &SkyPilotCatalogue) -> Self {
         self.instances.retain(|row| !catalogue.clouds.contains(&row.cloud.to_lowercase()));

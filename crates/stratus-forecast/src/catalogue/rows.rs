@@ -197,8 +197,8 @@ impl Instance {
     }
 }
 
-/// The age of a price on the day `today`, in days since 1970; `None` if its date, `YYYY-MM` or `YYYY-MM-DD`, is
-/// invalid. The prices of a month count from its first day.
+/// The age of a price on the day `today`, in days since 1970; `None` if its date, `YYYY-MM` or `YYYY-MM-DD`,
+/// is invalid. The prices of a month count from its first day.
 #[must_use]
 pub fn price_age_days(date: &str, today: u64) -> Option<u64> {
     Some(today.saturating_sub(parse_date(date)?))

@@ -108,9 +108,9 @@ pub fn measure_epochs(
     Ok(rate)
 }
 
-/// The seconds that a core takes to read, decode and augment a training image of a local data set, until it is
-/// in a batch: at least one batch, then more until half a second has passed. Nothing is measured of data sets
-/// that are not on this machine.
+/// The seconds that a core takes to read, decode and augment a training image of a local data set, until it
+/// is in a batch: at least one batch, then more until half a second has passed. Nothing is measured of data
+/// sets that are not on this machine.
 ///
 /// # Errors
 /// If the data set cannot be opened or read.

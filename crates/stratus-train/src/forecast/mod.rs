@@ -81,8 +81,8 @@ pub fn evidence_of(
     Ok(choice::evidence(planner.framework(), profiles, machine, format)?.1)
 }
 
-/// Corrects the forecasts of a machine by published times of training iterations, each with its experiment: the
-/// profile to put before all others, and the ratio of published to forecast time of each row.
+/// Corrects the forecasts of a machine by published times of training iterations, each with its experiment:
+/// the profile to put before all others, and the ratio of published to forecast time of each row.
 ///
 /// # Errors
 /// If the machine is not suitable, or an experiment cannot be planned.

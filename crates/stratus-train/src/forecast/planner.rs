@@ -124,8 +124,8 @@ impl Planner {
         self.length.conditions = conditions;
     }
 
-    /// Sets the supply of images, which is otherwise assumed to be fast enough. Decoding is measured for half a
-    /// second if the data set is on this machine. Nothing is known of the supply of TensorFlow.
+    /// Sets the supply of images, which is otherwise assumed to be fast enough. Decoding is measured for half
+    /// a second if the data set is on this machine. Nothing is known of the supply of TensorFlow.
     pub fn set_supply(&mut self, inputs: &SupplyInputs) {
         if self.framework == Framework::Stratus {
             let images = self.length.images.map(|images| images + self.length.validation_images.unwrap_or(0));

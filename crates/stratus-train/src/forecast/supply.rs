@@ -8,7 +8,7 @@ use stratus_experiment::Experiment;
 use stratus_forecast::planning_backend::PlanningBackend;
 use stratus_forecast::supply::{Decoding, ImageSupply, PHOTOGRAPH_BYTES, PHOTOGRAPH_CORE_S};
 
-/// What the user states of the images of a data set.
+/// Facts about the images of a data set that the user states.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SupplyInputs {
     /// Images per second that a core decodes.

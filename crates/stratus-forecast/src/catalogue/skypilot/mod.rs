@@ -20,8 +20,8 @@ const MAX_PROBLEMS: usize = 5;
 const MAX_MEMORY_DIFFERENCE: f64 = 0.15;
 /// Sizes of accelerators below this number of MiB are in another unit, and ignored.
 const MIN_MEMORY_MIB: f64 = 1024.0;
-/// Google Cloud's machine types with a fixed GPU, whose price is in other rows: the prefix of the type and the
-/// accelerator. The number of GPUs follows the prefix (`a2-highgpu-8g`).
+/// Google Cloud's machine types with a fixed GPU, whose price is in other rows: the prefix of the type and
+/// the accelerator. The number of GPUs follows the prefix (`a2-highgpu-8g`).
 const GOOGLE_FAMILIES: [(&str, &str); 7] = [
     ("a2-highgpu-", "A100"),
     ("a2-megagpu-", "A100"),

@@ -76,8 +76,8 @@ fn accelerators_are_told_apart_by_form_and_memory() {
 
 #[test]
 fn google_gpus_are_added_to_their_machines() {
-    let text = "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,AvailabilityZone,\
-                Price,SpotPrice\n\
+    let text = "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,\
+                AvailabilityZone,Price,SpotPrice\n\
                 a2-highgpu-2g,24,170,,,,us,us-a,1.5,0.75\n\
                 a2-highgpu-2g,24,170,,,,eu,eu-a,1.0,0.5\n\
                 a2-ultragpu-1g,12,170,,,,us,us-a,1.0,0.5\n\

@@ -20,8 +20,8 @@ pub(super) fn rank(rows: &[Forecast], objective: Objective) -> Ranking {
     objective.rank(&candidates)
 }
 
-/// The time and price of a row; `None` if it never ends. If the number of images is unknown, the time per image
-/// is used.
+/// The time and price of a row; `None` if it never ends. If the number of images is unknown, the time per
+/// image is used.
 fn candidate(row: &Forecast, currency: Option<&str>) -> Option<Candidate> {
     let seconds = match row.bill.is_empty() {
         true => [row.step_s, row.high_s].map(|seconds| seconds / row.batch.max(1) as f64),

@@ -17,8 +17,8 @@ pub(super) struct ConditionsArguments {
     /// Size of the data set, like 150GB [default: the size of the files at data.path]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     data_size: Option<String>,
-    /// Images per second that one core reads and decodes [default: measured if the data set is on this machine,
-    /// else assumed]
+    /// Images per second that one core reads and decodes [default: measured if the data set is on this
+    /// machine, else assumed]
     #[arg(long, value_name = "IMAGES", value_parser = parse_decode_rate)]
     decode_rate: Option<f64>,
     /// Bandwidth of checkpoint writes, like 500MB/s [default: 125MiB/s]

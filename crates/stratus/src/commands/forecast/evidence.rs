@@ -35,7 +35,7 @@ pub(super) fn collect(
             source: Source::Measured,
             measured_on: Some(machine.name.clone()),
             data: format!(
-                "{} timings of {} kernels of batch {}, just now; errors: those of docs/benchmarks/forecast.md",
+                "{} timings of {} kernels of batch {}, just now; errors: docs/benchmarks/forecast.md",
                 probed.timings, probed.kinds, probed.batch
             ),
             steps: 0,

@@ -14,8 +14,8 @@ pub(super) struct CatalogueArguments {
     /// TOML file that adds or replaces catalogue rows
     #[arg(long, value_name = "FILE")]
     machines: Option<PathBuf>,
-    /// Folder with SkyPilot's catalogues, whose instances and prices replace the built-in ones of their clouds;
-    /// `none` to ignore them [default: ~/.sky/catalogs, if it exists]
+    /// Folder with SkyPilot's catalogues, whose instances and prices replace the built-in ones of their
+    /// clouds; `none` to ignore them [default: ~/.sky/catalogs, if it exists]
     #[arg(long, value_name = "DIR")]
     sky_catalogs: Option<PathBuf>,
     /// Only instances of these clouds, like aws,lambda
@@ -39,8 +39,8 @@ impl CatalogueArguments {
         self.machines.iter()
     }
 
-    /// The built-in catalogue, with the rows of SkyPilot and of the user's file. Problems of SkyPilot's files are
-    /// printed.
+    /// The built-in catalogue, with the rows of SkyPilot and of the user's file. Problems of SkyPilot's files
+    /// are printed.
     ///
     /// # Errors
     /// If a file is invalid.

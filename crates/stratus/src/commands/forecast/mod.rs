@@ -176,7 +176,7 @@ struct Report {
     images: Option<u64>,
     machines: Vec<Forecast>,
     recommendation: Option<Recommendation>,
-    /// What the nearest machine could do within the deadline or budget, if none meets it.
+    /// The training that the nearest machine could do within the deadline or budget, if none meets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     within_limit: Option<WithinLimit>,
     /// The rows in the order of the objective.

@@ -1,4 +1,4 @@
-//! What a machine could do within a deadline or budget that it exceeds.
+//! The training that a machine could do within a deadline or budget that it exceeds.
 
 use super::Report;
 use crate::errors::Result;
@@ -12,7 +12,7 @@ use stratus_train::TrainError;
 use stratus_train::bench::probe::ProbeReport;
 use stratus_train::forecast::{Planner, forecast_from_probe, forecast_on};
 
-/// What a machine could do within a deadline or budget.
+/// The training that a machine could do within a deadline or budget.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct WithinLimit {
     /// The machine.
