@@ -85,7 +85,8 @@ pub fn per_hour(flag: &'static str, text: &str) -> Result<f64> {
     }
 }
 
-/// Parses the emissions of electricity such as `400g/kWh`, in g of CO₂ per kWh; `flag` is the name of the argument.
+/// Parses the emissions of electricity such as `400g/kWh`, in g of CO₂ per kWh; `flag` is the name of the
+/// argument.
 ///
 /// # Errors
 /// If the unit is unknown, or the value is negative.

@@ -159,7 +159,8 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
     out
 }
 
-/// The total of the run and its parts, forecast and measured, and the part with the largest error: a line each.
+/// The total of the run and its parts, forecast and measured, and the part with the largest error: a line
+/// each.
 fn compared_parts(parts: &[PartForecast]) -> Vec<Vec<String>> {
     let line = |part: &PartForecast| {
         let percent = part.error_percent.map_or(String::new(), |percent| format!(" ({percent:+.1} %)"));

@@ -110,13 +110,13 @@ pub struct Summary {
     pub stopped_early: Option<StoppedEarly>,
 }
 
-/// Energy of the machine over the whole run, in Wh, including the parts before a resume and the energy that other
-/// programs use meanwhile. `None` if a part of the run was not measured, as by earlier versions.
+/// Energy of the machine over the whole run, in Wh, including the parts before a resume and the energy that
+/// other programs use meanwhile. `None` if a part of the run was not measured, as by earlier versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Energy {
-    /// Energy of all packages of the processor and, if the run computes on a GPU, of the GPU; `None` if one of
-    /// them is unknown.
+    /// Energy of all packages of the processor and, if the run computes on a GPU, of the GPU; `None` if one
+    /// of them is unknown.
     pub energy_wh: Option<f64>,
     /// Energy of all packages of the processor, by RAPL.
     pub cpu_energy_wh: Option<f64>,
@@ -348,7 +348,8 @@ mod tests {
             keys.join("\n"),
             "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ncpu_energy_wh\n\
              data_workers\ndataset\ndevice\nenergy_wh\nepochs\nexperiment\n\
-             final{train_loss val_loss val_top1 val_top5}\nforecast\ngpu_energy_wh\nimages_per_second{median p10 p90}\niterations\n\
+             final{train_loss val_loss val_top1 val_top5}\nforecast\n\
+             gpu_energy_wh\nimages_per_second{median p10 p90}\niterations\n\
              memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\n\
              resumed\nstatus\nthreads\n\
              time{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\n\

@@ -1,8 +1,9 @@
-//! NVML, a part of NVIDIA's driver: the utilisation, memory use, power and energy of a GPU, as shown by `nvidia-smi`.
-//! Training does not need it.
+//! NVML, a part of NVIDIA's driver: the utilisation, memory use, power and energy of a GPU, as shown by
+//! `nvidia-smi`. Training does not need it.
 //!
-//! Source: NVML API Reference Guide. The functions and structures are the same since driver 331, except for the
-//! counter of energy, which came later and is for Volta or newer; NVML may be called from several threads.
+//! Source: NVML API Reference Guide. The functions and structures are the same since driver 331, except for
+//! the counter of energy, which came later and is for Volta or newer; NVML may be called from several
+//! threads.
 
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_void};
@@ -122,8 +123,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A library with NVML's functions, by its header: it knows one GPU, but not its power. Each reading of its
-    /// energy counts 1.5 J more; older libraries have no such function.
+    /// A library with NVML's functions, by its header: it knows one GPU, but not its power. Each reading of
+    /// its energy counts 1.5 J more; older libraries have no such function.
     const FAKE_NVML: &str = r#"
 #include <string.h>
 typedef struct { unsigned int gpu, memory; } nvmlUtilization_t;

@@ -160,8 +160,8 @@ fn whole_lines(file: &mut AppendFile) -> Result<u64> {
 
 /// Reads rows one by one, also while another process appends: an incomplete last line is ignored.
 ///
-/// Columns are found by their names in the header, so that a file with additional columns is read too, and one of
-/// an earlier version that lacks new columns.
+/// Columns are found by their names in the header, so that a file with additional columns is read too, and
+/// one of an earlier version that lacks new columns.
 #[derive(Debug)]
 pub struct CsvReader<R> {
     input: BufReader<File>,

@@ -1,9 +1,9 @@
 //! The energy of the processor's packages, as counted by RAPL (Intel and AMD) and exported by Linux.
 //!
-//! Source: Linux, Documentation/power/powercap/powercap.rst. A folder `intel-rapl:N` of `/sys/class/powercap` is
-//! a power zone; `name` is `package-N` for a package, and `energy_uj` counts its microjoules up to
-//! `max_energy_range_uj`. Cores and memory are zones within a package (`intel-rapl:N:M`). Since CVE-2020-8694,
-//! only root may read the counters.
+//! Source: Linux, Documentation/power/powercap/powercap.rst. A folder `intel-rapl:N` of `/sys/class/powercap`
+//! is a power zone; `name` is `package-N` for a package, and `energy_uj` counts its microjoules up to
+//! `max_energy_range_uj`. Cores and memory are zones within a package (`intel-rapl:N:M`). Since
+//! CVE-2020-8694, only root may read the counters.
 
 use std::fs::{self, File};
 use std::io;

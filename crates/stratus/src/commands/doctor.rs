@@ -130,8 +130,8 @@ fn describe_energy(access: EnergyAccess) -> &'static str {
     match access {
         EnergyAccess::Readable => "of the CPU, readable",
         EnergyAccess::Denied => {
-            "of the CPU, readable by root only (CVE-2020-8694): runs do not measure its energy; an administrator \
-             can allow it with chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
+            "of the CPU, readable by root only (CVE-2020-8694): runs do not measure its energy; an \
+             administrator can allow it with chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
         }
         EnergyAccess::Absent => {
             "none of the CPU, as in most virtual machines: runs do not measure its energy"

@@ -21,10 +21,10 @@ pub(in crate::run) struct EnergyTotals {
 
 impl EnergyTotals {
     /// The energy before the first process of a run.
-    pub const ZERO: Self = Self { cpu_joules: Some(0.0), gpu_joules: Some(0.0) };
+    const ZERO: Self = Self { cpu_joules: Some(0.0), gpu_joules: Some(0.0) };
 
     /// The sum; unknown if a summand is.
-    pub fn plus(self, other: Self) -> Self {
+    fn plus(self, other: Self) -> Self {
         let sum = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
         Self {
             cpu_joules: sum(self.cpu_joules, other.cpu_joules),
@@ -33,12 +33,38 @@ impl EnergyTotals {
     }
 
     /// The energy as in the summary of a run, which computes on a GPU or on the CPU.
-    pub fn in_summary(self, is_on_gpu: bool) -> Energy {
+    fn in_summary(self, is_on_gpu: bool) -> Energy {
         let watt_hours = |joules: Option<f64>| joules.map(|joules| joules / 3600.0);
         let cpu_energy_wh = watt_hours(self.cpu_joules);
         let gpu_energy_wh = watt_hours(self.gpu_joules).filter(|_| is_on_gpu);
         let sum = |cpu: f64| if is_on_gpu { gpu_energy_wh.map(|gpu| cpu + gpu) } else { Some(cpu) };
         Energy { energy_wh: cpu_energy_wh.and_then(sum), cpu_energy_wh, gpu_energy_wh }
+    }
+}
+
+/// The energy of a run in all processes.
+pub(super) struct RunEnergy {
+    meter: SharedEnergyMeter,
+    /// The energy of earlier processes up to their last checkpoints.
+    previous: EnergyTotals,
+    is_on_gpu: bool,
+}
+
+impl RunEnergy {
+    /// The energy of a run that continues from the totals of a checkpoint, or starts without any. Checkpoints
+    /// of earlier versions have no energy, so that the run's is unknown.
+    pub fn new(meter: SharedEnergyMeter, recorded: Option<EnergyTotals>, is_on_gpu: bool) -> Self {
+        Self { meter, previous: recorded.unwrap_or(EnergyTotals::ZERO), is_on_gpu }
+    }
+
+    /// The joules up to now.
+    pub fn total(&self) -> EnergyTotals {
+        self.previous.plus(self.meter.lock().read())
+    }
+
+    /// The energy up to now, as in the summary.
+    pub fn in_summary(&self) -> Energy {
+        self.total().in_summary(self.is_on_gpu)
     }
 }
 
@@ -95,8 +121,8 @@ impl EnergyMeter {
         (usage, self.update(usage.watts, Instant::now()))
     }
 
-    /// The energy at the time `now`, when the device draws `watts`. Without a counter of the device, its power
-    /// is integrated by the trapezoidal rule.
+    /// The energy at the time `now`, when the device draws `watts`. Without a counter of the device, its
+    /// power is integrated by the trapezoidal rule.
     fn update(&mut self, watts: Option<f64>, now: Instant) -> EnergyTotals {
         if let Some(before) = self.counter {
             if let Some(after) = self.device.as_mut().and_then(|device| device.joules()) {
@@ -161,6 +187,26 @@ mod tests {
         let (usage, energy) = meter.sample();
         assert_eq!((usage.watts, energy.cpu_joules), (Some(70.0), Some(2.0)));
         assert_eq!(energy.gpu_joules, Some(before + 5.0));
+    }
+
+    #[test]
+    fn resumed_run_adds_up_its_parts() {
+        let root = tempfile::tempdir().unwrap();
+        // A process with a meter, during which the packages use some energy.
+        let process = |recorded: Option<EnergyTotals>, microjoules: u64| {
+            write_package(root.path(), 0);
+            let meter = SharedEnergyMeter::new(PackageEnergyMeter::under(root.path()), None);
+            let energy = RunEnergy::new(meter, recorded, false);
+            write_package(root.path(), microjoules);
+            energy
+        };
+        let checkpoint = serde_json::to_value(process(None, 3_600_000).total()).unwrap();
+        let recorded: EnergyTotals = serde_json::from_value(checkpoint).unwrap();
+        let energy = process(Some(recorded), 1_800_000).in_summary();
+        assert_eq!(energy.energy_wh, Some(5.4 / 3600.0));
+        assert_eq!(energy.cpu_energy_wh, energy.energy_wh);
+        // The first part of this run was trained by an earlier version.
+        assert_eq!(process(Some(EnergyTotals::default()), 1_800_000).in_summary(), Energy::default());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::run_time::RunTime;
 use super::setup::RunSetup;
 use crate::evaluate::{Scores, TaskMetrics};
 use crate::{EpochResult, Observer, TrainError, ValidationResult};
-use energy::{EnergyTotals, SharedEnergyMeter};
+use energy::RunEnergy;
 use files::RecordFiles;
 use slots::IterationTimes;
 use stratus_data::{JpegLibrary, Loader};
@@ -69,20 +69,6 @@ pub(super) struct Recorder<'a> {
     jpeg: JpegRecord,
 }
 
-/// The energy of the run in all processes.
-struct RunEnergy {
-    meter: SharedEnergyMeter,
-    /// The energy of earlier processes up to their last checkpoints.
-    previous: EnergyTotals,
-    is_on_gpu: bool,
-}
-
-impl RunEnergy {
-    fn total(&self) -> EnergyTotals {
-        self.previous.plus(self.meter.lock().read())
-    }
-}
-
 /// The results of the run up to now.
 struct Results {
     validation: ValidationKind,
@@ -117,13 +103,8 @@ impl<'a> Recorder<'a> {
         let files = RecordFiles::open(run, setup, &state.positions)?;
         let position = state.positions.get(USAGE).copied().unwrap_or(0);
         let usage = UsageSampler::start(run, position, time, setup.energy.clone())?;
-        // A run of an earlier version has totals without energy, so that its energy is unknown.
-        let is_resumed = state.extra.contains_key(TOTALS);
-        let energy = RunEnergy {
-            meter: setup.energy.clone(),
-            previous: if is_resumed { recorded_totals(state).energy } else { EnergyTotals::ZERO },
-            is_on_gpu: setup.device.is_accelerator,
-        };
+        let recorded = state.extra.contains_key(TOTALS).then(|| recorded_totals(state).energy);
+        let energy = RunEnergy::new(setup.energy.clone(), recorded, setup.device.is_accelerator);
         Ok(Self {
             run,
             log,
@@ -162,7 +143,7 @@ impl<'a> Recorder<'a> {
 
     /// The energy of the run up to now.
     pub fn energy(&self) -> Energy {
-        self.energy.total().in_summary(self.energy.is_on_gpu)
+        self.energy.in_summary()
     }
 
     pub fn speed_percentiles(&self) -> SpeedPercentiles {

@@ -218,7 +218,8 @@ mod tests {
         let value = serde_json::to_value(RunningTotals::default()).unwrap();
         let names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
         let expected = "attributed_s checkpoint_in_iterations_s checkpoint_s counted cpu_energy_j \
-                        data_wait_s elapsed_s epoch_s gpu_energy_j images iteration_s loss resumed right startup_s validation_s weight";
+                        data_wait_s elapsed_s epoch_s gpu_energy_j images iteration_s loss \
+                        resumed right startup_s validation_s weight";
         assert_eq!(names.join(" "), expected);
     }
 

@@ -111,8 +111,8 @@ impl Trainer<'_> {
     }
 }
 
-/// The number of checkpoints that a forecast counts, for iterations of `step_s`: one at the end of each epoch, and
-/// one every `every_s` within it.
+/// The number of checkpoints that a forecast counts, for iterations of `step_s`: one at the end of each
+/// epoch, and one every `every_s` within it.
 fn checkpoints(position: RunPosition, step_s: f64, every_s: f64) -> f64 {
     let within = |iterations: u64| match every_s > 0.0 {
         true => (step_s * iterations as f64 / every_s).floor(),
