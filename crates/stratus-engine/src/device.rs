@@ -18,6 +18,11 @@ pub struct DeviceUsage {
 pub trait DeviceMeter: Send {
     /// The current use.
     fn usage(&mut self) -> DeviceUsage;
+
+    /// Joules since the device's driver was loaded; `None` if they are not counted.
+    fn joules(&mut self) -> Option<f64> {
+        None
+    }
 }
 
 /// Records when the work enqueued so far ends.

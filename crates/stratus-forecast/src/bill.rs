@@ -42,6 +42,8 @@ pub struct RunConditions {
     pub checkpoint_interval_s: f64,
     /// Seconds until the first iteration, if measured.
     pub startup_s: Option<f64>,
+    /// Emissions of the electricity, g of CO₂ per kWh, if given.
+    pub grid_g_per_kwh: Option<f64>,
 }
 
 impl Default for RunConditions {
@@ -53,6 +55,7 @@ impl Default for RunConditions {
             preemptions_per_hour: 0.0,
             checkpoint_interval_s: 0.0,
             startup_s: None,
+            grid_g_per_kwh: None,
         }
     }
 }
@@ -227,6 +230,7 @@ mod tests {
             preemptions_per_hour: 0.0,
             checkpoint_interval_s: 300.0,
             startup_s: None,
+            grid_g_per_kwh: None,
         }
     }
 

@@ -121,6 +121,9 @@ pub struct Forecast {
     /// The price of the bill.
     #[serde(flatten)]
     pub cost: Cost,
+    /// The energy of the total time.
+    #[serde(flatten)]
+    pub energy: MaxEnergy,
     /// The lines of the bill; empty if the number of images is unknown.
     pub bill: Vec<BillLine>,
     /// Caveats of the forecast.
@@ -143,6 +146,28 @@ pub struct Cost {
     pub price_date: Option<String>,
     /// The region of the hourly price, if known.
     pub region: Option<String>,
+}
+
+/// Upper estimates of the energy of a training run and of its emissions: one GPU at its maximum power for the
+/// total time, without the rest of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct MaxEnergy {
+    /// kWh; `None` on a CPU, or if the power or the total time is unknown.
+    pub energy_kwh: Option<f64>,
+    /// kg of CO₂; not written if the emissions of the electricity are not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub co2_kg: Option<f64>,
+}
+
+impl MaxEnergy {
+    fn new(machine: &Machine, total_s: Option<f64>, grid_g_per_kwh: Option<f64>) -> Self {
+        let watts = match &machine.processor {
+            Processor::Gpu(gpu) => gpu.tdp_watts,
+            Processor::Cpu(_) => None,
+        };
+        let energy_kwh = watts.zip(total_s).map(|(watts, seconds)| watts * seconds / 3.6e6);
+        Self { energy_kwh, co2_kg: energy_kwh.zip(grid_g_per_kwh).map(|(kwh, grams)| kwh * grams / 1e3) }
+    }
 }
 
 impl Cost {
@@ -334,6 +359,7 @@ fn row(machine: &Machine, plan: &TrainingWork, length: &TrainingLength, timed: &
         limit: supplied.limit.unwrap_or(limit.into()),
         is_supported: is_supported(machine, plan.framework),
         cost: Cost::new(instance, hourly, total),
+        energy: MaxEnergy::new(machine, total_s, conditions.grid_g_per_kwh),
         bill,
         warnings,
     }

@@ -85,6 +85,21 @@ pub fn per_hour(flag: &'static str, text: &str) -> Result<f64> {
     }
 }
 
+/// Parses the emissions of electricity such as `400g/kWh`, in g of CO₂ per kWh; `flag` is the name of the
+/// argument.
+///
+/// # Errors
+/// If the unit is unknown, or the value is negative.
+pub fn grams_per_kwh(flag: &'static str, text: &str) -> Result<f64> {
+    let invalid =
+        |problem| Error::Quantity { flag, text: text.to_owned(), problem, example: "400g/kWh or 0.4kg/kWh" };
+    let amount = parse_with_unit(text, [("kg/kWh", 1e3), ("g/kWh", 1.0)].into_iter());
+    match amount.ok_or_else(|| invalid("must be a mass of CO2 per kWh (g/kWh or kg/kWh)"))? {
+        grams if (0.0..=1e4).contains(&grams) => Ok(grams),
+        _ => Err(invalid("must be at least 0 and at most 10 kg/kWh")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +116,11 @@ mod tests {
             assert!(latency("latency", wrong).is_err(), "{wrong}");
         }
         assert_eq!((per_hour("preemptions", "0.05/h"), per_hour("preemptions", "12/d")), (Ok(0.05), Ok(0.5)));
+        let grid = |text: &str| grams_per_kwh("grid", text);
+        assert_eq!((grid("400g/kWh"), grid("0.05 kg/kWh"), grid("0g/kWh")), (Ok(400.0), Ok(50.0), Ok(0.0)));
+        for wrong in ["", "400", "400g", "-1g/kWh", "11kg/kWh", "nang/kWh", "g/kWh"] {
+            assert!(grid(wrong).is_err(), "{wrong}");
+        }
         for wrong in ["", "1", "/s", "1Gbit", "-1Gbit/s", "0MB/s", "nanMB/s", "infGB/s", "1e30GB/s", "é/s"] {
             assert!(link(wrong).is_err(), "{wrong}");
         }

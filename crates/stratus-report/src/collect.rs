@@ -164,6 +164,10 @@ impl RunRecord {
         put("gpu_percent_mean", csv::exact(usage.gpu_percent_mean));
         put("gpu_memory_peak_bytes", show(usage.gpu_memory_peak_bytes));
         put("gpu_watts_mean", csv::exact(usage.gpu_watts_mean));
+        let energy = &summary.energy;
+        put("energy_wh", csv::exact(energy.energy_wh));
+        put("cpu_energy_wh", csv::exact(energy.cpu_energy_wh));
+        put("gpu_energy_wh", csv::exact(energy.gpu_energy_wh));
         put("disk_read_bytes", show(usage.disk_read_bytes));
         put("disk_write_bytes", show(usage.disk_write_bytes));
         put("net_bytes", show(usage.net_bytes));

@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use stratus_run::RunDir;
 use stratus_run::checkpoint::BestCheckpoint;
+use stratus_run::forecast::{PartForecast, largest_error};
 use stratus_run::summary::{FirstStageSummary, Forecast, LossScaleSummary, Summary};
 
+use crate::text::energy_parts;
 use crate::{Result, status};
 use stratus_base::text::bytes;
 
@@ -134,6 +136,14 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         ]
     };
     line("forecast", summary.forecast.as_ref().map(forecast_parts).unwrap_or_default());
+    for parts in compared_parts(&summary.forecast_parts()) {
+        line("", parts);
+    }
+    let mut energy = energy_parts(&summary.energy);
+    if !energy.is_empty() {
+        energy.push("including other programs".to_owned());
+    }
+    line("energy", energy);
     let memory = &summary.memory;
     line(
         "memory",
@@ -147,6 +157,22 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
     line("weights hash", summary.weights_sha256.iter().cloned().collect());
     line("run directory", vec![run.path().display().to_string()]);
     out
+}
+
+/// The total of the run and its parts, forecast and measured, and the part with the largest error: a line
+/// each.
+fn compared_parts(parts: &[PartForecast]) -> Vec<Vec<String>> {
+    let line = |part: &PartForecast| {
+        let percent = part.error_percent.map_or(String::new(), |percent| format!(" ({percent:+.1} %)"));
+        vec![
+            format!("{} {:.2} s", part.part.name(), part.forecast_s),
+            format!("measured {:.2} s", part.measured_s),
+            format!("error {:+.2} s{percent}", part.error_s()),
+        ]
+    };
+    let Some((total, others)) = parts.split_last() else { return Vec::new() };
+    let largest = largest_error(parts).map(|part| vec![format!("largest error: {}", part.part.name())]);
+    std::iter::once(total).chain(others).map(line).chain(largest).collect()
 }
 
 fn some<const N: usize>(parts: [Option<String>; N]) -> Vec<String> {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, EpochRow, Task};
+use stratus_run::forecast::{PartForecast, RunPart, largest_error};
 use stratus_run::summary::{Status, Summary};
 
 use crate::collect::{flatten, present, read_configuration};
@@ -42,10 +43,42 @@ pub struct RunListing {
     pub images_per_second: Option<f64>,
     /// Total seconds.
     pub total_s: Option<f64>,
+    /// The forecast of the run beside what came; `None` if nothing was forecast.
+    pub forecast: Option<ListedForecast>,
     /// The values of keys of the configuration that differ between runs of the same experiment name.
     pub differences: BTreeMap<String, String>,
     #[serde(skip)]
     settings: BTreeMap<String, String>,
+}
+
+/// The forecast of a run beside what came, for the work that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ListedForecast {
+    /// Forecast seconds.
+    pub forecast_s: f64,
+    /// Measured seconds, without startup.
+    pub measured_s: f64,
+    /// Forecast minus measured, in percent of the measured.
+    pub error_percent: Option<f64>,
+    /// The part with the largest error in seconds.
+    pub largest_error: Option<RunPart>,
+    /// That error: forecast minus measured seconds.
+    pub largest_error_s: Option<f64>,
+}
+
+impl ListedForecast {
+    fn new(summary: &Summary) -> Option<Self> {
+        let parts = summary.forecast_parts();
+        let total = parts.last()?;
+        let largest = largest_error(&parts);
+        Some(Self {
+            forecast_s: total.forecast_s,
+            measured_s: total.measured_s,
+            error_percent: total.error_percent,
+            largest_error: largest.map(|part| part.part),
+            largest_error_s: largest.map(PartForecast::error_s),
+        })
+    }
 }
 
 /// A run that cannot be read.
@@ -94,6 +127,7 @@ impl RunListing {
             train_loss: last.map(|(_, loss)| loss),
             images_per_second: summary.as_ref().and_then(|summary| summary.images_per_second.median),
             total_s: summary.as_ref().map(|summary| summary.time.total_s),
+            forecast: summary.as_ref().and_then(ListedForecast::new),
             differences: BTreeMap::new(),
             settings,
         })
@@ -166,6 +200,7 @@ mod tests {
     use std::fs;
     use stratus_run::csv::CsvWriter;
     use stratus_run::layout;
+    use stratus_run::summary::{Forecast, TimeBreakdown};
 
     fn run(root: &Path, name: &str, configuration: &str) -> RunDir {
         let path = root.join(name);
@@ -196,6 +231,10 @@ mod tests {
             rows.append(&row).unwrap();
         }
         rows.flush().unwrap();
+        let forecast = Forecast { step_s: 0.5, total_s: 9.0, ..Forecast::default() };
+        let time = TimeBreakdown { train_s: 8.0, data_wait_s: 1.0, ..TimeBreakdown::default() };
+        let summary = Summary { iterations: 10, forecast: Some(forecast), time, ..Summary::default() };
+        summary.write(&first.summary()).unwrap();
         let (lines, unreadable) = list(&[root.path()]).unwrap();
         assert_eq!(unreadable.len(), 1);
         assert!(unreadable[0].reason.contains("bad/1/experiment.toml"), "{}", unreadable[0].reason);
@@ -206,6 +245,13 @@ mod tests {
         assert_eq!(one.differences, BTreeMap::from([("model.width".to_owned(), "8".to_owned())]));
         assert_eq!(two.setting("model.width"), Some("16"));
         assert!(vgg.differences.is_empty());
+        let forecast = one.forecast.unwrap();
+        assert_eq!((forecast.forecast_s, forecast.measured_s), (5.0, 9.0));
+        assert_eq!(
+            (forecast.largest_error, forecast.largest_error_s),
+            (Some(RunPart::Iterations), Some(-3.0))
+        );
+        assert_eq!(two.forecast, None);
         assert_eq!(one.status, Status::Interrupted, "no process writes it");
     }
 }

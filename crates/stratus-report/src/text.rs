@@ -1,5 +1,7 @@
 //! Formatting of text for tables.
 
+use stratus_run::summary::Energy;
+
 /// Pads `text` to `width` columns, or omits its middle if it is longer.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     let length = text.chars().count();
@@ -35,6 +37,26 @@ pub(crate) fn decimals(value: f64, decimals: usize) -> String {
     if is_zero { text.trim_start_matches('-').to_owned() } else { text }
 }
 
+/// The energy of a run: the sum, if all of its parts are known, and the parts.
+pub(crate) fn energy_parts(energy: &Energy) -> Vec<String> {
+    let Energy { energy_wh, cpu_energy_wh, gpu_energy_wh } = *energy;
+    // On a CPU, the sum is the energy of the CPU.
+    let is_on_cpu = gpu_energy_wh.is_none() && energy_wh.is_some();
+    let cpu = cpu_energy_wh.filter(|_| !is_on_cpu);
+    let parts = [("", energy_wh), ("CPU ", cpu), ("GPU ", gpu_energy_wh)];
+    parts.iter().filter_map(|(name, energy)| Some(format!("{name}{}", watt_hours((*energy)?)))).collect()
+}
+
+fn watt_hours(energy: f64) -> String {
+    if energy < 1.0 {
+        format!("{energy:.4} Wh")
+    } else if energy < 1000.0 {
+        format!("{energy:.2} Wh")
+    } else {
+        format!("{:.2} kWh", energy / 1000.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +68,17 @@ mod tests {
         assert_eq!(fit("äöüäöüäöü", 7), "äöü..öü");
         let figures = [0.0, 0.012_341, 0.87, 68.214, 11_334.0, -2.5].map(figure);
         assert_eq!(figures, ["0", "0.01234", "0.87", "68.21", "11334", "-2.5"]);
+    }
+
+    #[test]
+    fn energy_shows_known_parts() {
+        let parts = |energy_wh, cpu_energy_wh, gpu_energy_wh| {
+            energy_parts(&Energy { energy_wh, cpu_energy_wh, gpu_energy_wh }).join(", ")
+        };
+        assert_eq!(parts(None, None, None), "");
+        assert_eq!(parts(Some(0.01234), Some(0.01234), None), "0.0123 Wh");
+        assert_eq!(parts(Some(1234.5), Some(234.5), Some(1000.0)), "1.23 kWh, CPU 234.50 Wh, GPU 1.00 kWh");
+        assert_eq!(parts(None, None, Some(2.0)), "GPU 2.00 Wh", "the packages cannot be read");
+        assert_eq!(parts(None, Some(2.0), None), "CPU 2.00 Wh", "the GPU has no counter");
     }
 }

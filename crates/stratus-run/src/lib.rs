@@ -20,6 +20,7 @@ pub mod csv;
 pub mod data;
 mod error;
 pub mod events;
+pub mod forecast;
 pub mod layout;
 pub mod lock;
 pub mod log;

@@ -10,6 +10,8 @@ use stratus_measures::ClassMetrics;
 use crate::checkpoint::BestCheckpoint;
 use crate::{Result, atomic};
 
+pub use crate::forecast::Forecast;
+
 /// The state of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -79,6 +81,9 @@ pub struct Summary {
     pub forecast: Option<Forecast>,
     /// Utilisation of the machine.
     pub usage: Usage,
+    /// Energy of the machine; its keys are those of the summary itself.
+    #[serde(flatten)]
+    pub energy: Energy,
     /// The checksum of the weights, see [`weights_sha256`](crate::checkpoint::weights_sha256).
     pub weights_sha256: Option<String>,
     /// Number of times the run was resumed.
@@ -105,23 +110,18 @@ pub struct Summary {
     pub stopped_early: Option<StoppedEarly>,
 }
 
-/// The forecast made at the last start or resume, from kernels timed separately.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Forecast {
-    /// Seconds of a training step, without waiting for data.
-    pub step_s: f64,
-    /// Lower end of the 80 % interval of a step.
-    pub low_s: f64,
-    /// Upper end of the 80 % interval of a step.
-    pub high_s: f64,
-    /// Seconds of all steps and validations of the run.
-    pub total_s: f64,
-    /// Source of the forecast: `measured`.
-    pub source: String,
-    /// Measured mean seconds of a step; `None` before the second step.
-    pub measured_step_s: Option<f64>,
-    /// Forecast minus measured step time, in percent of the measured.
-    pub error_percent: Option<f64>,
+/// Energy of the machine over the whole run, in Wh, including the parts before a resume and the energy that
+/// other programs use meanwhile. `None` if a part of the run was not measured, as by earlier versions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Energy {
+    /// Energy of all packages of the processor and, if the run computes on a GPU, of the GPU; `None` if one
+    /// of them is unknown.
+    pub energy_wh: Option<f64>,
+    /// Energy of all packages of the processor, by RAPL.
+    pub cpu_energy_wh: Option<f64>,
+    /// Energy of the GPU, by NVML; `None` on a CPU. With several workers, that of the first one's GPU.
+    pub gpu_energy_wh: Option<f64>,
 }
 
 /// Utilisation of the machine since the last resume, see `usage.csv`. `None` if the system does not provide a
@@ -346,9 +346,10 @@ mod tests {
         keys.sort();
         assert_eq!(
             keys.join("\n"),
-            "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ndata_workers\n\
-             dataset\ndevice\nepochs\nexperiment\nfinal{train_loss val_loss val_top1 val_top5}\n\
-             forecast\nimages_per_second{median p10 p90}\niterations\n\
+            "accounting{attributed_s iteration_s unattributed_percent}\nbatch_size\ncpu_energy_wh\n\
+             data_workers\ndataset\ndevice\nenergy_wh\nepochs\nexperiment\n\
+             final{train_loss val_loss val_top1 val_top5}\nforecast\n\
+             gpu_energy_wh\nimages_per_second{median p10 p90}\niterations\n\
              memory{device_peak_bytes measured_peak_rss_bytes planned_peak_bytes}\nmodel\nprecision\n\
              resumed\nstatus\nthreads\n\
              time{checkpoint_s data_wait_s startup_s total_s train_s validation_s}\n\
@@ -390,5 +391,19 @@ mod tests {
             std::fs::write(&path, damaged).unwrap();
             assert!(Summary::read(&path).unwrap_err().to_string().contains("summary.json is damaged"));
         }
+    }
+
+    #[test]
+    fn summary_of_an_earlier_version_has_no_energy() {
+        let mut value = serde_json::to_value(Summary::default()).unwrap();
+        let keys = value.as_object_mut().unwrap();
+        for key in ["energy_wh", "cpu_energy_wh", "gpu_energy_wh"] {
+            assert!(keys.remove(key).is_some_and(|value| value.is_null()), "unknown values are written");
+        }
+        let summary: Summary = serde_json::from_value(value).unwrap();
+        assert_eq!(summary.energy, Energy::default());
+        let energy = Energy { energy_wh: Some(1.5), cpu_energy_wh: Some(1.5), gpu_energy_wh: None };
+        let value = serde_json::to_value(Summary { energy, ..summary }).unwrap();
+        assert_eq!(serde_json::from_value::<Summary>(value).unwrap().energy, energy);
     }
 }

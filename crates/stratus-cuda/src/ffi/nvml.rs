@@ -1,8 +1,9 @@
-//! NVML, a part of NVIDIA's driver: the utilisation, memory use and power of a GPU, as shown by `nvidia-smi`.
-//! Training does not need it.
+//! NVML, a part of NVIDIA's driver: the utilisation, memory use, power and energy of a GPU, as shown by
+//! `nvidia-smi`. Training does not need it.
 //!
-//! Source: NVML API Reference Guide. The functions and structures are the same since driver 331; NVML may be
-//! called from several threads.
+//! Source: NVML API Reference Guide. The functions and structures are the same since driver 331, except for
+//! the counter of energy, which came later and is for Volta or newer; NVML may be called from several
+//! threads.
 
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_void};
@@ -14,6 +15,7 @@ type GetHandleByBusIdFn = unsafe extern "C" fn(*const c_char, *mut Handle) -> i3
 type GetUtilizationFn = unsafe extern "C" fn(Handle, *mut Utilization) -> i32;
 type GetMemoryInfoFn = unsafe extern "C" fn(Handle, *mut MemoryInfo) -> i32;
 type GetPowerUsageFn = unsafe extern "C" fn(Handle, *mut u32) -> i32;
+type GetTotalEnergyFn = unsafe extern "C" fn(Handle, *mut u64) -> i32;
 
 /// `nvmlUtilization_t`: percent of the last sample period in which a kernel ran, and in which memory was read
 /// or written.
@@ -39,6 +41,8 @@ pub(crate) struct Nvml {
     rates: GetUtilizationFn,
     memory: GetMemoryInfoFn,
     power: GetPowerUsageFn,
+    /// `None` if the driver is too old.
+    energy: Option<GetTotalEnergyFn>,
     shutdown: InitFn,
     /// Keeps the functions' library loaded.
     _library: Library,
@@ -63,6 +67,8 @@ impl Nvml {
             let rates = *library.get::<GetUtilizationFn>(b"nvmlDeviceGetUtilizationRates\0").ok()?;
             let memory = *library.get::<GetMemoryInfoFn>(b"nvmlDeviceGetMemoryInfo\0").ok()?;
             let power = *library.get::<GetPowerUsageFn>(b"nvmlDeviceGetPowerUsage\0").ok()?;
+            let energy = library.get::<GetTotalEnergyFn>(b"nvmlDeviceGetTotalEnergyConsumption\0").ok();
+            let energy = energy.map(|energy| *energy);
             if start() != 0 {
                 return None;
             }
@@ -71,7 +77,7 @@ impl Nvml {
                 shutdown();
                 return None;
             }
-            Some(Self { device, rates, memory, power, shutdown, _library: library })
+            Some(Self { device, rates, memory, power, energy, shutdown, _library: library })
         }
     }
 }
@@ -96,6 +102,13 @@ impl DeviceMeter for Nvml {
             watts: has_power.then_some(f64::from(milliwatts) / 1e3),
         }
     }
+
+    fn joules(&mut self) -> Option<f64> {
+        let mut millijoules = 0;
+        // SAFETY: as for the other functions; the counter is an `unsigned long long`.
+        let result = unsafe { self.energy?(self.device, &raw mut millijoules) };
+        (result == 0).then_some(millijoules as f64 / 1e3)
+    }
 }
 
 impl Drop for Nvml {
@@ -110,7 +123,8 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// A library with NVML's functions, by its header: it knows one GPU, but not its power.
+    /// A library with NVML's functions, by its header: it knows one GPU, but not its power. Each reading of
+    /// its energy counts 1.5 J more; older libraries have no such function.
     const FAKE_NVML: &str = r#"
 #include <string.h>
 typedef struct { unsigned int gpu, memory; } nvmlUtilization_t;
@@ -135,6 +149,13 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned int *milliwatts) {
     *milliwatts = 300500;
     return 3;
 }
+#ifndef OLD
+int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
+    static unsigned long long counter = 5000000000;
+    *millijoules = counter += 1500;
+    return device == &started ? 0 : 2;
+}
+#endif
 "#;
 
     #[test]
@@ -154,6 +175,16 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned int *milliwatts) {
         let mut gpu = Nvml::within(open(), c"0000:65:00.0").unwrap();
         let expected = DeviceUsage { busy_percent: Some(87.0), memory_bytes: Some(50_000), watts: None };
         assert_eq!(gpu.usage(), expected);
+        let joules = gpu.joules().unwrap();
+        assert_eq!((joules, gpu.joules()), (5_000_001.5, Some(joules + 1.5)));
+        // A driver without the counter.
+        let old = folder.path().join("old.so");
+        let compiled =
+            Command::new("cc").args(["-DOLD", "-shared", "-fPIC", "-o"]).arg(&old).arg(&source).status();
+        assert!(compiled.unwrap().success());
+        // SAFETY: as above.
+        let mut gpu = Nvml::within(unsafe { Library::new(&old) }.unwrap(), c"0000:65:00.0").unwrap();
+        assert_eq!((gpu.joules(), gpu.usage()), (None, expected));
         // A library without NVML's functions is rejected.
         std::fs::write(&source, "int other(void) { return 0; }").unwrap();
         let other = folder.path().join("other.so");

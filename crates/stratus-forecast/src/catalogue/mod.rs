@@ -222,6 +222,13 @@ mod tests {
             // FLOPs per byte: typically about 20.
             let balance = gpu.f32_tflops * 1e3 / gpu.bandwidth_gb_s;
             assert!((8.0..130.0).contains(&balance), "{}: {balance} FLOP per byte", gpu.name);
+            // From 15 GFLOP/s per watt for Kepler to 500.
+            let efficiency = gpu.tdp_watts.map(|watts| gpu.f32_tflops * 1e3 / watts);
+            assert!(
+                efficiency.is_none_or(|rate| (15.0..500.0).contains(&rate)),
+                "{}: {efficiency:?}",
+                gpu.name
+            );
             for tensor in [gpu.f16_tensor_tflops, gpu.bf16_tensor_tflops].into_iter().flatten() {
                 // 30 for a B200, whose white paper has it.
                 assert!((1.5..31.0).contains(&(tensor / gpu.f32_tflops)), "{}", gpu.name);
@@ -277,6 +284,15 @@ mod tests {
         );
         assert_eq!(refused("rtx-3090", "rtx-3099"), "own.toml: instance `lab`: unknown GPU `rtx-3099`");
         assert!(refused("gpus = 1", "gpus = 0").contains("gpus must be above 0"));
+        let gpu = "[[gpu]]\nname = \"lab-gpu\"\ntitle = \"ours\"\narchitecture = \"ada\"\n\
+                   compute_capability = 8.9\nf32_tflops = 30\nmemory_gib = 24\nbandwidth_gb_s = 300\n\
+                   multiprocessors = 58\nsource = \"us\"\ndate = \"2026-11\"\n";
+        let read = |watts: &str| Catalogue::builtin().unwrap().with("own.toml", &format!("{gpu}{watts}"));
+        for (watts, expected) in [("", None), ("tdp_watts = 72\n", Some(72.0))] {
+            let machine = read(watts).unwrap().find("lab-gpu").unwrap();
+            assert!(matches!(machine.processor, Processor::Gpu(gpu) if gpu.tdp_watts == expected));
+        }
+        assert!(read("tdp_watts = 0\n").unwrap_err().to_string().contains("tdp_watts must be above 0"));
         assert!(refused("cloud", "clowd").contains("unknown field `clowd`"));
         assert!(refused("\"us\"", "\"\"").contains("source is empty"));
         assert!(refused("2026-11", "soon").contains("but is `soon`"));

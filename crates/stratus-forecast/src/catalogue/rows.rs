@@ -43,6 +43,8 @@ pub struct Gpu {
     pub bandwidth_gb_s: f64,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
+    /// The maximum power, W, if known.
+    pub tdp_watts: Option<f64>,
     /// The source of the values.
     pub source: String,
     /// The date of the source: `YYYY-MM`.
@@ -259,6 +261,7 @@ impl Rows {
             row.above("memory_gib", Some(gpu.memory_gib), 1e5)?;
             row.above("usable_mib", gpu.usable_mib, gpu.memory_gib * 1024.0)?;
             row.above("bandwidth_gb_s", Some(gpu.bandwidth_gb_s), 1e6)?;
+            row.above("tdp_watts", gpu.tdp_watts, 1e5)?;
             row.above("multiprocessors", Some(f64::from(gpu.multiprocessors)), 1e5)?;
         }
         for cpu in &self.cpu {

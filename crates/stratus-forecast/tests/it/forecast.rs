@@ -4,7 +4,9 @@ use stratus_engine::Precision;
 use stratus_forecast::bill::{GPU_STARTUP_S, RunConditions};
 use stratus_forecast::catalogue::Catalogue;
 use stratus_forecast::choice::{Source, choose, choose_tensorflow};
-use stratus_forecast::forecast::{Forecast, PlannedMemory, TrainingLength, TrainingWork, forecast, layers};
+use stratus_forecast::forecast::{
+    Forecast, MaxEnergy, PlannedMemory, TrainingLength, TrainingWork, forecast, layers,
+};
 use stratus_forecast::model::Framework;
 use stratus_forecast::peaks::NumberFormat;
 use stratus_forecast::planning_backend::PlanningBackend;
@@ -116,6 +118,26 @@ fn preemptible_machine_has_its_spot_price() {
         "{:?}",
         never.warnings
     );
+}
+
+#[test]
+fn energy_is_that_of_the_gpu_at_its_maximum_power() {
+    let with_grid = |grid_g_per_kwh: Option<f64>| {
+        let conditions = RunConditions { grid_g_per_kwh, ..RunConditions::default() };
+        TrainingLength { epochs: 2, images: Some(1_000_000), conditions, ..TrainingLength::default() }
+    };
+    let row = on("g4dn.xlarge", NumberFormat::F32, 50, &with_grid(Some(400.0)));
+    // A T4 draws up to 70 W.
+    let energy = row.energy.energy_kwh.unwrap();
+    assert!((energy / (0.07 * row.total_s.unwrap() / 3600.0) - 1.0).abs() < 1e-12, "{energy}");
+    assert!((row.energy.co2_kg.unwrap() / (0.4 * energy) - 1.0).abs() < 1e-12);
+    assert_eq!(on("g4dn.xlarge", NumberFormat::F32, 50, &with_grid(None)).energy.co2_kg, None);
+    // The power or the length is unknown.
+    let unknown = [
+        on("g5.xlarge", NumberFormat::F32, 50, &with_grid(Some(400.0))),
+        on("t4-16gb", NumberFormat::F32, 50, &TrainingLength::default()),
+    ];
+    assert!(unknown.iter().all(|row| row.energy == MaxEnergy::default()));
 }
 
 #[test]

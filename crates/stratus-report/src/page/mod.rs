@@ -5,6 +5,7 @@
 
 mod charts;
 mod diff;
+mod forecast;
 mod html;
 mod machines;
 mod published;

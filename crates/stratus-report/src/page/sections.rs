@@ -1,13 +1,13 @@
 //! The sections of the page.
 
 use stratus_run::csv::Task;
-use stratus_run::summary::Forecast;
 use stratus_run::timeline::Phase;
 
-use super::charts;
 use super::html::{Cell, Html};
+use super::{charts, forecast};
 use crate::collect::flatten;
 use crate::report::{Comparison, Problem, Repetitions, RooflineData, RunReport, score_name};
+use crate::text::energy_parts;
 use stratus_base::text::{bytes, duration};
 use stratus_engine::memory_map::MemoryMap;
 
@@ -34,6 +34,9 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
         run.advice.iter().for_each(|line| html.element("li", "", line));
         html.close("ol");
     }
+    if let Some(summary) = summary {
+        forecast::table(html, summary);
+    }
     curves(html, run, number);
     time(html, run, number);
     if let Some(work) = &run.work {
@@ -55,6 +58,8 @@ fn tiles(html: &mut Html, run: &RunReport) {
     let memory = summary
         .and_then(|summary| summary.memory.device_peak_bytes.or(summary.memory.measured_peak_rss_bytes));
     let counted = run.accounting.iterations > 0;
+    let energy = summary.map(|summary| energy_parts(&summary.energy)).filter(|parts| !parts.is_empty());
+    let energy = energy.map(|parts| parts.join(", "));
     let tiles = [
         (best_name.as_str(), best.map(|score| format!("{:.2} %", 100.0 * score))),
         (
@@ -63,8 +68,12 @@ fn tiles(html: &mut Html, run: &RunReport) {
         ),
         ("images/s, median", speed.map(|speed| format!("{speed:.0}"))),
         ("iteration, median", counted.then(|| format!("{:.2} ms", run.accounting.wall.median_ms))),
-        ("step, forecast and measured", summary.and_then(|summary| summary.forecast.as_ref()).map(forecast)),
+        (
+            "step, forecast and measured",
+            summary.and_then(|summary| summary.forecast.as_ref()).map(forecast::step),
+        ),
         ("total time", summary.map(|summary| duration(summary.time.total_s))),
+        ("energy, with other programs", energy),
         (
             "stopped early",
             summary
@@ -92,13 +101,6 @@ fn tiles(html: &mut Html, run: &RunReport) {
         html.close("div");
     }
     html.close("dl");
-}
-
-fn forecast(forecast: &Forecast) -> String {
-    let ms = |seconds: f64| format!("{:.2} ms", seconds * 1e3);
-    let measured = forecast.measured_step_s.map_or("–".to_owned(), ms);
-    let error = forecast.error_percent.map_or("–".to_owned(), |error| format!("{error:+.1} %"));
-    format!("{} and {measured}, {error}", ms(forecast.step_s))
 }
 
 fn curves(html: &mut Html, run: &RunReport, number: usize) {
@@ -356,8 +358,9 @@ fn usage(html: &mut Html, run: &RunReport, number: usize) {
         let note = "Network: everything that the machine sent and received, without the loopback interface.";
         html.chart("usage-transfers", number, "Disk and network, MB/s", note);
     }
-    if known(&curves.gpu_watts) {
-        html.chart("usage-power", number, "Power of the GPU, W", "");
+    if known(&curves.gpu_watts) || known(&curves.cpu_watts) {
+        let note = "CPU: all packages of the processor, by RAPL. Both include other programs.";
+        html.chart("usage-power", number, "Power of CPU and GPU, W", note);
     }
     html.close("div");
 }

@@ -28,6 +28,8 @@ pub struct UsageCurves {
     pub gpu_memory_bytes: Curve,
     /// Power draw of the device.
     pub gpu_watts: Curve,
+    /// Power draw of the processor's packages.
+    pub cpu_watts: Curve,
 }
 
 impl UsageCurves {
@@ -37,7 +39,7 @@ impl UsageCurves {
         if !path.exists() {
             return Ok(None);
         }
-        let mut means = BucketedMeans::new(8, MAX_POINTS);
+        let mut means = BucketedMeans::new(9, MAX_POINTS);
         let mut before = 0.0;
         for row in CsvReader::<UsageRow>::open(&path)? {
             let row = row?;
@@ -59,6 +61,7 @@ impl UsageCurves {
                     number(row.gpu_percent),
                     bytes(row.gpu_memory_bytes),
                     number(row.gpu_watts),
+                    number(row.cpu_watts),
                 ],
             );
         }
@@ -78,6 +81,7 @@ impl UsageCurves {
             gpu_percent: next(),
             gpu_memory_bytes: next(),
             gpu_watts: next(),
+            cpu_watts: next(),
         }))
     }
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use stratus_report::report::Report;
 use stratus_report::{markdown, page};
-use stratus_run::csv::{CsvWriter, EpochRow, IterationRow, Task};
-use stratus_run::summary::{FinalMetrics, Status, Summary, TimeBreakdown};
+use stratus_run::csv::{CsvWriter, EpochRow, IterationRow, Task, UsageRow};
+use stratus_run::summary::{Energy, FinalMetrics, Forecast, Status, Summary, TimeBreakdown};
 use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
@@ -91,6 +91,43 @@ pub fn drawn(page: &str) -> serde_json::Value {
     let from = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
     let text = &page[from..];
     serde_json::from_str(&text[..text.find("</script>").unwrap()]).unwrap()
+}
+
+#[test]
+fn page_compares_the_forecast_and_shows_the_energy() {
+    let root = tempfile::tempdir().unwrap();
+    let path = make(root.path(), &PLAIN);
+    let run = RunDir::open(&path).unwrap();
+    let page = |run: &RunDir| page::render(&Report::read(&[run.path().to_owned()], None, None));
+    let plain = page(&run);
+    for text in ["Forecast and measured", "energy, with other programs", "Power of CPU and GPU"] {
+        assert!(!plain.contains(text), "{text}");
+    }
+    // A forecast of an earlier version has no parts: they follow from its step.
+    let summary = Summary {
+        iterations: 40,
+        forecast: Some(Forecast { step_s: 0.02, total_s: 1.0, ..Forecast::default() }),
+        energy: Energy { energy_wh: Some(3.5), cpu_energy_wh: Some(3.5), gpu_energy_wh: None },
+        time: TimeBreakdown { train_s: 0.5, data_wait_s: 1.25, ..TimeBreakdown::default() },
+        ..Summary::read(&run.summary()).unwrap()
+    };
+    summary.write(&run.summary()).unwrap();
+    let mut usage = CsvWriter::<UsageRow>::open(&run.usage(), Task::Classification).unwrap();
+    for elapsed_s in [1.0, 2.0] {
+        usage.append(&UsageRow { elapsed_s, cpu_watts: Some(42.0), ..UsageRow::default() }).unwrap();
+    }
+    usage.flush().unwrap();
+    let page = page(&run);
+    for text in [
+        "<dt>energy, with other programs</dt>",
+        "<dd>3.50 Wh</dd>",
+        "Power of CPU and GPU, W",
+        "The largest error is that of data wait: -1.25 s.",
+        "<td>iterations</td><td class=\"n\" data-n=\"0.8\">0.80</td>",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    assert_eq!(drawn(&page)["runs"][0]["usage"]["cpu_watts"][0], 42.0);
 }
 
 #[test]

@@ -7,9 +7,10 @@ use stratus_report::accounting::{Accounting, AccountingOptions, render};
 use stratus_report::collect::{Progress, RunRecord, to_csv};
 use stratus_report::{layers, run_table};
 use stratus_run::csv::{CsvWriter, IterationRow, Task};
+use stratus_run::forecast::{RunPart, with_total};
 use stratus_run::layout::TIMELINE_RECORDS;
 use stratus_run::machine::{Device, Machine};
-use stratus_run::summary::{LossScaleSummary, Status, Summary, TimeAccount, TimeBreakdown};
+use stratus_run::summary::{Energy, Forecast, LossScaleSummary, Status, Summary, TimeAccount, TimeBreakdown};
 use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
@@ -329,6 +330,29 @@ digits on mnist: completed, resumed once
     for count in [6, 0] {
         assert!(with_classes(count).contains("top-1 98.76 %, top-5 99.91 %\n"));
     }
+
+    // A forecast, and the energy of CPU and GPU.
+    let parts = with_total(&[
+        (RunPart::Iterations, [3.0, 4.0]),
+        (RunPart::DataWait, [0.0, 1.5]),
+        (RunPart::Validation, [0.6, 0.5]),
+        (RunPart::Checkpoints, [0.25, 0.0]),
+    ]);
+    let forecast = Forecast { step_s: 0.5, low_s: 0.4, high_s: 0.6, parts, ..Forecast::default() };
+    let energy = Energy { energy_wh: Some(1.75), cpu_energy_wh: Some(0.5), gpu_energy_wh: Some(1.25) };
+    Summary { forecast: Some(forecast), energy, ..summary() }.write(&run.summary()).unwrap();
+    let text = run_table::render_run(&run, 80).unwrap();
+    let expected = "
+  forecast      step 500.00 ms (400.00 to 600.00), measured –, error –
+                total 3.85 s, measured 6.00 s, error -2.15 s (-35.8 %)
+                iterations 3.00 s, measured 4.00 s, error -1.00 s (-25.0 %)
+                data wait 0.00 s, measured 1.50 s, error -1.50 s (-100.0 %)
+                validation 0.60 s, measured 0.50 s, error +0.10 s (+20.0 %)
+                checkpoints 0.25 s, measured 0.00 s, error +0.25 s
+                largest error: data wait
+  energy        1.75 Wh, CPU 0.5000 Wh, GPU 1.25 Wh, including other programs
+";
+    assert!(text.contains(expected), "{text}");
 
     // The loss scale of f16.
     let scale = Some(LossScaleSummary { scale: 32768.0, skipped_iterations: 1 });

@@ -60,6 +60,8 @@ const REMEDY: &str = "restore it from a copy, or remove the line";
 pub struct CsvWriter<R> {
     file: AppendFile,
     task: Task,
+    /// The number of columns of the file, all but the new ones if an earlier version wrote its header.
+    columns: usize,
     row: PhantomData<fn(&R)>,
 }
 
@@ -69,9 +71,11 @@ impl<R: Row> CsvWriter<R> {
         let mut file = AppendFile::open(path)?;
         let whole = whole_lines(&mut file)?;
         file.truncate_to(whole)?;
-        let mut writer = Self { file, task, row: PhantomData };
+        let mut writer = Self { file, task, columns: R::columns(task).len(), row: PhantomData };
         if whole == 0 {
             writer.header()?;
+        } else if !R::NEW_COLUMNS.is_empty() {
+            writer.columns = writer.columns.min(header_columns(&mut writer.file)?);
         }
         Ok(writer)
     }
@@ -85,7 +89,7 @@ impl<R: Row> CsvWriter<R> {
 
     /// Appends a row.
     pub fn append(&mut self, row: &R) -> Result<()> {
-        row.write(self.task, self.file.buffer());
+        row.write_columns(self.task, self.columns, self.file.buffer());
         self.file.finish_record()
     }
 
@@ -113,9 +117,25 @@ impl<R: Row> CsvWriter<R> {
     }
 
     fn header(&mut self) -> Result<()> {
-        self.file.buffer().extend_from_slice(to_text([R::columns(self.task)]).as_bytes());
+        let columns = R::columns(self.task);
+        self.columns = columns.len();
+        self.file.buffer().extend_from_slice(to_text([columns]).as_bytes());
         self.file.flush()
     }
+}
+
+/// The number of columns of the file's first line. Rows are appended at its end afterwards.
+fn header_columns(file: &mut AppendFile) -> Result<usize> {
+    let (path, end) = (file.path().to_path_buf(), file.length());
+    let read = Error::io("read", &path);
+    let mut line = Vec::new();
+    let mut read_line = || {
+        file.file().seek(SeekFrom::Start(0))?;
+        BufReader::new(file.file().take(MAX_LINE_BYTES)).read_until(b'\n', &mut line)?;
+        file.file().seek(SeekFrom::Start(end))
+    };
+    read_line().map_err(read)?;
+    Ok(line.split(|byte| *byte == b',').count())
 }
 
 /// The length of the file up to its last line end.
@@ -140,14 +160,15 @@ fn whole_lines(file: &mut AppendFile) -> Result<u64> {
 
 /// Reads rows one by one, also while another process appends: an incomplete last line is ignored.
 ///
-/// Columns are found by their names in the header, so that a file with additional columns is read too.
+/// Columns are found by their names in the header, so that a file with additional columns is read too, and
+/// one of an earlier version that lacks new columns.
 #[derive(Debug)]
 pub struct CsvReader<R> {
     input: BufReader<File>,
     path: PathBuf,
     task: Task,
-    /// The position of each of the row's columns in the file.
-    columns: Vec<usize>,
+    /// The position of each of the row's columns in the file; `None` for a new column that the file lacks.
+    columns: Vec<Option<usize>>,
     line: Vec<u8>,
     number: u64,
     row: PhantomData<fn() -> R>,
@@ -170,14 +191,19 @@ impl<R: Row> CsvReader<R> {
             let header = String::from_utf8_lossy(&reader.line);
             let names: Vec<&str> = header.split(',').map(str::trim).collect();
             // If no task matches, the columns of the first one are reported as missing.
-            let has_all = |task: &Task| R::columns(*task).iter().all(|column| names.contains(column));
+            let is_new = |column: &&str| R::NEW_COLUMNS.contains(column);
+            let has_all =
+                |task: &Task| R::columns(*task).iter().all(|column| names.contains(column) || is_new(column));
             reader.task = Task::ALL.into_iter().find(has_all).unwrap_or_default();
             for column in R::columns(reader.task) {
                 let position = names.iter().position(|name| *name == column);
                 let missing = || {
                     Error::damaged(path, format!("line 1 has no column {column}"), "restore it from a copy")
                 };
-                reader.columns.push(position.ok_or_else(missing)?);
+                if position.is_none() && !is_new(&column) {
+                    return Err(missing());
+                }
+                reader.columns.push(position);
             }
         }
         Ok(reader)
@@ -207,7 +233,8 @@ impl<R: Row> CsvReader<R> {
             |reason: String| Error::damaged(&self.path, format!("line {}: {reason}", self.number), REMEDY);
         let text = std::str::from_utf8(&self.line).map_err(|_| damaged("not UTF-8".into()))?;
         let found: Vec<&str> = text.split(',').collect();
-        let fields: Option<Vec<&str>> = self.columns.iter().map(|&i| found.get(i).copied()).collect();
+        let field = |column: &Option<usize>| column.map_or(Some(""), |i| found.get(i).copied());
+        let fields: Option<Vec<&str>> = self.columns.iter().map(field).collect();
         let fields = fields.ok_or_else(|| damaged(format!("only {} fields", found.len())))?;
         R::parse(self.task, &fields).map_err(|column| damaged(format!("invalid {column}")))
     }

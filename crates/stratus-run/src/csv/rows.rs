@@ -83,6 +83,9 @@ fn parse_optional<T: std::str::FromStr>(text: &str) -> Option<Option<T>> {
 
 /// A row of one of the run's CSV files.
 pub trait Row: Copy + Default {
+    /// The last columns that files of earlier versions lack; their fields are then empty.
+    const NEW_COLUMNS: &'static [&'static str] = &[];
+
     /// Passes the name and the field of each column of a task to `visit`, in order.
     fn visit(&mut self, task: Task, visit: &mut dyn FnMut(&'static str, Field<'_>));
 
@@ -95,10 +98,19 @@ pub trait Row: Copy + Default {
     }
 
     /// Appends the fields of a task as a line, without allocating. Numbers need no quotes.
-    fn write(mut self, task: Task, out: &mut Vec<u8>) {
-        let start = out.len();
+    fn write(self, task: Task, out: &mut Vec<u8>) {
+        self.write_columns(task, usize::MAX, out);
+    }
+
+    /// Appends the first `columns` fields of a task as a line, as [`Row::write`].
+    fn write_columns(mut self, task: Task, columns: usize, out: &mut Vec<u8>) {
+        let mut column = 0;
         self.visit(task, &mut |_, field| {
-            if out.len() > start {
+            column += 1;
+            if column > columns {
+                return;
+            }
+            if column > 1 {
                 out.push(b',');
             }
             field.write(out);

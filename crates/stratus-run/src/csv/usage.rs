@@ -24,9 +24,13 @@ pub struct UsageRow {
     pub gpu_memory_bytes: Option<u64>,
     /// Power draw of the device.
     pub gpu_watts: Option<f64>,
+    /// Mean power draw of the processor's packages since the previous row, including that of other programs.
+    pub cpu_watts: Option<f64>,
 }
 
 impl Row for UsageRow {
+    const NEW_COLUMNS: &'static [&'static str] = &["cpu_watts"];
+
     fn visit(&mut self, _: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
         visit("elapsed_s", Field::Fixed(&mut self.elapsed_s, 3));
         visit("cpu_percent", Field::OptionalFixed(&mut self.cpu_percent, 1));
@@ -37,12 +41,14 @@ impl Row for UsageRow {
         visit("gpu_percent", Field::OptionalFixed(&mut self.gpu_percent, 1));
         visit("gpu_memory_bytes", Field::OptionalCount(&mut self.gpu_memory_bytes));
         visit("gpu_watts", Field::OptionalFixed(&mut self.gpu_watts, 1));
+        visit("cpu_watts", Field::OptionalFixed(&mut self.cpu_watts, 1));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::csv::{CsvWriter, read};
 
     #[test]
     fn unknown_values_are_empty_fields() {
@@ -56,10 +62,43 @@ mod tests {
         let mut line = Vec::new();
         row.write(Task::Segmentation, &mut line);
         let line = String::from_utf8(line).unwrap();
-        assert_eq!(line, "12.000,98.8,1073741824,,,0,,,\n");
+        assert_eq!(line, "12.000,98.8,1073741824,,,0,,,,\n");
         let fields: Vec<&str> = line.split(',').collect();
         let back = UsageRow::parse(Task::Classification, &fields).unwrap();
         assert_eq!(back, UsageRow { cpu_percent: Some(98.8), ..row });
         assert_eq!(UsageRow::parse(Task::Classification, &["1", "x"]), Err("cpu_percent"));
+    }
+
+    /// A run of an earlier version that is resumed: its file has no column of the packages' power.
+    #[test]
+    fn file_without_the_newest_column_is_read_and_continued() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("usage.csv");
+        let header = "elapsed_s,cpu_percent,rss_bytes,disk_read_bytes,disk_write_bytes,net_bytes,gpu_percent,\
+                      gpu_memory_bytes,gpu_watts\n";
+        let text = format!("{header}1.000,50.0,1000,,,,,,\n");
+        std::fs::write(&path, &text).unwrap();
+        let first =
+            UsageRow { elapsed_s: 1.0, cpu_percent: Some(50.0), rss_bytes: Some(1000), ..Default::default() };
+        assert_eq!(read::<UsageRow>(&path).unwrap(), [first]);
+        let second = UsageRow { elapsed_s: 2.0, gpu_watts: Some(30.0), cpu_watts: Some(9.0), ..first };
+        let mut writer = CsvWriter::open(&path, Task::default()).unwrap();
+        writer.append(&second).unwrap();
+        writer.sync().unwrap();
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            format!("{text}2.000,50.0,1000,,,,,,30.0\n"),
+            "every row has the fields of the header"
+        );
+        assert_eq!(read::<UsageRow>(&path).unwrap(), [first, UsageRow { cpu_watts: None, ..second }]);
+        // A file that starts again has the new header.
+        writer.truncate_to(0).unwrap();
+        writer.append(&second).unwrap();
+        writer.sync().unwrap();
+        assert_eq!(read::<UsageRow>(&path).unwrap(), [second]);
+        // Other columns must exist.
+        std::fs::write(&path, "elapsed_s,cpu_percent\n1.0,2.0\n").unwrap();
+        let error = read::<UsageRow>(&path).unwrap_err().to_string();
+        assert!(error.contains("no column rss_bytes"), "{error}");
     }
 }

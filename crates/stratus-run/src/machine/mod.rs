@@ -13,6 +13,7 @@ use crate::{Result, atomic};
 
 pub mod caches;
 mod cgroup;
+pub mod energy;
 pub mod instruction_sets;
 pub mod process;
 pub mod survey;

@@ -61,7 +61,7 @@ impl ProcessMeter {
 }
 
 /// The current content of a file, truncated to the length of `text`.
-fn content<'a>(file: Option<&mut File>, text: &'a mut [u8]) -> Option<&'a [u8]> {
+pub(super) fn content<'a>(file: Option<&mut File>, text: &'a mut [u8]) -> Option<&'a [u8]> {
     let file = file?;
     file.seek(SeekFrom::Start(0)).ok()?;
     let mut length = 0;

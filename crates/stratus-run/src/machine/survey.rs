@@ -2,6 +2,7 @@
 //!
 //! On Linux, the survey is read from `/proc` and `/sys`; elsewhere, unknown fields stay empty.
 
+use super::energy::{EnergyAccess, PackageEnergyMeter};
 use super::{Library, Machine, instruction_sets};
 use serde::Serialize;
 use std::fs;
@@ -19,6 +20,8 @@ pub struct MachineSurvey {
     pub ram_available_bytes: Option<u64>,
     /// The reason if this process may not use all hardware threads.
     pub threads_limited_by: Option<String>,
+    /// The access to the energy counters of the processor; `None` if they were not looked for.
+    pub cpu_energy: Option<EnergyAccess>,
 }
 
 /// A library that Stratus looked for at run time.
@@ -38,7 +41,8 @@ impl MachineSurvey {
     /// Surveys this machine.
     #[must_use]
     pub fn probe() -> Self {
-        Self::new(Machine::probe(), Path::new("/"))
+        let cpu_energy = Some(PackageEnergyMeter::open().access());
+        Self { cpu_energy, ..Self::new(Machine::probe(), Path::new("/")) }
     }
 
     /// Completes `machine` from the files under `root`.
@@ -54,6 +58,7 @@ impl MachineSurvey {
             instruction_sets: instruction_sets::names(&machine.cpu.features),
             ram_available_bytes: meminfo_bytes(&meminfo, "MemAvailable"),
             machine,
+            cpu_energy: None,
         }
     }
 

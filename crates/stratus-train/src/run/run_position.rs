@@ -66,6 +66,16 @@ impl RunPosition {
         }
     }
 
+    /// The work that is done.
+    pub fn done(self) -> RemainingWork {
+        let (whole, remaining) = (self.whole(), self.remaining());
+        RemainingWork {
+            iterations: whole.iterations - remaining.iterations,
+            validations: whole.validations - remaining.validations,
+            epochs: whole.epochs - remaining.epochs,
+        }
+    }
+
     /// The work of the whole training.
     pub fn whole(self) -> RemainingWork {
         Self { iteration: 0, ..self }.remaining()

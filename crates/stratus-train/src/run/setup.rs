@@ -2,6 +2,7 @@
 
 use super::RunOptions;
 use super::announce;
+use super::recorder::energy::SharedEnergyMeter;
 use super::same_data::StartedRun;
 use super::time_estimator::StepForecast;
 use super::worker_role::WorkerRole;
@@ -47,6 +48,8 @@ pub(super) struct RunSetup {
     pub role: WorkerRole,
     /// The forecast of its steps, if their kernels were timed.
     pub step_forecast: Option<StepForecast>,
+    /// Measures the energy since the device was opened.
+    pub energy: SharedEnergyMeter,
 }
 
 /// The start of a run: new, with initial weights, or from a checkpoint.
@@ -128,6 +131,7 @@ impl RunSetup {
         let resolved = same_data
             .and_then(|()| ResolvedRun::new(experiment, start, datasets.train.as_ref(), options, observer));
         let ResolvedRun { graph, layer_file, pretrained, device, resolved } = group.agree(resolved)?;
+        let energy = SharedEnergyMeter::start(device.backend.meter());
         let train = datasets.train.as_ref();
         let mut warn = |text: &str| observer.warn(text);
         if resolved.precision() == Precision::Bf16 && !device.has_native_bf16 {
@@ -169,6 +173,7 @@ impl RunSetup {
             compiled,
             role,
             step_forecast,
+            energy,
         })
     }
 

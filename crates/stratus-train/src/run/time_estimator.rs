@@ -109,8 +109,13 @@ impl TimeEstimator {
         self.validation_s.or(self.forecast.map(|forecast| forecast.validation_s)).unwrap_or(0.0)
     }
 
+    /// Seconds of a checkpoint as forecast, by its bytes.
+    pub fn checkpoint_forecast_s(&self) -> f64 {
+        self.checkpoint_bytes as f64 / CHECKPOINT_BYTES_PER_S
+    }
+
     fn checkpoint_estimate_s(&self) -> f64 {
-        self.checkpoint_s.unwrap_or(self.checkpoint_bytes as f64 / CHECKPOINT_BYTES_PER_S)
+        self.checkpoint_s.unwrap_or_else(|| self.checkpoint_forecast_s())
     }
 
     /// Estimated seconds of the remaining work: by measured iterations once there are enough, else by the

@@ -5,6 +5,7 @@ use crate::output::{Output, key_value_list};
 use clap::Args;
 use serde::Serialize;
 use stratus_base::text::bytes;
+use stratus_run::machine::energy::EnergyAccess;
 use stratus_run::machine::instruction_sets::native_bf16;
 use stratus_run::machine::survey::{LibraryReport, MachineSurvey};
 use stratus_train::bench::peaks::{self, Peaks};
@@ -52,7 +53,8 @@ pub fn run(arguments: &DoctorArguments, output: &Output, probes: &LibraryProbes)
 }
 
 fn render(report: &Report) -> String {
-    let MachineSurvey { machine, instruction_sets, ram_available_bytes, threads_limited_by } = &report.survey;
+    let MachineSurvey { machine, instruction_sets, ram_available_bytes, threads_limited_by, cpu_energy } =
+        &report.survey;
     let mut rows: Vec<(String, String)> = Vec::new();
     // Unknown values are omitted.
     let mut row = |name: &str, parts: Vec<String>| {
@@ -96,6 +98,9 @@ fn render(report: &Report) -> String {
             ram_available_bytes.map(|free| format!("{} available", bytes(free))),
         ]),
     );
+    if let Some(access) = cpu_energy {
+        row("energy counters", vec![describe_energy(*access).to_owned()]);
+    }
     for device in &machine.devices {
         row(
             &device.kind,
@@ -120,13 +125,27 @@ fn render(report: &Report) -> String {
     key_value_list(&rows)
 }
 
+/// The access to the energy counters of the processor, and its consequence.
+fn describe_energy(access: EnergyAccess) -> &'static str {
+    match access {
+        EnergyAccess::Readable => "of the CPU, readable",
+        EnergyAccess::Denied => {
+            "of the CPU, readable by root only (CVE-2020-8694): runs do not measure its energy; an \
+             administrator can allow it with chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
+        }
+        EnergyAccess::Absent => {
+            "none of the CPU, as in most virtual machines: runs do not measure its energy"
+        }
+    }
+}
+
 fn format_count(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, render};
+    use super::{EnergyAccess, Report, render};
     use stratus_run::machine::caches::Cache;
     use stratus_run::machine::survey::{LibraryReport, MachineSurvey};
     use stratus_run::machine::{Cpu, Machine};
@@ -166,6 +185,7 @@ mod tests {
                 instruction_sets: vec!["AVX2", "FMA"],
                 ram_available_bytes: Some(3 << 29),
                 threads_limited_by: None,
+                cpu_energy: Some(EnergyAccess::Denied),
             },
             looked_for: Some(vec![
                 library("oneDNN", Some("3.2"), Some("/opt/libdnnl.so.3"), Some("GNU OpenMP")),

@@ -10,7 +10,8 @@ use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use stratus_report::runs::{self, RunListing, UnreadableRun};
+use stratus_base::text::duration;
+use stratus_report::runs::{self, ListedForecast, RunListing, UnreadableRun};
 use stratus_run::RunDir;
 use stratus_run::layout::RUNS;
 use stratus_sweep::Sweep;
@@ -34,6 +35,9 @@ pub struct RunsArguments {
     /// Sort order
     #[arg(long, value_enum, default_value_t = Order::Path)]
     pub sort: Order,
+    /// Show the forecast of each run, what came, and the part of the run with the largest error
+    #[arg(long)]
+    pub forecast: bool,
 }
 
 /// Subcommands of `stratus runs`.
@@ -106,6 +110,7 @@ pub fn run(arguments: &RunsArguments, output: &Output) -> Result {
         Order::Time => descending(a.total_s, b.total_s),
     });
     let listing = Listing { runs: lines, unlisted };
+    let render = if arguments.forecast { render_forecasts } else { render };
     output.print_wrapped(&listing, || render(&listing.runs, output.terminal_width()))
 }
 
@@ -153,6 +158,45 @@ fn render(lines: &[RunListing], width: Option<usize>) -> String {
         return Table::new(&rows).keep_names_whole().max_width(width, &OPTIONAL_COLUMNS).to_string();
     }
     Table::new(&rows).keep_names_whole().wrap_last_column().max_width(width, &OPTIONAL_COLUMNS).to_string()
+}
+
+/// Columns of forecasts that are hidden on a narrow terminal, in this order.
+const OPTIONAL_FORECAST_COLUMNS: [&str; 2] = ["network", "epochs"];
+
+/// Forecast and measured time of each run.
+fn render_forecasts(lines: &[RunListing], width: Option<usize>) -> String {
+    if lines.is_empty() {
+        return "no runs\n".to_owned();
+    }
+    let heads = ["run", "status", "network", "epochs", "forecast", "measured", "error", "largest error"];
+    let dash = || "–".to_owned();
+    let rows = lines.iter().map(|line| {
+        let seconds = |seconds: fn(&ListedForecast) -> f64| {
+            line.forecast.as_ref().map_or_else(dash, |forecast| duration(seconds(forecast)))
+        };
+        let percent = line.forecast.and_then(|forecast| forecast.error_percent);
+        let largest = line.forecast.and_then(|forecast| forecast.largest_error.zip(forecast.largest_error_s));
+        let largest = largest.map(|(part, seconds)| {
+            let sign = if seconds < 0.0 { '-' } else { '+' };
+            format!("{}, {sign}{}", part.name(), duration(seconds.abs()))
+        });
+        vec![
+            line.path.display().to_string(),
+            line.status.name().to_owned(),
+            line.network.clone(),
+            line.epochs.to_string(),
+            seconds(|forecast| forecast.forecast_s),
+            seconds(|forecast| forecast.measured_s),
+            percent.map_or_else(dash, |percent| format!("{percent:+.1} %")),
+            largest.unwrap_or_else(dash),
+        ]
+    });
+    let rows: Vec<Vec<String>> = std::iter::once(heads.map(str::to_owned).to_vec()).chain(rows).collect();
+    let table = Table::new(&rows).keep_names_whole().max_width(width, &OPTIONAL_FORECAST_COLUMNS).to_string();
+    if lines.iter().all(|line| line.forecast.is_none()) {
+        return table + "no run had a forecast: it needs train.forecast, train.deadline or train.budget\n";
+    }
+    table
 }
 
 fn remove_runs(paths: &[PathBuf], yes: bool, output: &Output) -> Result {

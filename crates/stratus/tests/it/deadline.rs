@@ -77,9 +77,39 @@ fn summary_compares_forecast_with_measured_time() {
     let error = 100.0 * (number("step_s") / number("measured_step_s") - 1.0);
     assert!((number("error_percent") - error).abs() < 1e-9);
     assert!(ran.out.contains("\n  forecast      step "), "{}", ran.out);
+    // Ten iterations, two validations and two checkpoints.
+    let parts = forecast["parts"].as_array().unwrap();
+    let names: Vec<&str> = parts.iter().map(|part| part["part"].as_str().unwrap()).collect();
+    assert_eq!(names, ["iterations", "data_wait", "validation", "checkpoints", "total"]);
+    let expected = [10.0 * number("step_s"), 0.0, 2.0 * number("validation_s"), 2.0 * number("checkpoint_s")];
+    let time = &summary(&dir, "run")["time"];
+    let keys = ["train_s", "data_wait_s", "validation_s", "checkpoint_s"];
+    let [mut forecast_s, mut measured_s] = [0.0; 2];
+    for ((part, expected), key) in parts.iter().zip(expected).zip(keys) {
+        let part_s = |key: &str| part[key].as_f64().unwrap();
+        assert!((part_s("forecast_s") - expected).abs() < 1e-9, "{part}");
+        assert!((part_s("measured_s") - time[key].as_f64().unwrap()).abs() < 1e-9, "{part}");
+        forecast_s += part_s("forecast_s");
+        measured_s += part_s("measured_s");
+    }
+    let total = |key: &str| parts[4][key].as_f64().unwrap();
+    assert!(
+        (total("forecast_s") - forecast_s).abs() < 1e-9 && (total("measured_s") - measured_s).abs() < 1e-9
+    );
+    for text in
+        ["\n                total ", "\n                data wait 0.00 s, measured ", "largest error: "]
+    {
+        assert!(ran.out.contains(text), "{}", ran.out);
+    }
     dir.run(&["report", "run", "--out", "page.html"]).expect(0);
     let page = fs::read_to_string(dir.path("page.html")).unwrap();
-    assert!(page.contains("step, forecast and measured"));
+    assert!(page.contains("step, forecast and measured") && page.contains("Forecast and measured"));
+    let listed = dir.run(&["runs", ".", "--forecast"]).expect(0).out;
+    assert!(listed.lines().next().unwrap().ends_with("largest error"), "{listed}");
+    let line = listed.lines().nth(1).unwrap();
+    assert!(line.contains("run  completed") && !line.contains('–'), "{listed}");
+    let listed: Value = serde_json::from_str(&dir.run(&["runs", ".", "--json"]).expect(0).out).unwrap();
+    assert_eq!(listed["runs"][0]["forecast"]["measured_s"], parts[4]["measured_s"]);
 }
 
 /// Without a deadline or budget, the start takes no extra time.
@@ -89,6 +119,8 @@ fn training_forecasts_only_on_request() {
     let ran = train(&dir, "run", &[], 0);
     assert!(summary(&dir, "run")["forecast"].is_null());
     assert!(!ran.out.contains("forecast"), "{}", ran.out);
+    let listed = dir.run(&["runs", ".", "--forecast"]).expect(0).out;
+    assert!(listed.contains("no run had a forecast"), "{listed}");
 }
 
 #[test]

@@ -23,6 +23,25 @@ fn forecasts_remote_machines() {
 }
 
 #[test]
+fn energy_is_an_upper_estimate_with_its_emissions() {
+    let length =
+        ["resnet18", "--on", "g4dn.xlarge,g5.xlarge", "--images", "1000000", "--objective", "fastest"];
+    let json = run(&[&length[..], &["--json", "--grid", "400g/kWh"]].concat(), 0);
+    let report: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let [t4, a10g] = [0, 1].map(|row| &report["machines"][row]);
+    let energy = t4["energy_kwh"].as_f64().unwrap();
+    assert!((energy / (0.07 * t4["total_s"].as_f64().unwrap() / 3600.0) - 1.0).abs() < 1e-9, "{energy}");
+    assert!((t4["co2_kg"].as_f64().unwrap() / (0.4 * energy) - 1.0).abs() < 1e-9);
+    // The catalogue has no power of this GPU.
+    assert!(a10g.as_object().unwrap().contains_key("energy_kwh") && a10g["energy_kwh"].is_null());
+    assert!(a10g["co2_kg"].is_null());
+    let text = run(&["resnet18", "--on", "t4-16gb", "--images", "1000000", "--grid", "0.4kg/kWh"], 0).out;
+    assert!(text.contains("\nenergy of its GPU: at most ") && text.contains(" kg of CO2\n"), "{text}");
+    let rejected = run(&["resnet18", "--on", "t4-16gb", "--grid", "400"], 2).err;
+    assert!(rejected.contains("400g/kWh"), "{rejected}");
+}
+
+#[test]
 fn json_has_the_documented_fields() {
     let ran = run(&["resnet18", "--on", "g4dn.xlarge", "--json", "--images", "1000", "--layers"], 0);
     let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();

@@ -105,6 +105,9 @@ fn run_directory_has_every_documented_file() {
             "classes",
             "memory",
             "usage",
+            "energy_wh",
+            "cpu_energy_wh",
+            "gpu_energy_wh",
             "weights_sha256",
             "resumed"
         ])

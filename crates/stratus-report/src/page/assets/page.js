@@ -85,7 +85,7 @@
     "usage-memory": (container, run) => drawUsage(container, run, [["run", "rss_bytes", 1e-9, 0], ["GPU", "gpu_memory_bytes", 1e-9, 2]]),
     "usage-transfers": (container, run) => drawUsage(container, run, [["disk, read", "disk_read_mb_per_s", 1, 0],
       ["disk, written", "disk_write_mb_per_s", 1, 1], ["network", "net_mb_per_s", 1, 3]]),
-    "usage-power": (container, run) => drawUsage(container, run, [["GPU", "gpu_watts", 1, 2]]),
+    "usage-power": (container, run) => drawUsage(container, run, [["CPU", "cpu_watts", 1, 0], ["GPU", "gpu_watts", 1, 2]]),
     "runs-loss": container => drawRuns(container, e => e.val_loss),
     "runs-accuracy": container => drawRuns(container, e => e.val_score === null ? null : 100 * e.val_score),
   };

@@ -1,6 +1,7 @@
 //! The records of a run besides its checkpoints: tables, timeline, events, log, totals. The recorder receives
 //! the outcomes of iterations and epochs, and decides nothing.
 
+pub(super) mod energy;
 mod files;
 pub(super) mod slots;
 mod tensorboard;
@@ -13,6 +14,7 @@ use super::run_time::RunTime;
 use super::setup::RunSetup;
 use crate::evaluate::{Scores, TaskMetrics};
 use crate::{EpochResult, Observer, TrainError, ValidationResult};
+use energy::RunEnergy;
 use files::RecordFiles;
 use slots::IterationTimes;
 use stratus_data::{JpegLibrary, Loader};
@@ -24,7 +26,7 @@ use stratus_run::csv::{CsvReader, EpochRow, IterationRow};
 use stratus_run::layout::USAGE;
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
-use stratus_run::summary::{FinalMetrics, SpeedPercentiles, Summary, Usage};
+use stratus_run::summary::{Energy, FinalMetrics, SpeedPercentiles, Summary, Usage};
 use totals::{IterationMetrics, RunningTotals, ValidationKind, final_metrics, percentiles};
 use usage::UsageSampler;
 
@@ -57,6 +59,7 @@ pub(super) struct Recorder<'a> {
     files: RecordFiles,
     usage: UsageSampler,
     time: RunTime,
+    energy: RunEnergy,
     /// Seconds of the run when the current epoch started.
     epoch_started_s: f64,
     totals: RunningTotals,
@@ -99,13 +102,16 @@ impl<'a> Recorder<'a> {
     ) -> Result<Self, TrainError> {
         let files = RecordFiles::open(run, setup, &state.positions)?;
         let position = state.positions.get(USAGE).copied().unwrap_or(0);
-        let usage = UsageSampler::start(run, position, time, setup.device.backend.meter())?;
+        let usage = UsageSampler::start(run, position, time, setup.energy.clone())?;
+        let recorded = state.extra.contains_key(TOTALS).then(|| recorded_totals(state).energy);
+        let energy = RunEnergy::new(setup.energy.clone(), recorded, setup.device.is_accelerator);
         Ok(Self {
             run,
             log,
             files,
             usage,
             time,
+            energy,
             epoch_started_s: time.previous_s,
             totals: RunningTotals { resumed: state.resumed, ..recorded_totals(state) },
             speeds: recorded_speeds(run, setup, loader)?,
@@ -133,6 +139,11 @@ impl<'a> Recorder<'a> {
 
     pub fn usage(&self) -> Usage {
         self.usage.usage()
+    }
+
+    /// The energy of the run up to now.
+    pub fn energy(&self) -> Energy {
+        self.energy.in_summary()
     }
 
     pub fn speed_percentiles(&self) -> SpeedPercentiles {
@@ -270,6 +281,7 @@ impl<'a> Recorder<'a> {
         state.positions = self.files.sync()?;
         state.positions.insert(USAGE.to_owned(), self.usage.sync()?);
         self.totals.time.elapsed_s = self.time.elapsed_s();
+        self.totals.energy = self.energy.total();
         state.resumed = self.totals.resumed;
         state.extra.insert(TOTALS.to_owned(), serde_json::to_value(self.totals).unwrap_or_default());
         Ok(())

@@ -1,5 +1,6 @@
 //! The numbers of a run besides its weights: running totals, metrics, speed percentiles.
 
+use super::energy::EnergyTotals;
 use crate::ResolvedProcess;
 use serde::{Deserialize, Serialize};
 use stratus_engine::session::{Metrics, PixelMetrics};
@@ -15,6 +16,9 @@ pub(in crate::run) struct RunningTotals {
     pub epoch: EpochTotals,
     #[serde(flatten)]
     pub time: TimeTotals,
+    /// Energy of the whole run, in all processes so far.
+    #[serde(flatten)]
+    pub energy: EnergyTotals,
     /// Number of times that the run was resumed.
     pub resumed: u64,
 }
@@ -203,7 +207,8 @@ mod tests {
         let epoch =
             EpochTotals { loss: 0.1 + 0.2, correct: 1.0 / 3.0, images: 7.0, ..EpochTotals::default() };
         let time = TimeTotals { elapsed_s: 0.1 + 0.7, ..TimeTotals::default() };
-        let totals = RunningTotals { epoch, time, resumed: 3 };
+        let energy = EnergyTotals { cpu_joules: Some(0.1 + 0.3), gpu_joules: None };
+        let totals = RunningTotals { epoch, time, energy, resumed: 3 };
         let back = RunningTotals::from_checkpoint(&serde_json::to_value(totals).unwrap()).unwrap();
         assert_eq!(back, totals);
     }
@@ -212,8 +217,9 @@ mod tests {
     fn totals_keep_their_names_in_checkpoints() {
         let value = serde_json::to_value(RunningTotals::default()).unwrap();
         let names: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
-        let expected = "attributed_s checkpoint_in_iterations_s checkpoint_s counted data_wait_s elapsed_s \
-                        epoch_s images iteration_s loss resumed right startup_s validation_s weight";
+        let expected = "attributed_s checkpoint_in_iterations_s checkpoint_s counted cpu_energy_j \
+                        data_wait_s elapsed_s epoch_s gpu_energy_j images iteration_s loss \
+                        resumed right startup_s validation_s weight";
         assert_eq!(names.join(" "), expected);
     }
 
@@ -221,6 +227,7 @@ mod tests {
     fn reads_totals_of_earlier_versions() {
         let value = serde_json::json!({"loss": 6.0, "top1": 3.0, "samples": 4.0});
         let totals = RunningTotals::from_checkpoint(&value).unwrap();
+        assert_eq!(totals.energy, EnergyTotals::default(), "not measured");
         let epoch = totals.epoch;
         assert_eq!((epoch.mean_loss(), epoch.accuracy(), epoch.images), (1.5, 0.75, 4.0));
     }

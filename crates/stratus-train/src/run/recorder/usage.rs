@@ -1,11 +1,11 @@
 //! Samples how the machine is used while a run trains: a thread adds a row to `usage.csv` once a second.
 
+use super::energy::SharedEnergyMeter;
 use crate::TrainError;
 use crate::run::run_time::RunTime;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use stratus_engine::device::{DeviceMeter, DeviceUsage};
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvWriter, Task, UsageRow};
 use stratus_run::machine::process::{ProcessCounts, ProcessMeter};
@@ -94,7 +94,7 @@ impl UsageSampler {
         run: &RunDir,
         position: u64,
         time: RunTime,
-        device: Option<Box<dyn DeviceMeter>>,
+        energy: SharedEnergyMeter,
     ) -> Result<Self, TrainError> {
         let mut rows = CsvWriter::open(&run.usage(), Task::default())?;
         // A missing or shortened file loses its rows, but does not prevent resuming.
@@ -104,7 +104,7 @@ impl UsageSampler {
         let samples = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("usage".to_owned())
-            .spawn(move || samples.sample(&mut Meters::new(time, device)))
+            .spawn(move || samples.sample(&mut Meters::new(time, energy)))
             .ok();
         Ok(Self { shared, thread, cpu: UsageMeter::from_now() })
     }
@@ -187,14 +187,17 @@ struct Meters {
     cpu: UsageMeter,
     process: ProcessMeter,
     before: ProcessCounts,
-    device: Option<Box<dyn DeviceMeter>>,
+    energy: SharedEnergyMeter,
+    /// The seconds of the run at the last row, and the joules of the processor's packages up to then.
+    last: (f64, Option<f64>),
 }
 
 impl Meters {
-    fn new(time: RunTime, device: Option<Box<dyn DeviceMeter>>) -> Self {
+    fn new(time: RunTime, energy: SharedEnergyMeter) -> Self {
         let mut process = ProcessMeter::open();
         let before = process.counts();
-        Self { time, cpu: UsageMeter::from_now(), process, before, device }
+        let last = (time.elapsed_s(), energy.lock().read().cpu_joules);
+        Self { time, cpu: UsageMeter::from_now(), process, before, energy, last }
     }
 
     /// The usage since the last call.
@@ -204,9 +207,12 @@ impl Meters {
         let (counts, before) = (self.process.counts(), self.before);
         self.before = counts;
         let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
-        let device = self.device.as_mut().map_or(DeviceUsage::default(), |device| device.usage());
+        let (device, energy) = self.energy.lock().sample();
+        let now = (self.time.elapsed_s(), energy.cpu_joules);
+        let last = std::mem::replace(&mut self.last, now);
+        let (seconds, joules) = (now.0 - last.0, now.1.zip(last.1).map(|(now, last)| now - last));
         UsageRow {
-            elapsed_s: self.time.elapsed_s(),
+            elapsed_s: now.0,
             cpu_percent: cpu.map(|usage| usage.own_percent),
             rss_bytes: counts.rss_bytes,
             disk_read_bytes: since(counts.disk_read_bytes, before.disk_read_bytes),
@@ -215,6 +221,7 @@ impl Meters {
             gpu_percent: device.busy_percent,
             gpu_memory_bytes: device.memory_bytes,
             gpu_watts: device.watts,
+            cpu_watts: joules.filter(|_| seconds > 0.0).map(|joules| joules / seconds),
         }
     }
 }
@@ -223,7 +230,9 @@ impl Meters {
 mod tests {
     use super::*;
     use std::time::Instant;
+    use stratus_engine::device::{DeviceMeter, DeviceUsage};
     use stratus_run::csv;
+    use stratus_run::machine::energy::PackageEnergyMeter;
 
     struct Busy(f64);
 
@@ -232,6 +241,15 @@ mod tests {
             self.0 += 10.0;
             DeviceUsage { busy_percent: Some(self.0), memory_bytes: Some(1000), watts: None }
         }
+
+        fn joules(&mut self) -> Option<f64> {
+            Some(self.0)
+        }
+    }
+
+    /// The energy of a busy device, and of packages whose counters are in a folder.
+    fn energy(powercap: &std::path::Path) -> SharedEnergyMeter {
+        SharedEnergyMeter::new(PackageEnergyMeter::under(powercap), Some(Box::new(Busy(0.0))))
     }
 
     fn time(previous_s: f64) -> RunTime {
@@ -244,7 +262,8 @@ mod tests {
 
     #[test]
     fn rows_are_differences_and_totals_sum_them_up() {
-        let mut meters = Meters::new(time(100.0), Some(Box::new(Busy(0.0))));
+        let root = tempfile::tempdir().unwrap();
+        let mut meters = Meters::new(time(100.0), energy(root.path()));
         let mut totals = Totals::default();
         let rows: Vec<UsageRow> = (0..3).map(|_| meters.row()).collect();
         rows.iter().for_each(|row| totals.add(row));
@@ -258,13 +277,31 @@ mod tests {
     }
 
     #[test]
+    fn power_of_packages_is_the_mean_since_the_last_row() {
+        let root = tempfile::tempdir().unwrap();
+        let zone = root.path().join("intel-rapl:0");
+        std::fs::create_dir(&zone).unwrap();
+        let put = |name: &str, text: &str| std::fs::write(zone.join(name), text).unwrap();
+        put("name", "package-0");
+        put("max_energy_range_uj", "1000000000");
+        put("energy_uj", "500000000");
+        let energy = energy(root.path());
+        let mut meters = Meters::new(time(0.0), energy.clone());
+        std::thread::sleep(Duration::from_millis(20));
+        put("energy_uj", "502000000");
+        // A checkpoint reads the counter too.
+        assert_eq!(energy.lock().read().cpu_joules, Some(2.0));
+        let row = meters.row();
+        let watts = row.cpu_watts.unwrap();
+        assert!((watts * row.elapsed_s - 2.0).abs() < 0.5 && watts < 100.0, "{row:?}");
+        assert_eq!(meters.row().cpu_watts, Some(0.0));
+    }
+
+    #[test]
     fn samples_are_written_during_the_run_and_truncated_on_resume() {
         let root = tempfile::tempdir().unwrap();
         let run = run(root.path());
-        let start = |position| {
-            let device: Box<dyn DeviceMeter> = Box::new(Busy(0.0));
-            UsageSampler::start(&run, position, time(0.0), Some(device)).unwrap()
-        };
+        let start = |position| UsageSampler::start(&run, position, time(0.0), energy(root.path())).unwrap();
         let await_rows = |count: usize| loop {
             let rows = csv::read::<UsageRow>(&run.usage()).unwrap();
             if rows.len() >= count {

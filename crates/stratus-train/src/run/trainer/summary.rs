@@ -1,6 +1,7 @@
 //! The summary of a run in progress.
 
 use super::super::first_stage;
+use super::super::run_position::RunPosition;
 use super::Trainer;
 use crate::compile::CompiledRun;
 use stratus_data::Loader;
@@ -8,6 +9,7 @@ use stratus_engine::Session;
 use stratus_engine::ops::{self, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME};
 use stratus_experiment::OnBadSample;
 use stratus_forecast::choice::Source;
+use stratus_run::forecast::{RunPart, with_total};
 use stratus_run::summary::{
     BadSample, BadSamples, Forecast, LossScaleSummary, Memory, Status, Summary, TimeAccount, TimeBreakdown,
 };
@@ -32,6 +34,14 @@ impl Trainer<'_> {
             + self.evaluator.bytes()
             + self.setup.datasets.train.resident_bytes()
             + self.setup.datasets.validation.resident_bytes();
+        let breakdown = TimeBreakdown {
+            total_s: self.time.elapsed_s(),
+            startup_s: time.startup_s,
+            train_s: time.iteration_s - time.data_wait_s - time.checkpoint_in_iterations_s,
+            validation_s: time.validation_s,
+            data_wait_s: time.data_wait_s,
+            checkpoint_s: time.checkpoint_s + time.checkpoint_in_iterations_s,
+        };
         Summary {
             status,
             experiment: settings.name().to_owned(),
@@ -44,16 +54,10 @@ impl Trainer<'_> {
             epochs: u32::try_from(self.position.epochs_done()).unwrap_or(u32::MAX),
             iterations: self.position.iteration,
             images_per_second: self.recorder.speed_percentiles(),
-            time: TimeBreakdown {
-                total_s: self.time.elapsed_s(),
-                startup_s: time.startup_s,
-                train_s: time.iteration_s - time.data_wait_s - time.checkpoint_in_iterations_s,
-                validation_s: time.validation_s,
-                data_wait_s: time.data_wait_s,
-                checkpoint_s: time.checkpoint_s + time.checkpoint_in_iterations_s,
-            },
-            forecast: self.forecast(),
+            time: breakdown,
+            forecast: self.forecast(&breakdown),
             usage: self.recorder.usage(),
+            energy: self.recorder.energy(),
             accounting: TimeAccount::new(time.iteration_s, time.attributed_s),
             final_metrics: self.recorder.final_metrics(),
             classes: if classes.len() > MAX_CLASSES { Vec::new() } else { classes.to_vec() },
@@ -75,12 +79,22 @@ impl Trainer<'_> {
         }
     }
 
-    /// The forecast step time, compared with the measured one.
-    fn forecast(&self) -> Option<Forecast> {
+    /// The forecast, compared with the measured times of the work that is done.
+    fn forecast(&self, measured: &TimeBreakdown) -> Option<Forecast> {
         let estimator = &self.stop_policy.estimator;
         let forecast = estimator.forecast()?;
         let measured_step_s = estimator.measured_step_s();
-        let total = self.position.whole();
+        let (total, done) = (self.position.whole(), self.position.done());
+        let checkpoint_s = estimator.checkpoint_forecast_s();
+        let iterations_s = forecast.step.seconds * done.iterations as f64;
+        let every_s = self.setup.resolved.settings().checkpoint.every_seconds;
+        let checkpoints = checkpoints(self.position, forecast.step.seconds, every_s);
+        let parts = with_total(&[
+            (RunPart::Iterations, [iterations_s, measured.train_s]),
+            (RunPart::DataWait, [0.0, measured.data_wait_s]),
+            (RunPart::Validation, [forecast.validation_s * done.validations as f64, measured.validation_s]),
+            (RunPart::Checkpoints, [checkpoint_s * checkpoints, measured.checkpoint_s]),
+        ]);
         Some(Forecast {
             step_s: forecast.step.seconds,
             low_s: forecast.step.low,
@@ -90,8 +104,22 @@ impl Trainer<'_> {
             source: Source::Measured.name().to_owned(),
             measured_step_s,
             error_percent: measured_step_s.map(|step_s| 100.0 * (forecast.step.seconds / step_s - 1.0)),
+            validation_s: Some(forecast.validation_s),
+            checkpoint_s: Some(checkpoint_s),
+            parts,
         })
     }
+}
+
+/// The number of checkpoints that a forecast counts, for iterations of `step_s`: one at the end of each
+/// epoch, and one every `every_s` within it.
+fn checkpoints(position: RunPosition, step_s: f64, every_s: f64) -> f64 {
+    let within = |iterations: u64| match every_s > 0.0 {
+        true => (step_s * iterations as f64 / every_s).floor(),
+        false => 0.0,
+    };
+    let per_epoch = position.iterations_per_epoch.max(1);
+    position.epochs_done() as f64 * (1.0 + within(per_epoch)) + within(position.iteration % per_epoch)
 }
 
 /// The loss scale in f16; `None` in other formats, or if the device can no longer be read.
@@ -115,4 +143,21 @@ fn bad_samples(loaders: [&Loader; 2]) -> BadSamples {
         }));
     }
     bad
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_are_counted_within_epochs_and_at_their_ends() {
+        // Two epochs of 100 iterations, and 50 iterations of the third.
+        let position =
+            RunPosition { iteration: 250, iterations_per_epoch: 100, epochs: 3, validation_epochs: 1 };
+        assert_eq!(checkpoints(position, 1.0, 0.0), 2.0);
+        assert_eq!(checkpoints(position, 1.0, 40.0), 2.0 * 3.0 + 1.0);
+        assert_eq!(checkpoints(position, 1.0, 1000.0), 2.0);
+        let done = position.done();
+        assert_eq!((done.iterations, done.validations, done.epochs), (250, 2, 2));
+    }
 }

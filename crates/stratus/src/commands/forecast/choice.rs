@@ -1,6 +1,7 @@
 //! The choice of a machine by the objective, in words.
 
 use super::Report;
+use super::render::kwh;
 use std::fmt::Write;
 use stratus_base::text::duration;
 use stratus_forecast::forecast::Forecast;
@@ -96,6 +97,10 @@ pub(super) fn render(report: &Report) -> String {
             "{rivals} other row{} may be as fast: the intervals overlap; chosen by upper bound",
             if rivals == 1 { "" } else { "s" }
         );
+    }
+    if let Some(energy) = best.energy.energy_kwh {
+        let co2 = best.energy.co2_kg.map_or(String::new(), |mass| format!(", {} kg of CO2", kwh(mass)));
+        let _ = writeln!(text, "energy of its GPU: at most {} kWh{co2}", kwh(energy));
     }
     if let Some(note) = best.supply_note() {
         let _ = writeln!(text, "{}: {note}", best.name);

@@ -27,6 +27,9 @@ pub(super) struct ConditionsArguments {
     /// Preemption rate, like 0.05/h or 1/d; implies spot prices
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     preemptions: Option<String>,
+    /// Emissions of the electricity, like 400g/kWh, to estimate those of training
+    #[arg(long, value_name = "EMISSIONS", allow_hyphen_values = true)]
+    grid: Option<String>,
 }
 
 impl ConditionsArguments {
@@ -42,6 +45,7 @@ impl ConditionsArguments {
         let size = self.data_size.as_deref().map(|size| text::bytes("data-size", size)).transpose()?;
         let preemptions =
             self.preemptions.as_deref().map(|given| text::per_hour("preemptions", given)).transpose()?;
+        let grid = self.grid.as_deref().map(|given| text::grams_per_kwh("grid", given)).transpose()?;
         let path = planner.experiment().data_path();
         let data = size.or_else(|| bytes_under(&path));
         if link.is_some() && data.is_none() {
@@ -60,6 +64,7 @@ impl ConditionsArguments {
             preemptions_per_hour: preemptions.unwrap_or(0.0),
             checkpoint_interval_s: planner.experiment().checkpoint.every_seconds,
             startup_s: None,
+            grid_g_per_kwh: grid,
         };
         conditions.check(planner.framework())?;
         Ok((conditions, supply))

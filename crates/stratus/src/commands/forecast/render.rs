@@ -11,7 +11,7 @@ use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_train::bench::probe::ProbeReport;
 
 /// The columns of the table.
-const COLUMNS: [&str; 17] = [
+const COLUMNS: [&str; 18] = [
     "machine",
     "batch",
     "step, ms",
@@ -27,12 +27,14 @@ const COLUMNS: [&str; 17] = [
     "price",
     "price interval",
     "price of",
+    "kWh",
     "precision",
     "source",
 ];
 
 /// Columns that are hidden on a narrow terminal, in this order.
-const OPTIONAL_COLUMNS: [&str; 12] = [
+const OPTIONAL_COLUMNS: [&str; 13] = [
+    "kWh",
     "precision",
     "device",
     "free",
@@ -48,8 +50,8 @@ const OPTIONAL_COLUMNS: [&str; 12] = [
 ];
 
 /// Columns that are hidden first if all their values are unknown.
-const OMITTED_IF_UNKNOWN: [&str; 6] =
-    ["price", "price interval", "price of", "epoch", "total", "total interval"];
+const OMITTED_IF_UNKNOWN: [&str; 7] =
+    ["kWh", "price", "price interval", "price of", "epoch", "total", "total interval"];
 
 /// The age in days from which a price is marked.
 const OLD_PRICE_DAYS: u64 = 90;
@@ -281,9 +283,16 @@ fn row(row: &Forecast, today: u64) -> [String; COLUMNS.len()] {
         cost.price.map_or_else(dash, |price| format!("{price:.2} {currency}")),
         price_interval.map_or_else(dash, |(low, high)| format!("{low:.2}–{high:.2}")),
         cost.price_date.as_ref().map_or_else(dash, |date| format!("{date}{mark}")),
+        row.energy.energy_kwh.map_or_else(dash, kwh),
         row.precision.to_owned(),
         row.source.name().to_owned(),
     ]
+}
+
+/// An energy in kWh, with three digits.
+pub(super) fn kwh(energy: f64) -> String {
+    let decimals = 2 - energy.max(1e-3).log10().floor().clamp(-3.0, 2.0) as i32;
+    format!("{energy:.*}", usize::try_from(decimals).unwrap_or(0))
 }
 
 fn layer_table(layers: &[LayerForecast], width: Option<usize>) -> String {
