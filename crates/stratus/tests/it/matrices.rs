@@ -8,7 +8,10 @@ use crate::common::{RunResult, TestDir};
 use std::f64::consts::PI;
 use std::fs;
 use stratus_run::checkpoint::Checkpoints;
-use stratus_testing::sample;
+use stratus_testing::sample::sample;
+
+/// The learning rate of an iteration over the highest one.
+type Factor = fn(f64) -> f64;
 
 /// The number of iterations per epoch, and of epochs.
 const PER_EPOCH: u64 = 5;
@@ -22,8 +25,8 @@ const OPTIMISERS: [(&str, f64, &[&str]); 6] = [
     ("adagrad", 0.02, &[]),
     ("adadelta", 0.5, &["optimiser.rho=0.8"]),
 ];
-/// The name of each schedule, its settings, and the learning rate of an iteration over its highest one.
-const SCHEDULES: [(&str, &[&str], fn(f64) -> f64); 5] = [
+/// The name of each schedule, its settings, and its factor.
+const SCHEDULES: [(&str, &[&str], Factor); 5] = [
     ("constant", &[], |_| 1.0),
     ("step", &["schedule.step_epochs=1", "schedule.gamma=0.5"], |at| {
         0.5_f64.powf((at / PER_EPOCH as f64).floor())
