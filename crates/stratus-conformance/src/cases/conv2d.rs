@@ -56,11 +56,11 @@ fn tests() -> Vec<Case> {
         ),
         (Conv2d { padding_before: [0, 0], padding_after: [1, 1], ..dense(16, 16, 3, 2, 0) }, 1, [8, 8]),
         // Taps that are on the padding at every output, in rows of more than one.
-        (Conv2d { padding_before: [0, 2], padding_after: [0, 2], ..bias(dense(2, 1, 3, 3, 0)) }, 1, [3, 2]),
+        (Conv2d { padding_before: [0, 2], padding_after: [0, 2], ..bias(dense(2, 5, 3, 3, 0)) }, 1, [3, 2]),
         (Conv2d { padding_before: [2, 0], padding_after: [2, 0], ..dense(17, 18, 3, 3, 0) }, 2, [2, 3]),
         (Conv2d { stride: [1, 2], dilation: [1, 2], ..dense(3, 5, 2, 1, 2) }, 2, [2, 1]),
         // One output in a row, and unread pixels after it.
-        (bias(dense(1, 1, 1, 2, 0)), 1, [1, 2]),
+        (bias(dense(1, 5, 1, 2, 0)), 1, [1, 2]),
         (dense(3, 4, 2, 3, 0), 2, [3, 4]),
         // Dilated.
         (Conv2d { dilation: [2, 2], ..dense(8, 8, 3, 1, 2) }, 2, [9, 9]),
