@@ -4,7 +4,7 @@ use crate::catalogue::{Machine, Processor};
 use crate::error::{Error, Result};
 use crate::model::{Framework, Term};
 use crate::peaks::NumberFormat;
-use crate::profile::Profile;
+use crate::profile::{Profile, Validation};
 use serde::Serialize;
 
 /// The source of the coefficients of a forecast.
@@ -123,14 +123,8 @@ pub struct Evidence {
     pub measured_on: Option<String>,
     /// A description of the measurements.
     pub data: String,
-    /// Number of measured steps.
-    pub steps: usize,
-    /// Number of networks, each of which was left out once.
-    pub networks: usize,
-    /// Mean absolute error of the steps of left-out networks, in percent.
-    pub mean_percent: f64,
-    /// Percent of these steps within their interval.
-    pub covered_percent: f64,
+    /// The accuracy for networks that were left out; `None` if kernels were timed on this machine.
+    pub validation: Option<Validation>,
 }
 
 /// The profile of a forecast, and the measurements behind it.
@@ -153,10 +147,7 @@ pub fn evidence(
         source,
         measured_on: profile.machine.clone(),
         data: profile.data.clone(),
-        steps: profile.validation.steps,
-        networks: profile.validation.networks,
-        mean_percent: profile.validation.mean_percent,
-        covered_percent: profile.validation.covered_percent,
+        validation: Some(profile.validation),
     };
     Ok((profile, evidence))
 }

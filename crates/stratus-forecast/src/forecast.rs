@@ -90,8 +90,15 @@ pub struct Forecast {
     pub high_s: f64,
     /// Training images per second, with the supply of images.
     pub images_per_second: f64,
+    /// The rate at the upper end of the 80 % interval of a batch with its supply.
+    pub images_per_second_low: f64,
+    /// The rate at the lower end.
+    pub images_per_second_high: f64,
     /// Images per second that its cores decode, if they decode any.
     pub decoding_images_per_second: Option<f64>,
+    /// Loader threads: as set, or those that decode as many images as the device trains; at most one per core
+    /// of the machine, if that number is known.
+    pub loader_threads: u64,
     /// Images per second over the link, if images stream.
     pub link_images_per_second: Option<f64>,
     /// Seconds of an epoch, including its validation.
@@ -208,10 +215,16 @@ impl Forecast {
 }
 
 impl Forecast {
+    /// Training images per second of the device alone.
+    #[must_use]
+    pub fn device_images_per_second(&self) -> f64 {
+        self.batch as f64 / self.step_s
+    }
+
     /// The rates of supply and device, if batches wait for their images.
     #[must_use]
     pub fn supply_note(&self) -> Option<String> {
-        let device = self.batch as f64 / self.step_s;
+        let device = self.device_images_per_second();
         let supply = match self.limit {
             Limit::Decoding => format!("its cores decode {:.0}", self.decoding_images_per_second?),
             Limit::Link => format!("the link delivers {:.0}", self.link_images_per_second?),
@@ -344,6 +357,9 @@ fn row(machine: &Machine, plan: &TrainingWork, length: &TrainingLength, timed: &
         low_s: step.low,
         high_s: step.high,
         images_per_second: plan.batch as f64 / supplied.batch.seconds,
+        images_per_second_low: plan.batch as f64 / supplied.batch.high,
+        images_per_second_high: plan.batch as f64 / supplied.batch.low,
+        loader_threads: supplied.loader_threads,
         decoding_images_per_second: supplied.decoding_rate,
         link_images_per_second: supplied.link_rate,
         epoch_s: epochs.map(|(epoch, _)| epoch.seconds),

@@ -23,7 +23,6 @@ pub mod calibration;
 pub mod catalogue;
 pub mod choice;
 pub mod correction;
-mod csv;
 mod error;
 pub mod evaluate;
 mod file;
@@ -41,6 +40,7 @@ pub mod scaling;
 pub mod shipped;
 pub mod steps;
 pub mod supply;
+mod table;
 pub mod text;
 pub mod work;
 

@@ -1,12 +1,12 @@
 //! Measured step times with their terms, to fit and evaluate profiles.
 
 use crate::catalogue::{Catalogue, Processor};
-use crate::csv::{MAX_FILE_BYTES, Table};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::model::fit::Sample;
 use crate::model::{Peaks, Terms};
 use crate::peaks::{NumberFormat, peaks};
+use crate::table::{MAX_FILE_BYTES, Table};
 use crate::work::Work;
 use crate::work::layers::{self, Networks};
 use std::path::Path;

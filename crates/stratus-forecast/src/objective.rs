@@ -44,6 +44,8 @@ pub struct Ranking {
     pub met: usize,
     /// Positions of those that are expected to meet a deadline or budget, but might not.
     pub near: Vec<usize>,
+    /// The position of the fastest candidate with a price.
+    pub fastest_priced: Option<usize>,
 }
 
 impl Ranking {
@@ -89,7 +91,8 @@ impl Objective {
             Self::Value if priced().next().is_none() => Self::Fastest,
             other => other,
         };
-        let shortest = priced().map(|(_, candidate)| candidate.seconds[1]).fold(f64::INFINITY, f64::min);
+        let fastest = priced().min_by(|(_, a), (_, b)| a.seconds[1].total_cmp(&b.seconds[1]));
+        let shortest = fastest.map_or(f64::INFINITY, |(_, candidate)| candidate.seconds[1]);
         let meets = |candidate: &Candidate, end: usize| match objective {
             Self::Value => {
                 candidate.price.is_some() && candidate.seconds[end] <= VALUE_TIME_FACTOR * shortest
@@ -124,6 +127,7 @@ impl Objective {
             near: near.map(|(at, _)| *at).collect(),
             order: ranked.iter().map(|(at, _)| *at).collect(),
             met,
+            fastest_priced: fastest.map(|(at, _)| at),
         }
     }
 }
@@ -162,7 +166,10 @@ mod tests {
         // Three times as slow as the fastest with a price is too slow, the same time twice is not.
         assert_eq!(best(Objective::Value), Some(1));
         let slower = [candidates[1], candidate(20.0, Some(1.0)), candidate(20.1, Some(0.5))];
-        assert_eq!(Objective::Value.rank(&slower), Ranking { order: vec![1, 0, 2], met: 2, near: vec![] });
+        assert_eq!(
+            Objective::Value.rank(&slower),
+            Ranking { order: vec![1, 0, 2], met: 2, near: vec![], fastest_priced: Some(0) }
+        );
         assert_eq!(Objective::Value.rank(&[candidate(3.0, None), candidate(2.0, None)]).best(), Some(1));
     }
 
@@ -173,8 +180,14 @@ mod tests {
         let candidates =
             [of([9.0, 11.0], 1.0), of([5.0, 8.0], 3.0), of([20.0, 30.0], 0.1), of([2.0, 3.0], 4.0)];
         let ranking = Objective::Deadline(10.0).rank(&candidates);
-        assert_eq!(ranking, Ranking { order: vec![1, 3, 0, 2], met: 2, near: vec![0] });
+        assert_eq!(
+            ranking,
+            Ranking { order: vec![1, 3, 0, 2], met: 2, near: vec![0], fastest_priced: Some(3) }
+        );
         let ranking = Objective::Budget(1.0).rank(&candidates);
-        assert_eq!(ranking, Ranking { order: vec![2, 0, 1, 3], met: 1, near: vec![0] });
+        assert_eq!(
+            ranking,
+            Ranking { order: vec![2, 0, 1, 3], met: 1, near: vec![0], fastest_priced: Some(3) }
+        );
     }
 }

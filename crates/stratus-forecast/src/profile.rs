@@ -62,7 +62,7 @@ pub struct ComparedRun {
 }
 
 /// The result of cross-validation: each network, or machine, was predicted from the others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Validation {
     /// Mean absolute error in percent.

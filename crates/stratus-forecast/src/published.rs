@@ -10,11 +10,11 @@
 //! mean of its logarithm, and the interval has the variances of both.
 
 use crate::choice::{UNSEEN_LOG_STD, Z_80};
-use crate::csv::{MAX_FILE_BYTES, Table};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::model::Framework;
 use crate::profile::Profile;
+use crate::table::{MAX_FILE_BYTES, Table};
 use std::path::Path;
 
 /// Maximum number of rows, each of which is planned.
@@ -47,7 +47,7 @@ fn parse(name: &str, text: &str) -> Result<Vec<PublishedStep>> {
     let table = Table::parse(name, text)?;
     let [network, batch, milliseconds] =
         [table.column("network")?, table.column("batch")?, table.column("milliseconds")?];
-    let step = |row: crate::csv::Row<'_>| {
+    let step = |row: crate::table::Row<'_>| {
         let batch = row.count(batch)?;
         if batch.fract() != 0.0 || batch > 16_777_216.0 {
             return Err(row.problem(format!("batch must be a whole number up to 16777216, but is {batch}")));

@@ -1,12 +1,12 @@
 //! Measured steps of Stratus, on networks of the zoo.
 
 use crate::catalogue::{Catalogue, Processor};
-use crate::csv::{MAX_FILE_BYTES, Table};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::measured::StepRecords;
 use crate::model::Peaks;
 use crate::peaks::{NumberFormat, on_matrix_units, peaks};
+use crate::table::{MAX_FILE_BYTES, Table};
 use crate::work::program::work;
 use crate::work::training::{L2_BYTES_PER_CORE, Target, training};
 use std::path::Path;

@@ -16,8 +16,8 @@ use serde::Serialize;
 /// Seconds of a core for a photograph of [`PHOTOGRAPH_BYTES`], until it is in a batch of 224×224 crops: the
 /// median of five rounds with libjpeg-turbo on a Xeon (docs/benchmarks/data.md, 586 images/s).
 pub const PHOTOGRAPH_CORE_S: f64 = 1.0 / 586.0;
-/// Bytes of such a photograph: the mean of the images measured there, most of 500×375 pixels, as in ImageNet.
-pub const PHOTOGRAPH_BYTES: f64 = 110_000.0;
+/// Bytes of such a photograph: the mean of the 100 files measured there, most of 500×375 pixels.
+pub const PHOTOGRAPH_BYTES: f64 = 103_859.0;
 /// Standard deviation of the log time of decoding if it was not measured on the machine: cores differ in
 /// speed, and half of the virtual CPUs of a cloud are second threads of a core.
 pub const UNMEASURED_LOG_STD: f64 = 0.35;
@@ -95,6 +95,8 @@ pub(crate) struct SuppliedBatch {
     pub link_rate: Option<f64>,
     /// The supply that takes longer than the step, if any.
     pub limit: Option<Limit>,
+    /// Loader threads: as set, or those that decode as many images as the device trains; at most one per core.
+    pub loader_threads: u64,
 }
 
 /// The number of processor cores of a machine, if known.
@@ -128,8 +130,14 @@ impl ImageSupply {
             (Processor::Cpu(_), Some((core_s, cores, _))) => step.plus(core_s.times(1.0 / cores)),
             _ => step,
         };
-        let mut supplied =
-            SuppliedBatch { batch: compute, decoding_rate: None, link_rate: None, limit: None };
+        let mut supplied = SuppliedBatch {
+            batch: compute,
+            decoding_rate: None,
+            link_rate: None,
+            // On a CPU, decoding may take the larger part of the time of its cores.
+            limit: (compute.seconds > 2.0 * step.seconds).then_some(Limit::Decoding),
+            loader_threads: self.loader_threads(cores, step.seconds / images),
+        };
         if let Some((core_s, _, loaders)) = decoding {
             let seconds = core_s.times(1.0 / loaders);
             supplied.decoding_rate = Some(images / seconds.seconds);
@@ -141,6 +149,15 @@ impl ImageSupply {
             supplied.wait_for(seconds, Limit::Link);
         }
         supplied
+    }
+}
+
+impl ImageSupply {
+    /// The loader threads that are set, or those that decode an image in `image_s` seconds; at most `cores`.
+    fn loader_threads(&self, cores: Option<f64>, image_s: f64) -> u64 {
+        let decoding_s = self.decoding.map_or(0.0, |decoding| decoding.core_s);
+        let threads = self.loaders.map_or((decoding_s / image_s).ceil(), |loaders| loaders as f64);
+        threads.min(cores.unwrap_or(f64::INFINITY)).max(1.0) as u64
     }
 }
 
@@ -179,10 +196,10 @@ mod tests {
         let of = |supply: ImageSupply| supply.batch(&gpu, false, STEP, 100.0);
         // Four virtual CPUs decode 100 images of 20 ms in 0.5 s, which the step of 1 s covers.
         let fast = of(supply(0.02, None, None));
-        assert_eq!((fast.batch.seconds, fast.limit), (1.0, None));
+        assert_eq!((fast.batch.seconds, fast.limit, fast.loader_threads), (1.0, None, 2));
         assert!((fast.decoding_rate.unwrap() - 200.0).abs() < 1e-9);
         let slow = of(supply(0.08, None, None));
-        assert_eq!((slow.batch.seconds, slow.limit), (2.0, Some(Limit::Decoding)));
+        assert_eq!((slow.batch.seconds, slow.limit, slow.loader_threads), (2.0, Some(Limit::Decoding), 4));
         // The upper end is the step's or that of decoding.
         assert!(slow.batch.high > 2.0 * (Z_80 * 0.3).exp() && slow.batch.low > 1.0);
         // More loader threads than cores do not help, fewer slow it down.
@@ -203,13 +220,17 @@ mod tests {
         // One loader thread takes 8 s.
         let one = of(supply(0.08, Some(1), None));
         assert_eq!((one.batch.seconds, one.limit), (8.0, Some(Limit::Decoding)));
+        // 0.8 s of 32 cores each take 2.5 times as long as the step.
+        let mostly = of(supply(0.8, None, None));
+        assert_eq!((mostly.batch.seconds, mostly.limit), (3.5, Some(Limit::Decoding)));
     }
 
     #[test]
     fn unknown_cores_and_stored_pixels_leave_the_step() {
         let bare = supply(9.0, None, None).batch(&machine("rtx-3090"), false, STEP, 100.0);
         assert_eq!((bare.batch, bare.decoding_rate, bare.limit), (STEP, None, None));
+        assert_eq!(bare.loader_threads, 900);
         let stored = ImageSupply::default().batch(&machine("g4dn.xlarge"), false, STEP, 100.0);
-        assert_eq!((stored.batch, stored.limit), (STEP, None));
+        assert_eq!((stored.batch, stored.limit, stored.loader_threads), (STEP, None, 1));
     }
 }

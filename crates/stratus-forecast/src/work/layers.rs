@@ -2,8 +2,8 @@
 //! operations of Keras.
 
 use super::{ConvExtents, FEATURE_COUNT, Kernel, KernelKind, Pass, Work};
-use crate::csv::Table;
 use crate::error::{Error, Result};
+use crate::table::Table;
 use std::collections::BTreeMap;
 
 /// A layer of a table. Extents of feature maps are `[channels, height, width]`, without the batch.

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use stratus_base::read_at_most;
 use stratus_base::time::timestamp;
 
 /// Maximum size of a cloud's file. That of Amazon has 4 MB.
@@ -182,8 +183,7 @@ impl Offer {
         };
         if !offer.instance.is_empty() && !rows::is_name(&offer.instance) {
             return Err(format!(
-                "InstanceType `{}` has characters other than letters, digits, `-`, `.`, `_` \
-                                and `+`, or more than 64",
+                "InstanceType must be up to 64 letters, digits, `-`, `.`, `_` and `+`, but is `{}`",
                 offer.instance
             ));
         }
@@ -245,17 +245,9 @@ fn memory_mib(gpu_info: &str) -> Option<f64> {
 
 impl SkyPilotCatalogue {
     fn read_cloud(&mut self, cloud: &str, path: &Path, gpus: &[Gpu]) -> Result<()> {
-        let file = path.display().to_string();
-        let unreadable =
-            |error: std::io::Error| Error::Read { file: file.clone(), problem: error.to_string() };
-        let metadata = path.metadata().map_err(unreadable)?;
-        if metadata.len() > MAX_FILE_BYTES {
-            let problem = format!("it has {} bytes; the limit is {MAX_FILE_BYTES}", metadata.len());
-            return Err(Error::File { file, problem });
-        }
         // The date of the download: SkyPilot fetches the file again when it is older than some hours.
-        let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-        let date = timestamp(modified)[..10].to_owned();
+        let modified = path.metadata().and_then(|metadata| metadata.modified());
+        let date = timestamp(modified.unwrap_or(SystemTime::UNIX_EPOCH))[..10].to_owned();
         let offers = self.read_offers(path)?;
         let mut types: BTreeMap<String, Instance> = BTreeMap::new();
         for offer in offers.iter().filter(|offer| !offer.accelerator.is_empty()) {
@@ -297,10 +289,9 @@ impl SkyPilotCatalogue {
     fn read_offers(&mut self, path: &Path) -> Result<Vec<Offer>> {
         let file = path.display().to_string();
         let invalid = |problem: String| Error::File { file: file.clone(), problem };
-        let mut reader = csv::ReaderBuilder::new()
-            .flexible(true)
-            .from_path(path)
+        let bytes = read_at_most(path, MAX_FILE_BYTES)
             .map_err(|error| Error::Read { file: file.clone(), problem: error.to_string() })?;
+        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(&bytes[..]);
         let heading = reader.headers().map_err(|error| invalid(error.to_string()))?.clone();
         let columns = Columns::new(&heading).map_err(invalid)?;
         let mut offers: Vec<Offer> = Vec::new();
@@ -314,11 +305,8 @@ impl SkyPilotCatalogue {
                     Err(format!("it has {} fields, but the header has {}", record.len(), heading.len()))
                 }
                 Ok(true) => Offer::parse(&record, &columns),
-                // Bytes that are not UTF-8 damage one row; other errors are those of reading.
-                Err(error) if matches!(error.kind(), csv::ErrorKind::Utf8 { .. }) => {
-                    Err("it is not valid UTF-8".to_owned())
-                }
-                Err(error) => return Err(Error::Read { file, problem: error.to_string() }),
+                // The bytes are in memory, so that only those that are not UTF-8 are an error.
+                Err(_) => Err("it is not valid UTF-8".to_owned()),
             };
             match parsed {
                 Ok(offer) if !offer.instance.is_empty() => offers.push(offer),

@@ -25,7 +25,7 @@ pub(super) fn rank(rows: &[Forecast], objective: Objective) -> Ranking {
 /// image is used.
 fn candidate(row: &Forecast, currency: Option<&str>) -> Option<Candidate> {
     let seconds = match row.bill.is_empty() {
-        true => [row.step_s, row.high_s].map(|seconds| seconds / row.batch.max(1) as f64),
+        true => [row.images_per_second, row.images_per_second_low].map(f64::recip),
         false => [row.total_s?, row.total_high_s?],
     };
     let price = row.cost.price.zip(row.cost.price_high).map(|(price, high)| [price, high]);
@@ -55,7 +55,7 @@ pub(super) fn render(report: &Report) -> String {
     let Some(best) = report.ranking.best().map(|best| &rows[best]) else { return no_choice(report) };
     let mut text = format!("{}: {}", report.objective_text, describe(best));
     match report.objective {
-        Objective::Value => match fastest_priced(report) {
+        Objective::Value => match report.ranking.fastest_priced.map(|fastest| &rows[fastest]) {
             Some(fastest) if (&fastest.name, fastest.batch) != (&best.name, best.batch) => {
                 let _ = write!(
                     text,
@@ -108,13 +108,6 @@ pub(super) fn render(report: &Report) -> String {
     text
 }
 
-/// The fastest row with a price.
-fn fastest_priced(report: &Report) -> Option<&Forecast> {
-    let ranked = report.ranking.order.iter().map(|&at| &report.machines[at]);
-    let priced = ranked.filter(|row| row.cost.price.is_some() && row.total_high_s.is_some());
-    priced.min_by(|a, b| a.total_high_s.unwrap_or(f64::MAX).total_cmp(&b.total_high_s.unwrap_or(f64::MAX)))
-}
-
 /// The nearest machine if none meets the objective, and what would meet it there.
 fn no_choice(report: &Report) -> String {
     let mut text = format!("{}: no machine meets it", report.objective_text);
@@ -130,8 +123,7 @@ fn no_choice(report: &Report) -> String {
 
 /// The number of rows whose intervals overlap that of the best row, so that they may be faster.
 fn overlapping_rows(rows: &[Forecast], best: &Forecast) -> usize {
-    let per_image = |row: &Forecast, seconds: f64| seconds / row.batch as f64;
     let is_other = |row: &&Forecast| (&row.name, row.batch) != (&best.name, best.batch);
     let others = rows.iter().filter(|row| row.fits != Some(false) && row.is_supported).filter(is_other);
-    others.filter(|row| per_image(row, row.low_s) < per_image(best, best.high_s)).count()
+    others.filter(|row| row.images_per_second_high > best.images_per_second_low).count()
 }

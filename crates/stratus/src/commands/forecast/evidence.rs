@@ -7,7 +7,7 @@ use crate::output::{Output, Table};
 use std::path::Path;
 use stratus_forecast::catalogue::{Machine, THIS_MACHINE};
 use stratus_forecast::choice::{Evidence, Source};
-use stratus_forecast::profile::Profile;
+use stratus_forecast::profile::{Profile, Validation};
 use stratus_forecast::published;
 use stratus_train::bench::probe::ProbeReport;
 use stratus_train::forecast::{Planner, correct_by_published, evidence_of};
@@ -31,17 +31,14 @@ pub(super) fn collect(
         }
         all.extend(probes.iter().map(|probed| Evidence {
             name: machine.name.clone(),
-            precision: format!("{:?}", probed.precision).to_lowercase(),
+            precision: probed.precision.to_string(),
             source: Source::Measured,
             measured_on: Some(machine.name.clone()),
             data: format!(
                 "{} timings of {} kernels of batch {}, just now; errors: docs/benchmarks/forecast.md",
                 probed.timings, probed.kinds, probed.batch
             ),
-            steps: 0,
-            networks: 0,
-            mean_percent: f64::NAN,
-            covered_percent: f64::NAN,
+            validation: None,
         }));
     }
     Ok(all)
@@ -52,15 +49,15 @@ pub(super) fn render(evidence: &[Evidence], width: Option<usize>) -> String {
     let heading =
         ["machine", "source", "steps", "networks", "left-out error", "in 80 % interval", "measured"];
     let rows = evidence.iter().map(|row| {
-        let known = |text: String| if row.steps > 0 { text } else { "–".to_owned() };
+        let known = |text: fn(Validation) -> String| row.validation.map_or_else(|| "–".to_owned(), text);
         let on = row.measured_on.as_deref().unwrap_or("several machines");
         [
             format!("{} {}", row.name, row.precision),
             row.source.name().to_owned(),
-            known(row.steps.to_string()),
-            known(row.networks.to_string()),
-            known(format!("{:.1} %", row.mean_percent)),
-            known(format!("{:.0} %", row.covered_percent)),
+            known(|found| found.steps.to_string()),
+            known(|found| found.networks.to_string()),
+            known(|found| format!("{:.1} %", found.mean_percent)),
+            known(|found| format!("{:.0} %", found.covered_percent)),
             match row.source {
                 Source::DataSheet => {
                     format!("on {on}: {}; wider interval, as this machine was not", row.data)

@@ -27,7 +27,7 @@ use scaling::ScalingArguments;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use stratus_base::text::shell_word;
-use stratus_forecast::catalogue::THIS_MACHINE;
+use stratus_forecast::catalogue::{Machine, THIS_MACHINE};
 use stratus_forecast::choice::Evidence;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
 use stratus_forecast::model::Framework;
@@ -186,9 +186,6 @@ struct Report {
     objective: Objective,
     #[serde(skip)]
     objective_text: String,
-    /// Machines without kernels of Stratus that were left out, as they were not named.
-    #[serde(skip)]
-    unsupported: usize,
     #[serde(skip)]
     shows_all: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -273,8 +270,9 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         batches => batches.iter().map(|&batch| batch as usize).collect(),
     };
     let mut rows = Vec::new();
+    // The machine of each row.
+    let mut machine_of: Vec<&Machine> = Vec::new();
     let mut probes = Vec::new();
-    let mut unsupported = 0;
     for machine in &machines {
         for &batch in &batches {
             if machine.name == THIS_MACHINE {
@@ -285,68 +283,53 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
                 drop(progress);
                 rows.push(forecast_from_probe(machine, &probed, &mut planner)?);
                 probes.push(probed);
-                continue;
-            }
-            match forecast_on(machine, batch, &mut planner, &profiles) {
-                Ok(row) if is_named || row.is_supported => rows.push(row),
-                Ok(_) => {
-                    unsupported += 1;
-                    break;
+            } else {
+                match forecast_on(machine, batch, &mut planner, &profiles) {
+                    Ok(row) => rows.push(row),
+                    Err(ForecastError::Unsuitable(_)) if !is_named => break,
+                    Err(error) => return Err(TrainError::from(error).into()),
                 }
-                Err(ForecastError::Unsuitable(_)) if !is_named => break,
-                Err(error) => return Err(TrainError::from(error).into()),
             }
+            machine_of.push(machine);
         }
     }
     planner.notes().iter().for_each(|note| output.message(note));
+    let probe_of = |row: &Forecast| {
+        let is_here = row.name == THIS_MACHINE;
+        probes.iter().find(|probed: &&ProbeReport| is_here && probed.batch as u64 == row.batch)
+    };
     let ranking = choice::rank(&rows, objective);
     let best = ranking.best();
     let within_limit = match (best, ranking.order.first()) {
         (None, Some(&nearest)) => {
-            let machine = machines.iter().find(|machine| machine.name == rows[nearest].name);
-            let probed = probes.iter().find(|probed| probed.batch as u64 == rows[nearest].batch);
-            machine
-                .map(|machine| {
-                    WithinLimit::find(objective, &rows[nearest], machine, &mut planner, (&profiles, probed))
-                })
-                .transpose()?
-                .flatten()
+            let (row, machine) = (&rows[nearest], machine_of[nearest]);
+            WithinLimit::find(objective, row, machine, &mut planner, (&profiles, probe_of(row)))?
         }
         _ => None,
     };
-    let layers = match (arguments.layers, best) {
-        (true, Some(best)) if rows[best].name == THIS_MACHINE => {
-            let probed = probes.iter().find(|probed| probed.batch as u64 == rows[best].batch);
-            probed.map(layers_from_probe)
-        }
-        (true, Some(best)) => {
-            let machine = machines.iter().find(|machine| machine.name == rows[best].name);
-            machine
-                .map(|machine| layers_on(machine, rows[best].batch as usize, &mut planner, &profiles))
-                .transpose()?
-        }
-        _ => None,
+    let layers = match best.filter(|_| arguments.layers) {
+        Some(best) => Some(match probe_of(&rows[best]) {
+            Some(probed) => layers_from_probe(probed),
+            None => layers_on(machine_of[best], rows[best].batch as usize, &mut planner, &profiles)?,
+        }),
+        None => None,
     };
     if let Some(path) = &arguments.chart {
         write_chart(path, &rows, best)?;
     }
     let request = match (arguments.request_format(), best) {
         (Some(format), Some(best)) => {
-            let machine = machines.iter().find(|machine| machine.name == rows[best].name);
             let named = (train_command(target, arguments, &rows[best], globals), planner.experiment());
-            machine.map(|machine| render_request(format, named, machine, &rows[best])).transpose()?
+            Some(render_request(format, named, machine_of[best], &rows[best])?)
         }
         (Some(_), None) => {
             return Err(Failure::failed("no machine meets the objective: nothing to request"));
         }
         _ => None,
     };
-    let scaling = match best.map(|best| &rows[best]) {
-        Some(row) => {
-            let machine = machines.iter().find(|machine| machine.name == row.name);
-            let scaled = machine
-                .map(|machine| arguments.scaling.scaled(row, machine, &mut planner, &profiles, &probes));
-            scaled.transpose()?.unwrap_or_default()
+    let scaling = match best {
+        Some(best) => {
+            arguments.scaling.scaled(&rows[best], machine_of[best], &mut planner, &profiles, &probes)?
         }
         None => Vec::new(),
     };
@@ -361,7 +344,6 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         within_limit,
         objective,
         objective_text: arguments.objective.clone(),
-        unsupported,
         shows_all: arguments.all || is_named,
         scaling,
         request,

@@ -76,8 +76,10 @@ fn today() -> u64 {
 /// Renders the table, warnings, and the chosen machine with its bill.
 pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
     let today = today();
+    let (supported, unsupported): (Vec<&Forecast>, Vec<&Forecast>) =
+        report.in_order().partition(|row| report.shows_all || row.is_supported);
     let (fitting, not_fitting): (Vec<&Forecast>, Vec<&Forecast>) =
-        report.in_order().partition(|row| row.fits != Some(false));
+        supported.into_iter().partition(|row| row.fits != Some(false));
     let all = fitting.len();
     let shown = if report.shows_all { fitting } else { worth_showing(fitting) };
     let heading = COLUMNS.map(str::to_owned);
@@ -111,10 +113,12 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
         let named = if report.shows_all { not_fitting.len() } else { MAX_NAMED_MACHINES };
         line(format!("does not fit in memory: {}", list(not_fitting.iter().map(missing).collect(), named)));
     }
-    if report.unsupported > 0 {
+    if !unsupported.is_empty() {
+        let mut names: Vec<String> = unsupported.iter().map(|row| row.name.clone()).collect();
+        names.dedup();
         line(format!(
-            "left out: {} with GPUs before Turing, for which Stratus has no kernels",
-            report.unsupported
+            "left out, as Stratus has no kernels for GPUs before Turing: {}",
+            list(names, MAX_NAMED_MACHINES)
         ));
     }
     let old = shown.iter().filter(|row| is_old(row, today)).count();
@@ -201,6 +205,7 @@ fn render_details(report: &Report, shown: &[&Forecast], mut text: String, width:
         if !report.scaling.is_empty() {
             let length = [report.images, Some(report.epochs)];
             text += &format!("\n{}", scaling::render(&report.scaling, length, width));
+            text += "without waiting for images: each device needs its share of cores and link\n";
         }
     }
     text

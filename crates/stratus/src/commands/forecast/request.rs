@@ -56,7 +56,7 @@ pub(super) fn render_request(
         row,
         seconds,
         ram_gib: gib(row.requested_memory_bytes()),
-        cores: experiment.data.workers.unwrap_or(1) as u64 + 1,
+        cores: row.loader_threads + 1,
         disk_gib: gib((row.disk_bytes + PROGRAM_DISK_BYTES) as f64),
     };
     match format {

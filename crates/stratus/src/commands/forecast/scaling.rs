@@ -62,7 +62,7 @@ impl ScalingArguments {
             return Err(Failure::usage("--devices does not support TensorFlow")
                 .with_hint("remove --framework tensorflow"));
         }
-        let single_rate = row.images_per_second;
+        let single_rate = row.device_images_per_second();
         let mut all = Vec::new();
         for &devices in &self.devices {
             let batch = if self.strong { row.batch / devices } else { row.batch };

@@ -3,7 +3,6 @@
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use crate::progress::Progress;
-use stratus_experiment::Experiment;
 use stratus_forecast::forecast::Forecast;
 use stratus_launch::{LaunchEstimate, LaunchSpec, Resources, RunForecast, TargetSettings};
 use stratus_train::Observer;
@@ -31,7 +30,7 @@ pub(super) fn estimate_launch(
         let (forecast, notes) = forecast_training(cell, machine, &monitor, &mut |text| progress.warn(text))?;
         drop(progress);
         notes.iter().for_each(|note| output.message(note));
-        rows.push(run_forecast(cell, forecast));
+        rows.push(run_forecast(forecast));
     }
     let estimate = LaunchEstimate::new(settings, &rows, spec.repetitions);
     output.message(&estimate.describe());
@@ -43,7 +42,7 @@ pub(super) fn estimate_launch(
 }
 
 /// The numbers of a forecast that a launch needs.
-fn run_forecast(experiment: &Experiment, forecast: Forecast) -> RunForecast {
+fn run_forecast(forecast: Forecast) -> RunForecast {
     RunForecast {
         step_s: forecast.step_s,
         seconds: [forecast.total_low_s, forecast.total_s, forecast.total_high_s],
@@ -52,7 +51,7 @@ fn run_forecast(experiment: &Experiment, forecast: Forecast) -> RunForecast {
         fits: forecast.fits,
         spare_bytes: forecast.spare_bytes,
         largest_batch: forecast.largest_batch,
-        loader_threads: experiment.data.workers.unwrap_or(1) as u64,
+        loader_threads: forecast.loader_threads,
         requested: Resources {
             seconds: forecast.requested_seconds().map(|seconds| seconds.ceil() as u64),
             memory_bytes: Some(forecast.requested_memory_bytes() as u64),
