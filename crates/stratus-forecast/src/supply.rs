@@ -84,6 +84,14 @@ pub struct Decoding {
     pub is_measured: bool,
 }
 
+impl Decoding {
+    /// The time of a stated number of images per second and core.
+    #[must_use]
+    pub fn stated(images_per_s: f64) -> Self {
+        Self { core_s: 1.0 / images_per_s, is_measured: false }
+    }
+}
+
 /// The time of a batch, with the rates that limit it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SuppliedBatch {

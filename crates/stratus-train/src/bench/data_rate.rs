@@ -108,9 +108,8 @@ pub fn measure_epochs(
     Ok(rate)
 }
 
-/// The seconds that a core takes to read, decode and augment a training image of a local data set, until it
-/// is in a batch: at least one batch, then more until half a second has passed. Nothing is measured of data
-/// sets that are not on this machine.
+/// The seconds that a core takes to read, decode and augment a training image, until it is in a batch:
+/// batches of one loader thread until half a second has passed.
 ///
 /// # Errors
 /// If the data set cannot be opened or read.

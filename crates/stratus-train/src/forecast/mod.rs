@@ -19,7 +19,7 @@ pub use here::{forecast_from_probe, layers_from_probe, probe_kernels};
 pub use machines::find_machines;
 pub use planner::Planner;
 pub use scaling::{step_from_probe, step_from_profile};
-pub use supply::SupplyInputs;
+pub use supply::{LastDecoding, SupplyInputs};
 
 use crate::TrainError;
 use stratus_engine::StartupMonitor;
@@ -121,7 +121,8 @@ pub fn layers_on(
 }
 
 /// Forecasts an experiment on a machine: one of the catalogue, this one (`here`), or the one of a calibration
-/// file. Also returns notes on its assumptions; `warn` is called while kernels are timed here.
+/// file. Also returns notes on its assumptions; `warn` is called while kernels are timed here. `last` is that of
+/// the previous experiment.
 ///
 /// # Errors
 /// If the machine is not found, or the experiment cannot run on it.
@@ -130,11 +131,14 @@ pub fn forecast_training(
     machine: &str,
     monitor: &StartupMonitor,
     warn: &mut dyn FnMut(&str),
+    last: &mut LastDecoding,
 ) -> Result<(Forecast, Vec<String>), TrainError> {
     let mut profiles = shipped::profiles()?;
     let machine = machines::find_machine(machine, &Catalogue::builtin()?, &mut profiles)?;
     let mut planner = Planner::new(experiment.clone(), Framework::Stratus, None, None)?;
-    planner.set_supply(&SupplyInputs::default());
+    let decoding = last.of(experiment);
+    planner.set_supply(&SupplyInputs { decoding, ..SupplyInputs::default() });
+    last.remember(experiment, planner.length().supply.decoding);
     let batch = experiment.train.batch_size;
     let expected = if machine.name == THIS_MACHINE {
         let probed = probe_kernels(&planner, batch, monitor, warn)?;

@@ -8,11 +8,11 @@ use stratus_experiment::Experiment;
 use stratus_forecast::planning_backend::PlanningBackend;
 use stratus_forecast::supply::{Decoding, ImageSupply, PHOTOGRAPH_BYTES, PHOTOGRAPH_CORE_S};
 
-/// Facts about the images of a data set that the user states.
+/// Known facts about the images of a data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SupplyInputs {
-    /// Images per second that a core decodes.
-    pub decoding_rate: Option<f64>,
+    /// The time to decode an image, stated by the user or measured before.
+    pub decoding: Option<Decoding>,
     /// Bytes of the data set.
     pub data_bytes: Option<u64>,
     /// Bytes per second of the link.
@@ -26,6 +26,26 @@ impl SupplyInputs {
     pub fn streams(&self, experiment: &Experiment) -> bool {
         let cache_bytes = (experiment.data.cache_mib as u64) << 20;
         is_remote(experiment) && self.data_bytes.is_none_or(|bytes| bytes > cache_bytes)
+    }
+}
+
+/// The decoding of the last experiment, so that those of a sweep that read the same images measure it once.
+#[derive(Debug, Default)]
+pub struct LastDecoding(Option<(Experiment, Decoding)>);
+
+impl LastDecoding {
+    /// The decoding of an experiment, if the last one read the same images for the same network.
+    pub(super) fn of(&self, experiment: &Experiment) -> Option<Decoding> {
+        let is_alike = |(last, _): &&(Experiment, Decoding)| {
+            last.data == experiment.data
+                && last.augment == experiment.augment
+                && last.model == experiment.model
+        };
+        self.0.as_ref().filter(is_alike).map(|(_, decoding)| *decoding)
+    }
+
+    pub(super) fn remember(&mut self, experiment: &Experiment, decoding: Option<Decoding>) {
+        self.0 = decoding.map(|decoding| (experiment.clone(), decoding));
     }
 }
 
@@ -45,8 +65,8 @@ pub(super) fn image_supply(
 ) -> (ImageSupply, Option<String>) {
     let image_bytes =
         inputs.data_bytes.zip(images).map(|(bytes, images)| bytes as f64 / images.max(1) as f64);
-    let (decoding, note) = match inputs.decoding_rate {
-        Some(rate) => (Some(Decoding { core_s: 1.0 / rate, is_measured: false }), None),
+    let (decoding, note) = match inputs.decoding {
+        Some(decoding) => (Some(decoding), None),
         None => decoding(experiment, is_here, image_bytes, input_pixels),
     };
     let link = inputs.link_bytes_per_s.filter(|_| inputs.streams(experiment));

@@ -398,6 +398,23 @@ fn an_exceeded_budget_names_the_epochs_that_it_pays_for() {
     assert!(size.is_multiple_of(32) && size < 224 && price(size) <= 0.8 * all, "{report}");
 }
 
+/// A machine of the catalogue has the batch size of one whose kernels were timed.
+#[test]
+fn limits_of_a_catalogue_machine_are_not_those_of_this_machine() {
+    let row = "[[instance]]\nname = \"lab\"\ncloud = \"ours\"\ngpu = \"h100-80gb-sxm\"\ngpus = 1\nvcpus = 8\n\
+               on_demand_per_hour = 200.0\ncurrency = \"EUR\"\nsource = \"us\"\ndate = \"2020-01\"\n";
+    let within = |machines: &str| {
+        let asked =
+            ["digits", "--machines", "m.toml", "--on", machines, "--images", "1000000000", "--batch", "8"];
+        let more = ["--objective", "budget=1000", "--json", "--set", "data.path=absent"];
+        let ran = run_with("m.toml", row, &[&asked[..], &more[..]].concat(), 0);
+        serde_json::from_str::<serde_json::Value>(&ran.out).unwrap()["within_limit"].clone()
+    };
+    let alone = within("lab");
+    assert_eq!(alone["name"], "lab");
+    assert_eq!(within("here,lab"), alone);
+}
+
 #[test]
 fn published_times_correct_a_data_sheet() {
     let dir = TestDir::without_kernel_cache();

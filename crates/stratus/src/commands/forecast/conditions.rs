@@ -4,6 +4,7 @@ use crate::errors::{Failure, Result};
 use clap::Args;
 use std::path::Path;
 use stratus_forecast::bill::{DISK_BYTES_PER_S, RunConditions};
+use stratus_forecast::supply::Decoding;
 use stratus_forecast::text;
 use stratus_train::forecast::{Planner, SupplyInputs};
 
@@ -47,7 +48,8 @@ impl ConditionsArguments {
             self.preemptions.as_deref().map(|given| text::per_hour("preemptions", given)).transpose()?;
         let grid = self.grid.as_deref().map(|given| text::grams_per_kwh("grid", given)).transpose()?;
         let path = planner.experiment().data_path();
-        let data = size.or_else(|| bytes_under(&path));
+        // The files are counted only if they are transferred, as there may be millions.
+        let data = size.or_else(|| link.and_then(|_| bytes_under(&path)));
         if link.is_some() && data.is_none() {
             return Err(Failure::usage(format!(
                 "--link needs the data set's size: cannot read {}",
@@ -55,8 +57,11 @@ impl ConditionsArguments {
             ))
             .with_hint("set --data-size, like --data-size 150GB"));
         }
-        let supply =
-            SupplyInputs { decoding_rate: self.decode_rate, data_bytes: data, link_bytes_per_s: link };
+        let supply = SupplyInputs {
+            decoding: self.decode_rate.map(Decoding::stated),
+            data_bytes: data,
+            link_bytes_per_s: link,
+        };
         let conditions = RunConditions {
             download_bytes_per_s: link.filter(|_| !supply.streams(planner.experiment())),
             data_bytes: data.filter(|_| link.is_some()),

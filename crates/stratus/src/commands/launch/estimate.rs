@@ -6,7 +6,7 @@ use crate::progress::Progress;
 use stratus_forecast::forecast::Forecast;
 use stratus_launch::{LaunchEstimate, LaunchSpec, Resources, RunForecast, TargetSettings};
 use stratus_train::Observer;
-use stratus_train::forecast::forecast_training;
+use stratus_train::forecast::{LastDecoding, forecast_training};
 
 /// Estimates a launch and prints the result: the resources to request for a repetition, and its expected
 /// seconds. Both are empty if the target does not name a machine. `left_s` is the remaining time of the lease
@@ -22,12 +22,13 @@ pub(super) fn estimate_launch(
     output: &Output,
 ) -> Result<(Resources, Option<f64>)> {
     let Some(machine) = &settings.machine else { return Ok(Default::default()) };
-    let mut rows = Vec::new();
+    let (mut rows, mut last) = (Vec::new(), LastDecoding::default());
     for cell in &spec.cells {
         // Shows the phase of the measurement on a terminal.
         let mut progress = Progress::new(*output);
         let monitor = progress.startup_monitor();
-        let (forecast, notes) = forecast_training(cell, machine, &monitor, &mut |text| progress.warn(text))?;
+        let warn = &mut |text: &str| progress.warn(text);
+        let (forecast, notes) = forecast_training(cell, machine, &monitor, warn, &mut last)?;
         drop(progress);
         notes.iter().for_each(|note| output.message(note));
         rows.push(run_forecast(forecast));
