@@ -103,7 +103,8 @@ pub(crate) struct SuppliedBatch {
     pub link_rate: Option<f64>,
     /// The supply that takes longer than the step, if any.
     pub limit: Option<Limit>,
-    /// Loader threads: as set, or those that decode as many images as the device trains; at most one per core.
+    /// Loader threads: as set, or those that decode as many images as the device trains; at most one per
+    /// core.
     pub loader_threads: u64,
 }
 

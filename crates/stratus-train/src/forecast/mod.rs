@@ -121,8 +121,8 @@ pub fn layers_on(
 }
 
 /// Forecasts an experiment on a machine: one of the catalogue, this one (`here`), or the one of a calibration
-/// file. Also returns notes on its assumptions; `warn` is called while kernels are timed here. `last` is that of
-/// the previous experiment.
+/// file. Also returns notes on its assumptions; `warn` is called while kernels are timed here. `last` is that
+/// of the previous experiment.
 ///
 /// # Errors
 /// If the machine is not found, or the experiment cannot run on it.
