@@ -15,12 +15,15 @@ import time
 
 # Name, MiB, hourly price, virtual CPUs and memory in GiB of one.
 GPUS = [
-    ("T4", 16384, 0.5, 4, 16), ("A10G", 24576, 1.0, 4, 16), ("L4", 24576, 0.8, 4, 16), ("V100", 16384, 3.1, 8, 61),
-    ("A100", 40960, 4.1, 12, 85), ("A100-80GB", 81920, 5.1, 12, 170), ("H100", 81920, 6.9, 26, 234),
+    ("T4", 16384, 0.5, 4, 16), ("A10G", 24576, 1.0, 4, 16), ("L4", 24576, 0.8, 4, 16),
+    ("V100", 16384, 3.1, 8, 61), ("A100", 40960, 4.1, 12, 85), ("A100-80GB", 81920, 5.1, 12, 170),
+    ("H100", 81920, 6.9, 26, 234),
     ("H200", 144384, 7.9, 24, 256), ("L40S", 49152, 1.9, 4, 32), ("MI300X", 196608, 8.0, 8, 64),
 ]
 # Cloud and number of rows.
-CLOUDS = [("aws", 45000), ("made-up", 20000), ("azure", 12000), ("runpod", 12000), ("lambda", 400), ("nebius", 200)]
+CLOUDS = [
+    ("aws", 45000), ("made-up", 20000), ("azure", 12000), ("runpod", 12000), ("lambda", 400), ("nebius", 200),
+]
 HEADING = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region\n"
 
 
@@ -36,9 +39,12 @@ def write_cloud(path, cloud, count):
             name, mib, price, vcpus, gib = GPUS[kind // 3 % len(GPUS)]
             gpus = 1 << kind % 4
             price *= gpus * random.uniform(0.6, 1.3)
-            info = f"{{'Gpus': [{{'Name': '{name}', 'Count': {gpus}, 'MemoryInfo': {{'SizeInMiB': {mib}}}}}]}}"
-            file.write(f'{cloud}.{name}.{gpus}.{kind},{name},{gpus}.0,{gpus * vcpus}.0,{gpus * gib}.0,"{info}",'
-                       f"{price:.4f},{0.4 * price:.4f},region-{region}\n")
+            memory = f"{{'SizeInMiB': {mib}}}"
+            info = f"{{'Gpus': [{{'Name': '{name}', 'Count': {gpus}, 'MemoryInfo': {memory}}}]}}"
+            size = f"{gpus * vcpus}.0,{gpus * gib}.0"
+            prices = f"{price:.4f},{0.4 * price:.4f}"
+            file.write(f"{cloud}.{name}.{gpus}.{kind},{name},{gpus}.0,{size},")
+            file.write(f'"{info}",{prices},region-{region}\n')
 
 
 def measure(stratus, folder, rounds):
@@ -48,7 +54,7 @@ def measure(stratus, folder, rounds):
         command = [stratus, "forecast", "machines", "--json", "--sky-catalogs", folder]
         subprocess.run(command, check=True, capture_output=True)
         after = os.times()
-        processor = after.children_user + after.children_system - before.children_user - before.children_system
+        processor = sum(after[2:4]) - sum(before[2:4])
         seconds.append((processor, time.perf_counter() - started))
     return tuple(min(column) for column in zip(*seconds))
 

@@ -264,6 +264,11 @@ pub fn timeline() -> Vec<Vec<u8>> {
 pub fn forecast() -> Vec<Vec<u8>> {
     let mut all = sources("crates/stratus-forecast/data", "toml");
     all.extend(sources("crates/stratus-forecast", "csv"));
+    all.extend(texts(&[
+        "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,AvailabilityZone,Price,\
+         SpotPrice\na2-highgpu-1g,12.0,85.0,,,,r,r-a,0.9,0.4\n,,,A100,1.0,,r,r-a,2.9,1.1\n\
+         one,8,64,H100,1,\"{'MemoryInfo': {'SizeInMiB': 81920}}\",r,r-a,2.95,1.25\n",
+    ]));
     all
 }
 

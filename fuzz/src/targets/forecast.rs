@@ -1,7 +1,11 @@
-//! Files of forecasts: machines, profiles, steps, calibrations, tables of layers.
+//! Files of forecasts: machines, SkyPilot's catalogues, profiles, steps, calibrations, tables of layers.
 
 use stratus_forecast::{
-    calibration::Calibration, catalogue::Catalogue, profile::Profile, steps::StepTable, work::layers,
+    calibration::Calibration,
+    catalogue::{Catalogue, SkyPilotCatalogue},
+    profile::Profile,
+    steps::StepTable,
+    work::layers,
 };
 
 use super::Target;
@@ -13,6 +17,8 @@ pub const TARGET: Target =
 fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(catalogue) = Catalogue::builtin() {
+        let mut skypilot = SkyPilotCatalogue::default();
+        let _ = skypilot.add_cloud(("cloud", "2026-01-01"), ("vms.csv", data), &catalogue.gpus);
         let _ = catalogue.with("machines.toml", &text);
     }
     let _ = Profile::parse("profile.toml", &text);

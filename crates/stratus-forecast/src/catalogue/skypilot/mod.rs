@@ -245,10 +245,26 @@ fn memory_mib(gpu_info: &str) -> Option<f64> {
 
 impl SkyPilotCatalogue {
     fn read_cloud(&mut self, cloud: &str, path: &Path, gpus: &[Gpu]) -> Result<()> {
+        let file = path.display().to_string();
         // The date of the download: SkyPilot fetches the file again when it is older than some hours.
         let modified = path.metadata().and_then(|metadata| metadata.modified());
-        let date = timestamp(modified.unwrap_or(SystemTime::UNIX_EPOCH))[..10].to_owned();
-        let offers = self.read_offers(path)?;
+        let date = &timestamp(modified.unwrap_or(SystemTime::UNIX_EPOCH))[..10];
+        let bytes = read_at_most(path, MAX_FILE_BYTES)
+            .map_err(|error| Error::Read { file: file.clone(), problem: error.to_string() })?;
+        self.add_cloud((cloud, date), (&file, &bytes), gpus)
+    }
+
+    /// Adds the instances of a cloud, with the date of its prices, from the name and content of its file.
+    ///
+    /// # Errors
+    /// If the file lacks a column.
+    pub fn add_cloud(
+        &mut self,
+        (cloud, date): (&str, &str),
+        (file, bytes): (&str, &[u8]),
+        gpus: &[Gpu],
+    ) -> Result<()> {
+        let offers = self.read_offers(file, bytes)?;
         let mut types: BTreeMap<String, Instance> = BTreeMap::new();
         for offer in offers.iter().filter(|offer| !offer.accelerator.is_empty()) {
             let Some(gpu) = offer.find_gpu(gpus) else {
@@ -272,7 +288,7 @@ impl SkyPilotCatalogue {
                 spot_per_hour: None,
                 currency: Some("USD".to_owned()),
                 source: format!("SkyPilot's catalogue of {cloud}"),
-                date: date.clone(),
+                date: date.to_owned(),
             });
             let region = Some(offer.region.clone()).filter(|region| !region.is_empty());
             take_lower(&mut instance.on_demand_per_hour, &mut instance.region, offer.prices[0], &region);
@@ -286,12 +302,9 @@ impl SkyPilotCatalogue {
     }
 
     /// Reads the rows with an instance, and adds the prices of GPUs that are in rows of their own.
-    fn read_offers(&mut self, path: &Path) -> Result<Vec<Offer>> {
-        let file = path.display().to_string();
-        let invalid = |problem: String| Error::File { file: file.clone(), problem };
-        let bytes = read_at_most(path, MAX_FILE_BYTES)
-            .map_err(|error| Error::Read { file: file.clone(), problem: error.to_string() })?;
-        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(&bytes[..]);
+    fn read_offers(&mut self, file: &str, bytes: &[u8]) -> Result<Vec<Offer>> {
+        let invalid = |problem: String| Error::File { file: file.to_owned(), problem };
+        let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(bytes);
         let heading = reader.headers().map_err(|error| invalid(error.to_string()))?.clone();
         let columns = Columns::new(&heading).map_err(invalid)?;
         let mut offers: Vec<Offer> = Vec::new();
@@ -313,8 +326,8 @@ impl SkyPilotCatalogue {
                 Ok(gpu) if !gpu.accelerator.is_empty() => {
                     gpus.insert((gpu.accelerator, gpu.accelerators, gpu.zone), gpu.prices);
                 }
-                Ok(_) => self.report(&file, line, "it has neither InstanceType nor AcceleratorName"),
-                Err(problem) => self.report(&file, line, &problem),
+                Ok(_) => self.report(file, line, "it has neither InstanceType nor AcceleratorName"),
+                Err(problem) => self.report(file, line, &problem),
             }
         }
         if !gpus.is_empty() {
