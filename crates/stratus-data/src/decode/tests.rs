@@ -105,6 +105,16 @@ fn jpeg_libraries_differ_by_rounding_only() {
     }
 }
 
+/// Some phones append a video to a photograph, whose bytes look like the beginnings of scans now and then.
+#[test]
+fn scans_after_the_end_of_a_progressive_image_do_not_count() {
+    let video = [0xff, 0xda, 0].repeat(101);
+    let file = [fixture("progressive.jpg"), video].concat();
+    for mut images in decoders() {
+        images.decode(&file, &mut Vec::new()).unwrap();
+    }
+}
+
 /// Without its orientation, the rotated fixture is another image.
 #[test]
 fn returns_the_exif_orientation() {
