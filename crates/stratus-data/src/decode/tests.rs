@@ -305,6 +305,23 @@ fn ignores_damaged_unneeded_chunks() {
     assert!(images.decode(&with_palette(&indexed, 0), &mut pixels).is_err());
 }
 
+/// A large file of which 250 kB have arrived is as much out of proportion as a bomb.
+#[test]
+fn the_cause_of_a_truncated_large_image_is_its_end() {
+    let mut head = fixture("colour_png.png")[..33].to_vec();
+    head[16..24].copy_from_slice(&[0, 0, 0x21, 0, 0, 0, 0x21, 0]);
+    let sum = crc(&head[12..29]);
+    head[29..].copy_from_slice(&sum.to_be_bytes());
+    let data = |length: u32| [&length.to_be_bytes()[..], b"IDAT", &[0; 250_000]].concat();
+    let cut = [&head[..], &data(100_000_000)].concat();
+    let whole = [&head[..], &data(250_000), &[0; 8], b"IEND\xae\x42\x60\x82"].concat();
+    let mut pixels = Vec::new();
+    let mut problem = |file: &[u8]| ImageDecoder::default().decode(file, &mut pixels).unwrap_err();
+    assert_eq!(problem(&cut), "the file ends before the image does");
+    assert!(problem(&whole).contains("decoding takes 205 MiB"), "{}", problem(&whole));
+    assert_eq!(decode_labels(&cut, &mut Vec::new()).unwrap_err(), "the file ends before the image does");
+}
+
 /// Padding after the end of the image.
 #[test]
 fn ignores_bytes_after_the_end() {
