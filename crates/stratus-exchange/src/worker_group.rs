@@ -144,9 +144,17 @@ impl Shared {
     }
 }
 
-/// The maximum size of texts of any length that are gathered at once, of which there are up to three copies
-/// for a moment.
+/// The size up to which texts of any length are gathered, for all workers together. There are up to three
+/// copies for a moment.
 const MAX_GATHERED_BYTES: u64 = 64 << 20;
+/// The maximum ratio of the sizes of two workers' texts above this. Workers gather texts of the same kind: the
+/// scores of 1,000 classes have 2 MB on each.
+const MAX_GATHERED_RATIO: u64 = 4;
+
+/// The maximum size of the text of each of `workers` workers, if that of this worker has `own_bytes` bytes.
+fn max_gathered_bytes(workers: usize, own_bytes: u64) -> u64 {
+    (MAX_GATHERED_BYTES / workers as u64).max(own_bytes.saturating_mul(MAX_GATHERED_RATIO))
+}
 
 /// One worker's membership in the group of workers that train together.
 pub struct WorkerGroup {
@@ -216,11 +224,11 @@ impl WorkerGroup {
     /// Gathers any number of bytes from each worker, in rank order.
     ///
     /// # Errors
-    /// If a worker has disconnected, or announces a length with which the texts of all workers, padded to the
-    /// longest, exceed 64 MiB.
+    /// If a worker has disconnected, or announces more than four times the bytes of this worker, and with these
+    /// the texts of all workers, padded to the longest, exceed 64 MiB.
     pub fn all_gatherv(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let lengths = self.all_gather(&(bytes.len() as u64).to_le_bytes())?;
-        let limit = MAX_GATHERED_BYTES / self.size as u64;
+        let limit = max_gathered_bytes(self.size, bytes.len() as u64);
         let number = |(peer, bytes): (usize, &Vec<u8>)| {
             let bytes = <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, u64::from_le_bytes);
             if bytes > limit {
@@ -576,6 +584,13 @@ mod tests {
                 assert!(error.starts_with(&format!("worker 0 announced {length} bytes")), "{error}");
             });
         }
+    }
+
+    #[test]
+    fn scores_of_many_classes_are_gathered_by_any_number_of_workers() {
+        // A count and a comma for each of 1,000 × 1,000 pairs of classes.
+        let scores = 2 << 20;
+        assert!((0..=10).all(|power| max_gathered_bytes(1 << power, scores) >= 2 * scores));
     }
 
     #[test]

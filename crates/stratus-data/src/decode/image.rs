@@ -10,9 +10,11 @@ pub(crate) const MAX_IMAGE_PIXELS: usize = 1 << 27;
 pub(crate) const MAX_SIDE_PIXELS: usize = 65_535;
 /// The bytes that decoding may take however short the file is: 64 megapixels in colour.
 const MAX_BYTES_OF_ANY_FILE: usize = 192 << 20;
-/// The bytes that decoding may take for each byte of a longer file. A photograph of 108 megapixels, in 24 MB,
-/// takes 14 as baseline JPEG; as progressive JPEG 27 with subsampled colours, and 41 without.
-const MAX_BYTES_PER_FILE_BYTE: usize = 64;
+/// The bytes that decoding may take for each byte of a longer file. A photograph of 108 megapixels in 24 MB, as
+/// a phone writes it, takes 14 as baseline JPEG; as progressive JPEG 27 with subsampled colours, and 41 without.
+/// Compressed for the web, photographs have a quarter of that length. The shortest possible baseline JPEG takes
+/// 256 or more.
+const MAX_BYTES_PER_FILE_BYTE: usize = 128;
 
 /// The shape and orientation of a decoded image; its pixels are in the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,4 +107,29 @@ pub(super) fn check_length(
         "the file ends before the image does: {height}×{width} pixels take at least {min_bytes} bytes, but \
          the file has {file_bytes}"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes per pixel of pixels and coefficients: 6 for progressive JPEG with subsampled colours, 9 without.
+    #[test]
+    fn compressed_photographs_and_masks_are_in_proportion() {
+        for (megapixels, bytes_per_pixel, file_bytes) in [
+            // 0.6 bits per pixel.
+            (24, 9, 1_800_000),
+            // A quarter of the phone's file.
+            (108, 6, 6_000_000),
+            // The colours of a mask's classes as PNG, with a ratio of 120.
+            (100, 3, 2_500_000),
+            // Classes in one byte, with any ratio; in two.
+            (134, 1, 130_000),
+            (100, 2, 200_000),
+        ] {
+            let checked = check_memory([0, 0], megapixels * 1_000_000 * bytes_per_pixel, file_bytes);
+            assert_eq!(checked, Ok(()), "{megapixels} megapixels in {file_bytes} bytes");
+        }
+        assert!(check_memory([0, 0], 300 << 20, 2 << 20).is_err());
+    }
 }

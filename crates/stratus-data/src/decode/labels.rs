@@ -4,8 +4,8 @@
 
 use png::{BitDepth, ColorType, Transformations};
 
-use super::image::{Format, pixel_bytes};
-use super::png::{finish, open, size};
+use super::image::Format;
+use super::png::{buffer_bytes, finish, open, size};
 
 /// The kind and size of a label image; its pixels are in the caller's buffer, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
     };
     let bytes = usize::from(bits.div_ceil(8));
     let stored = stored * bytes;
-    out.resize(pixel_bytes([height, width], stored, 0, file.len())?, 0);
+    out.resize(buffer_bytes([height, width], stored, file)?, 0);
     reader.next_frame(out).map_err(failed)?;
     finish(&mut reader, file)?;
     if bits < 8 {

@@ -6,7 +6,7 @@
 //! A truncated or damaged file is an error, never a partial image. The libraries allocate memory per image
 //! (tables, rows of coefficients, all coefficients of a progressive JPEG); file and pixels use the caller's
 //! buffers. Before any of that, the size in the header is compared with the file's length: the file must be
-//! able to contain the image, and decoding takes at most 192 MiB or 64 times the file.
+//! able to contain the image, and decoding takes at most 192 MiB or 128 times the file.
 
 mod exif;
 mod image;

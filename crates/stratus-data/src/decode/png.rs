@@ -117,6 +117,14 @@ pub(super) fn size(reader: &Reader<Source<'_>>, file_bytes: usize) -> Result<[us
     Ok([height, width])
 }
 
+/// The number of bytes of pixels with `bytes` bytes each, unless these are too many for the file. The cause of
+/// a truncated file is its end.
+pub(super) fn buffer_bytes(size: [usize; 2], bytes: usize, file: &[u8]) -> Result<usize, String> {
+    pixel_bytes(size, bytes, 0, file.len()).map_err(|problem| {
+        if has_last_chunk(file) { problem } else { "the file ends before the image does".to_owned() }
+    })
+}
+
 /// Reads the rest of the image data and the chunks after it, which must all be present. Errors in trailing
 /// chunks are ignored (libpng only warns). An unknown critical chunk is an error (PNG, third edition, 13.2).
 pub(super) fn finish(reader: &mut Reader<Source<'_>>, file: &[u8]) -> Result<(), String> {
@@ -158,7 +166,7 @@ pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, Strin
         ColorType::Rgba => (4, 3),
         ColorType::Indexed => return Err("the PNG has no palette".to_owned()),
     };
-    pixels.resize(pixel_bytes([height, width], stored, 0, file.len())?, 0);
+    pixels.resize(buffer_bytes([height, width], stored, file)?, 0);
     reader.next_frame(pixels).map_err(failed)?;
     finish(&mut reader, file)?;
     if stored > channels {

@@ -105,6 +105,16 @@ fn jpeg_libraries_differ_by_rounding_only() {
     }
 }
 
+/// Some phones append a video to a photograph, whose bytes look like the beginnings of scans now and then.
+#[test]
+fn scans_after_the_end_of_a_progressive_image_do_not_count() {
+    let video = [0xff, 0xda, 0].repeat(101);
+    let file = [fixture("progressive.jpg"), video].concat();
+    for mut images in decoders() {
+        images.decode(&file, &mut Vec::new()).unwrap();
+    }
+}
+
 /// Without its orientation, the rotated fixture is another image.
 #[test]
 fn returns_the_exif_orientation() {
@@ -293,6 +303,23 @@ fn ignores_damaged_unneeded_chunks() {
     // If pixels refer to the palette, it is needed.
     let indexed = fixture("palette.png");
     assert!(images.decode(&with_palette(&indexed, 0), &mut pixels).is_err());
+}
+
+/// A large file of which 250 kB have arrived is as much out of proportion as a bomb.
+#[test]
+fn the_cause_of_a_truncated_large_image_is_its_end() {
+    let mut head = fixture("colour_png.png")[..33].to_vec();
+    head[16..24].copy_from_slice(&[0, 0, 0x21, 0, 0, 0, 0x21, 0]);
+    let sum = crc(&head[12..29]);
+    head[29..].copy_from_slice(&sum.to_be_bytes());
+    let data = |length: u32| [&length.to_be_bytes()[..], b"IDAT", &[0; 250_000]].concat();
+    let cut = [&head[..], &data(100_000_000)].concat();
+    let whole = [&head[..], &data(250_000), &[0; 8], b"IEND\xae\x42\x60\x82"].concat();
+    let mut pixels = Vec::new();
+    let mut problem = |file: &[u8]| ImageDecoder::default().decode(file, &mut pixels).unwrap_err();
+    assert_eq!(problem(&cut), "the file ends before the image does");
+    assert!(problem(&whole).contains("decoding takes 205 MiB"), "{}", problem(&whole));
+    assert_eq!(decode_labels(&cut, &mut Vec::new()).unwrap_err(), "the file ends before the image does");
 }
 
 /// Padding after the end of the image.

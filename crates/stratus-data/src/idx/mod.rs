@@ -315,8 +315,7 @@ impl<R: Read> Parser<'_, R> {
             return Err(IdxError::TooLarge { path, subject, dimensions: declared, element_bytes });
         };
         if data_bytes > self.allowed {
-            let (path, found) = (path.to_owned(), self.file_bytes);
-            return Err(IdxError::Disproportionate { path, declared: data_bytes, found });
+            return Err(self.disproportionate(header_bytes, data_bytes));
         }
         let data = self.take(header_bytes, data_bytes)?;
         let dimensions = declared.into_iter().map(|dimension| dimension as usize).collect();
@@ -362,6 +361,21 @@ impl<R: Read> Parser<'_, R> {
             Ok(_) => Err(IdxError::TrailingBytes { path: self.path.to_owned(), expected }),
             Err(cause) => Err(IdxError::Corrupt { path: self.path.to_owned(), cause }),
         }
+    }
+
+    /// The error of content that exceeds the limit: the end of a file before the limit is the true cause.
+    fn disproportionate(mut self, header_bytes: u64, data_bytes: u64) -> IdxError {
+        let mut block = vec![0; 1 << 16];
+        let mut remaining = self.allowed as usize;
+        while remaining > 0 {
+            let count = remaining.min(block.len());
+            if let Err(error) = self.fill(&mut block[..count], header_bytes + data_bytes) {
+                return error;
+            }
+            remaining -= count;
+        }
+        let (path, found) = (self.path.to_owned(), self.file_bytes);
+        IdxError::Disproportionate { path, declared: data_bytes, found }
     }
 
     fn truncated(&self, expected: u64) -> IdxError {

@@ -189,8 +189,20 @@ proptest! {
 
 #[test]
 fn refuses_gzip_that_declares_content_out_of_proportion() {
-    let bomb = gzip(&header(IdxElement::U8, &[60_000, 60, 60]));
+    let bomb = gzip(&[header(IdxElement::U8, &[60_000, 60, 60]), vec![0; 216_000_000]].concat());
     let error = parse_images(&bomb).unwrap_err();
     let IdxError::Disproportionate { declared: 216_000_000, found, .. } = error else { panic!("{error}") };
     assert_eq!(found, bomb.len() as u64);
+}
+
+/// The beginning of a large file is as much out of proportion, but its cause is another one.
+#[test]
+fn a_truncated_file_that_declares_much_is_named_truncated() {
+    let content = [header(IdxElement::U8, &[60_000, 60, 60]), vec![0; 2_000_000]].concat();
+    let whole = gzip(&content);
+    for (file, least) in [(&whole[..], content.len() as u64), (&whole[..whole.len() / 2], 900_000)] {
+        let error = parse_images(file).unwrap_err();
+        let IdxError::Truncated { expected: 216_000_016, found, .. } = error else { panic!("{error}") };
+        assert!((least..=content.len() as u64).contains(&found), "{found}");
+    }
 }

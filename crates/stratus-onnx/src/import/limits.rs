@@ -58,20 +58,25 @@ impl MemoryBudget {
             1 => "; a weight is shared by several layers, each of which has a copy".to_owned(),
             count => format!("; {count} weights are shared by several layers, each of which has a copy"),
         };
+        let (proportion, remedy) = if self.is_of_model {
+            let proportion = format!(
+                "; weights and constants may use {} or {MAX_BYTES_PER_MODEL_BYTE} times the file",
+                bytes(MAX_BYTES_OF_ANY_MODEL)
+            );
+            (proportion, "export weights as initialisers, one for each layer that uses it")
+        } else {
+            (String::new(), "import it on a machine with more free memory, half of which may be used")
+        };
         let used = (self.max_bytes / ELEMENT_BYTES - self.remaining_elements) * ELEMENT_BYTES;
         let needed = bytes(ELEMENT_BYTES.saturating_mul(elements as u64));
         Err(Problem::UnsupportedModel {
             problem: format!(
-                "`{}` needs {needed} of memory; {} of {} are in use{shared}",
+                "`{}` needs {needed} of memory; {} of {} are in use{shared}{proportion}",
                 printable(name),
                 bytes(used),
                 bytes(self.max_bytes)
             ),
-            remedy: if self.is_of_model {
-                "weights and constants may use 64 MiB or 16 times the file: export weights as initialisers"
-            } else {
-                "import it on a machine with more free memory, half of which may be used"
-            },
+            remedy,
         })
     }
 }

@@ -160,7 +160,7 @@ fn check(file: &[u8]) -> Result<Orientation, String> {
 /// Checks that a file of `file_bytes` bytes can contain its image, and is long enough for the memory that
 /// decoding takes.
 fn check_demand(head: &[u8], file_bytes: usize) -> Result<Frame, String> {
-    let frame = Frame::read(head).ok_or("the JPEG has no frame before its first scan")?;
+    let frame = Frame::read(head).ok_or("the JPEG has no valid frame before its first scan")?;
     let Frame { size, channels, min_bytes, coefficient_bytes } = frame;
     check_length(size, min_bytes, file_bytes)?;
     pixel_bytes(size, channels, coefficient_bytes, file_bytes)?;

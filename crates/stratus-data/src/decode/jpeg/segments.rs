@@ -21,10 +21,16 @@ const EXTENDED_SEQUENTIAL: u8 = 0xc1;
 /// The same with arithmetic codes, which only libjpeg-turbo supports.
 const ARITHMETIC_SEQUENTIAL: u8 = 0xc9;
 
-/// The segments before the entropy-coded data, up to SOS of the first scan: marker, the offset of its 0xff,
-/// and the available payload (ITU-T T.81, annex B). Like in libjpeg (`next_marker` in `jdmarker.c`), bytes
-/// between segments are skipped: some cameras and programs write them.
+/// The segments up to SOS of the first scan, as [`all_segments`].
 pub(super) fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
+    let mut is_before_scan = true;
+    all_segments(file).take_while(move |&(marker, ..)| std::mem::replace(&mut is_before_scan, marker != SOS))
+}
+
+/// The segments up to the end of the image: marker, the offset of its 0xff, and the available payload
+/// (ITU-T T.81, annex B). Like in libjpeg (`next_marker` in `jdmarker.c`), bytes between segments are skipped:
+/// entropy-coded data, which have a zero after each 0xff, and those that some cameras and programs write.
+fn all_segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
     let mut at = 2;
     std::iter::from_fn(move || {
         loop {
@@ -43,8 +49,7 @@ pub(super) fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> 
             let length = usize::from(u16::from_be_bytes([length[0], length[1]])).max(2);
             let content = &file[at + 2..];
             let content = &content[..content.len().min(length - 2)];
-            // The first scan's header is the last segment.
-            at = if marker == SOS { file.len() } else { at + length };
+            at += length;
             return Some((marker, begin, content));
         }
     })
@@ -99,7 +104,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Reads the headers. `None` if a scan comes before the frame, or none follows it.
+    /// Reads the headers. `None` if no valid frame is before the first scan, or no scan follows it.
     pub(super) fn read(file: &[u8]) -> Option<Self> {
         let mut frame = None;
         for (marker, _, content) in segments(file) {
@@ -153,8 +158,7 @@ impl Frame {
     }
 }
 
-/// The number of scans after the headers. Entropy-coded data have a zero after each 0xff.
+/// The number of scans.
 pub(super) fn count_scans(file: &[u8]) -> usize {
-    let scans = file.get(first_scan(file).unwrap_or(file.len())..).unwrap_or_default();
-    scans.windows(2).filter(|pair| *pair == [0xff, SOS]).count()
+    all_segments(file).filter(|(marker, ..)| *marker == SOS).count()
 }
