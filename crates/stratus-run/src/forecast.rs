@@ -106,7 +106,7 @@ pub fn largest_error(parts: &[PartForecast]) -> Option<&PartForecast> {
 
 impl Summary {
     /// The parts of the run so far, forecast and measured, the total last; empty without a forecast. Those of
-    /// runs of earlier versions follow from the step, and from the total if the run has completed.
+    /// runs of earlier versions follow from the step, and from the total if all epochs were trained.
     #[must_use]
     pub fn forecast_parts(&self) -> Vec<PartForecast> {
         let Some(forecast) = &self.forecast else { return Vec::new() };
@@ -118,7 +118,7 @@ impl Summary {
             (RunPart::Iterations, [iterations, time.train_s]),
             (RunPart::DataWait, [0.0, time.data_wait_s]),
         ];
-        if self.status == Status::Completed {
+        if self.status == Status::Completed && self.stopped_early.is_none() {
             let validation = (forecast.total_s - iterations).max(0.0);
             parts.push((RunPart::Validation, [validation, time.validation_s]));
         }
@@ -129,7 +129,7 @@ impl Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::TimeBreakdown;
+    use crate::summary::{StoppedEarly, TimeBreakdown};
 
     #[test]
     fn total_is_compared_and_the_largest_error_found() {
@@ -165,6 +165,9 @@ mod tests {
         assert_eq!(total(&summary), Some([20.0, 25.0]), "validations so far are unknown");
         summary.status = Status::Completed;
         assert_eq!(total(&summary), Some([23.0, 29.0]));
+        // Its total has epochs that were not trained.
+        summary.stopped_early = Some(StoppedEarly::default());
+        assert_eq!(total(&summary), Some([20.0, 25.0]));
         summary.forecast = None;
         assert_eq!(total(&summary), None);
     }

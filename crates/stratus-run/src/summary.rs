@@ -115,12 +115,12 @@ pub struct Summary {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Energy {
-    /// Energy of all packages of the processor and, if the run computes on a GPU, of the GPU; `None` if one
+    /// Energy of all packages of the processor and, if the run computed on a GPU, of the GPU; `None` if one
     /// of them is unknown.
     pub energy_wh: Option<f64>,
-    /// Energy of all packages of the processor, by RAPL.
+    /// Energy of all packages of the processor, by RAPL; with several workers, of the first one's machine.
     pub cpu_energy_wh: Option<f64>,
-    /// Energy of the GPU, by NVML; `None` on a CPU. With several workers, that of the first one's GPU.
+    /// Energy of the GPU, by NVML; `None` on a CPU, and with several workers.
     pub gpu_energy_wh: Option<f64>,
 }
 

@@ -26,7 +26,7 @@ pub enum EnergyAccess {
     Readable,
     /// There are counters, but this user may not read them.
     Denied,
-    /// The system has no counters, as in most virtual machines.
+    /// The system has no counters, as in most virtual machines and containers.
     Absent,
 }
 

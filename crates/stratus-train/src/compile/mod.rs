@@ -24,7 +24,7 @@ pub use fit::{FittedRun, fit, fit_stages};
 pub use memory::{largest_batch, min_bytes};
 pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,
-    compile_evaluation, plan,
+    compile_evaluation, compile_inference, plan,
 };
 pub(crate) use programs::variant_programs;
 pub use programs::{Programs, programs};

@@ -3,7 +3,7 @@
 use super::windows::{LogitSums, SlidingWindows, WindowResults};
 use super::{FailureReason, ImageFailure, Outcome, Output, Prediction, Predictor};
 use crate::TrainError;
-use crate::compile::{EvaluationSession, compile_evaluation};
+use crate::compile::{EvaluationSession, compile_inference};
 use crate::device;
 use crate::input::{BatchFormat, InputPipeline};
 use crate::resolve::ResolvedProcess;
@@ -95,7 +95,7 @@ impl Predictor {
         let device = device::open(&experiment.train)?;
         let resolved = ResolvedProcess::new(&experiment, images, &self.graph, &device)?;
         let EvaluationSession { mut session, evaluate, refresh: copies } =
-            compile_evaluation(&resolved, &self.graph, &device, None, warn)?;
+            compile_inference(&resolved, &self.graph, &device, warn)?;
         self.write_weights(&mut session)?;
         refresh(&mut session, copies)?;
         let plan = session.plan(evaluate);
@@ -431,7 +431,7 @@ impl LoadedNetwork {
             let started = Instant::now();
             let mut batch_outputs = Vec::new();
             if decoded > 0 {
-                // With labels the program computes a loss, which is finite only if all outputs are.
+                // With labels the program computes a loss, which is finite only if all logits are.
                 batch.labels[..batch.samples * label_len].fill(0);
                 let labels = bytemuck::cast_slice_mut(&mut batch.labels);
                 session.run(*program, &mut batch.images, labels, clock, 0).map_err(TrainError::from)?;
@@ -530,6 +530,58 @@ fn ranked(logits: &[f32]) -> Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Network;
+    use crate::weights::initialise::values;
+    use std::collections::BTreeMap;
+    use stratus_experiment::Experiment;
+    use stratus_weights::{TensorRef, ValuesRef, write_safetensors};
+
+    /// The outcome of an image for `erfnet`, the last layer of which has these weights and bias for `class`.
+    fn segment(class: usize, weight: f32) -> Outcome {
+        let keys = [("model.name", "erfnet"), ("model.classes", "3"), ("train.device", "reference")];
+        let mut experiment = Experiment::default().with_overrides(&keys).unwrap();
+        experiment.data.shape = Some(vec![3, 16, 16]);
+        let graph = Network::as_published(&experiment).unwrap().graph;
+        let mut tensors: Vec<Vec<f32>> =
+            (0..).zip(&graph.parameters).map(|(i, parameter)| values(parameter, i, 0).unwrap()).collect();
+        let [.., weights, bias] = &mut tensors[..] else { panic!("few parameters") };
+        // Of the shape [inputs, classes, 2, 2].
+        for weights in weights.chunks_exact_mut(4).skip(class).step_by(3) {
+            weights.fill(weight);
+        }
+        bias[class] = weight;
+        let named = graph.parameters.iter().zip(&tensors).map(|(parameter, values)| TensorRef {
+            name: &parameter.name,
+            shape: &parameter.shape,
+            values: ValuesRef::F32(values),
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.safetensors");
+        let mut file = std::fs::File::create(&path).unwrap();
+        write_safetensors(&mut file, &named.collect::<Vec<_>>(), &BTreeMap::new()).unwrap();
+        let predictor = Predictor::from_weights(&experiment, &path, &mut |_| ()).unwrap();
+        let image = StoredImage::interleaved(vec![100; 3 * 16 * 16], [3, 16, 16]);
+        let mut outcomes = Vec::new();
+        let mut inference = predictor.prepare(1, &mut |_| ()).unwrap();
+        let add = |_, outcome| -> Result<(), TrainError> {
+            outcomes.push(outcome);
+            Ok(())
+        };
+        inference.predict_images(vec![image], false, add).unwrap();
+        outcomes.pop().unwrap()
+    }
+
+    #[test]
+    fn mask_is_refused_if_the_logit_of_any_class_is_not_finite() {
+        assert!(segment(0, 1.0).is_ok());
+        // The logits of the class overflow.
+        for weight in [f32::MAX, f32::MIN] {
+            for class in 0..3 {
+                let outcome = segment(class, weight).map(|_| ());
+                assert_eq!(outcome, Err(ImageFailure::not_finite()), "class {class}, weight {weight}");
+            }
+        }
+    }
 
     #[test]
     fn ranks_classes_by_probability() {

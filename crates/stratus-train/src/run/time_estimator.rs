@@ -3,6 +3,7 @@
 
 use crate::run_limits::{RunLimits, TimeLimit};
 use stratus_base::text::duration;
+use stratus_forecast::bill::DISK_BYTES_PER_S;
 use stratus_forecast::profile::Interval;
 
 /// Iterations after which measured times replace the forecast.
@@ -10,8 +11,6 @@ const MIN_MEASURED_ITERATIONS: u64 = 20;
 /// The factor by which each iteration lowers the bound on the time of the next one, unless it takes longer
 /// itself: one slow iteration raises the bound for a while only.
 const BOUND_DECAY: f64 = 0.95;
-/// Assumed write speed of a checkpoint, before one was written.
-const CHECKPOINT_BYTES_PER_S: f64 = 100e6;
 
 /// The forecast made before the first iteration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,9 +108,9 @@ impl TimeEstimator {
         self.validation_s.or(self.forecast.map(|forecast| forecast.validation_s)).unwrap_or(0.0)
     }
 
-    /// Seconds of a checkpoint as forecast, by its bytes.
+    /// Seconds of a checkpoint as forecast, by its bytes and the disk's rate that `stratus forecast` assumes.
     pub fn checkpoint_forecast_s(&self) -> f64 {
-        self.checkpoint_bytes as f64 / CHECKPOINT_BYTES_PER_S
+        self.checkpoint_bytes as f64 / DISK_BYTES_PER_S
     }
 
     fn checkpoint_estimate_s(&self) -> f64 {
@@ -192,7 +191,7 @@ mod tests {
         let now = Instant::now();
         let limits = RunLimits::new(&experiment, 0.0, [now, now]).unwrap();
         // A checkpoint that takes a second to write.
-        TimeEstimator::new(forecast, limits, 100_000_000)
+        TimeEstimator::new(forecast, limits, DISK_BYTES_PER_S as u64)
     }
 
     fn forecast() -> Option<StepForecast> {

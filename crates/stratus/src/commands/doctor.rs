@@ -134,7 +134,7 @@ fn describe_energy(access: EnergyAccess) -> &'static str {
              administrator can allow it with chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
         }
         EnergyAccess::Absent => {
-            "none of the CPU, as in most virtual machines: runs do not measure its energy"
+            "none of the CPU, as in most virtual machines and containers: runs do not measure its energy"
         }
     }
 }

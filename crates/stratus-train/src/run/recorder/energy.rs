@@ -14,7 +14,7 @@ pub(in crate::run) struct EnergyTotals {
     /// All packages of the processor.
     #[serde(rename = "cpu_energy_j")]
     pub cpu_joules: Option<f64>,
-    /// The GPU; `None` without one.
+    /// The GPUs; 0 while the run computes on the CPU.
     #[serde(rename = "gpu_energy_j")]
     pub gpu_joules: Option<f64>,
 }
@@ -32,14 +32,25 @@ impl EnergyTotals {
         }
     }
 
-    /// The energy as in the summary of a run, which computes on a GPU or on the CPU.
-    fn in_summary(self, is_on_gpu: bool) -> Energy {
-        let watt_hours = |joules: Option<f64>| joules.map(|joules| joules / 3600.0);
-        let cpu_energy_wh = watt_hours(self.cpu_joules);
-        let gpu_energy_wh = watt_hours(self.gpu_joules).filter(|_| is_on_gpu);
-        let sum = |cpu: f64| if is_on_gpu { gpu_energy_wh.map(|gpu| cpu + gpu) } else { Some(cpu) };
-        Energy { energy_wh: cpu_energy_wh.and_then(sum), cpu_energy_wh, gpu_energy_wh }
+    /// The energy as in the summary of a run. A run that never computed on a GPU has none of a GPU.
+    fn in_summary(self, gpus: RunGpus) -> Energy {
+        let [cpu_energy_wh, gpu_energy_wh] =
+            [self.cpu_joules, self.gpu_joules].map(|joules| joules.map(|joules| joules / 3600.0));
+        let energy_wh = cpu_energy_wh.zip(gpu_energy_wh).map(|(cpu, gpu)| cpu + gpu);
+        let gpu_energy_wh = gpu_energy_wh.filter(|gpu| gpus != RunGpus::None || *gpu > 0.0);
+        Energy { energy_wh, cpu_energy_wh, gpu_energy_wh }
     }
+}
+
+/// The GPUs that the processes of a run compute on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunGpus {
+    /// All compute on CPUs.
+    None,
+    /// One, whose energy is measured.
+    One,
+    /// One of each worker. The energy of those of the other workers is unknown here.
+    OnePerWorker,
 }
 
 /// The energy of a run in all processes.
@@ -47,24 +58,30 @@ pub(super) struct RunEnergy {
     meter: SharedEnergyMeter,
     /// The energy of earlier processes up to their last checkpoints.
     previous: EnergyTotals,
-    is_on_gpu: bool,
+    gpus: RunGpus,
 }
 
 impl RunEnergy {
     /// The energy of a run that continues from the totals of a checkpoint, or starts without any. Checkpoints
     /// of earlier versions have no energy, so that the run's is unknown.
-    pub fn new(meter: SharedEnergyMeter, recorded: Option<EnergyTotals>, is_on_gpu: bool) -> Self {
-        Self { meter, previous: recorded.unwrap_or(EnergyTotals::ZERO), is_on_gpu }
+    pub fn new(meter: SharedEnergyMeter, recorded: Option<EnergyTotals>, gpus: RunGpus) -> Self {
+        Self { meter, previous: recorded.unwrap_or(EnergyTotals::ZERO), gpus }
     }
 
     /// The joules up to now.
     pub fn total(&self) -> EnergyTotals {
-        self.previous.plus(self.meter.lock().read())
+        let measured = self.meter.lock().read();
+        let gpu_joules = match self.gpus {
+            RunGpus::None => Some(0.0),
+            RunGpus::One => measured.gpu_joules,
+            RunGpus::OnePerWorker => None,
+        };
+        self.previous.plus(EnergyTotals { gpu_joules, ..measured })
     }
 
     /// The energy up to now, as in the summary.
     pub fn in_summary(&self) -> Energy {
-        self.total().in_summary(self.is_on_gpu)
+        self.total().in_summary(self.gpus)
     }
 }
 
@@ -101,9 +118,13 @@ pub(in crate::run) struct EnergyMeter {
 impl EnergyMeter {
     fn new(packages: PackageEnergyMeter, mut device: Option<Box<dyn DeviceMeter>>) -> Self {
         let counter = device.as_mut().and_then(|device| device.joules());
-        let mut meter = Self { packages, device, counter, power: None, gpu_joules: counter.map(|_| 0.0) };
-        meter.read();
-        meter
+        let watts = match counter {
+            Some(_) => None,
+            None => device.as_mut().and_then(|device| device.usage().watts),
+        };
+        let power = watts.map(|watts| (Instant::now(), watts));
+        let gpu_joules = counter.or(watts).map(|_| 0.0);
+        Self { packages, device, counter, power, gpu_joules }
     }
 
     /// The energy up to now.
@@ -122,19 +143,17 @@ impl EnergyMeter {
     }
 
     /// The energy at the time `now`, when the device draws `watts`. Without a counter of the device, its
-    /// power is integrated by the trapezoidal rule.
+    /// power is integrated by the trapezoidal rule, if it was known from the start.
     fn update(&mut self, watts: Option<f64>, now: Instant) -> EnergyTotals {
         if let Some(before) = self.counter {
             if let Some(after) = self.device.as_mut().and_then(|device| device.joules()) {
                 self.counter = Some(after);
                 self.gpu_joules = self.gpu_joules.map(|joules| joules + (after - before).max(0.0));
             }
-        } else if let Some(watts) = watts {
-            let joules = self.power.map_or(0.0, |(then, before)| {
-                0.5 * (before + watts) * now.saturating_duration_since(then).as_secs_f64()
-            });
+        } else if let Some(((then, before), watts)) = self.power.zip(watts) {
+            let joules = 0.5 * (before + watts) * now.saturating_duration_since(then).as_secs_f64();
             self.power = Some((now, watts));
-            self.gpu_joules = Some(self.gpu_joules.unwrap_or(0.0) + joules);
+            self.gpu_joules = self.gpu_joules.map(|sum| sum + joules);
         }
         EnergyTotals { cpu_joules: self.packages.joules(), gpu_joules: self.gpu_joules }
     }
@@ -196,7 +215,7 @@ mod tests {
         let process = |recorded: Option<EnergyTotals>, microjoules: u64| {
             write_package(root.path(), 0);
             let meter = SharedEnergyMeter::new(PackageEnergyMeter::under(root.path()), None);
-            let energy = RunEnergy::new(meter, recorded, false);
+            let energy = RunEnergy::new(meter, recorded, RunGpus::None);
             write_package(root.path(), microjoules);
             energy
         };
@@ -207,6 +226,22 @@ mod tests {
         assert_eq!(energy.cpu_energy_wh, energy.energy_wh);
         // The first part of this run was trained by an earlier version.
         assert_eq!(process(Some(EnergyTotals::default()), 1_800_000).in_summary(), Energy::default());
+        // The first part of this one was trained on a GPU.
+        let recorded = EnergyTotals { cpu_joules: Some(3600.0), gpu_joules: Some(7200.0) };
+        let energy = process(Some(recorded), 0).in_summary();
+        let expected = Energy { energy_wh: Some(3.0), cpu_energy_wh: Some(1.0), gpu_energy_wh: Some(2.0) };
+        assert_eq!(energy, expected);
+    }
+
+    #[test]
+    fn energy_of_the_gpus_of_several_workers_is_unknown() {
+        let root = tempfile::tempdir().unwrap();
+        write_package(root.path(), 0);
+        let meter = SharedEnergyMeter(Arc::new(Mutex::new(meter(root.path(), Some(0.0), None))));
+        let energy = |gpus| RunEnergy::new(meter.clone(), None, gpus).in_summary();
+        assert!(energy(RunGpus::One).energy_wh.is_some());
+        let cpu = Energy { energy_wh: None, cpu_energy_wh: Some(0.0), gpu_energy_wh: None };
+        assert_eq!(energy(RunGpus::OnePerWorker), cpu);
     }
 
     #[test]
@@ -226,6 +261,8 @@ mod tests {
         let none = tempfile::tempdir().unwrap();
         let mut meter = meter(none.path(), None, None);
         assert_eq!(meter.sample().1, EnergyTotals::default());
+        // Its energy until the first reading of its power is unknown.
+        assert_eq!(meter.update(Some(100.0), Instant::now()), EnergyTotals::default());
         let mut no_device = EnergyMeter::new(PackageEnergyMeter::under(none.path()), None);
         assert_eq!(no_device.sample(), (DeviceUsage::default(), EnergyTotals::default()));
     }
@@ -236,11 +273,11 @@ mod tests {
         let sum = EnergyTotals::ZERO.plus(first).plus(EnergyTotals { cpu_joules: Some(1800.0), ..first });
         assert_eq!(sum, EnergyTotals { cpu_joules: Some(5400.0), gpu_joules: None });
         let on_cpu = Energy { energy_wh: Some(1.5), cpu_energy_wh: Some(1.5), gpu_energy_wh: None };
-        assert_eq!(sum.in_summary(false), on_cpu);
-        assert_eq!(sum.in_summary(true), Energy { energy_wh: None, ..on_cpu });
+        assert_eq!(EnergyTotals { gpu_joules: Some(0.0), ..sum }.in_summary(RunGpus::None), on_cpu);
+        assert_eq!(sum.in_summary(RunGpus::One), Energy { energy_wh: None, ..on_cpu });
         let both = EnergyTotals { gpu_joules: Some(7200.0), ..sum };
         let on_gpu = Energy { energy_wh: Some(3.5), gpu_energy_wh: Some(2.0), ..on_cpu };
-        assert_eq!((both.in_summary(true), both.in_summary(false)), (on_gpu, on_cpu));
+        assert_eq!(both.in_summary(RunGpus::One), on_gpu);
         // A run of an earlier version, whose energy was not measured.
         assert_eq!(EnergyTotals::default().plus(both), EnergyTotals::default());
     }

@@ -14,7 +14,7 @@ use super::run_time::RunTime;
 use super::setup::RunSetup;
 use crate::evaluate::{Scores, TaskMetrics};
 use crate::{EpochResult, Observer, TrainError, ValidationResult};
-use energy::RunEnergy;
+use energy::{RunEnergy, RunGpus};
 use files::RecordFiles;
 use slots::IterationTimes;
 use stratus_data::{JpegLibrary, Loader};
@@ -104,7 +104,12 @@ impl<'a> Recorder<'a> {
         let position = state.positions.get(USAGE).copied().unwrap_or(0);
         let usage = UsageSampler::start(run, position, time, setup.energy.clone())?;
         let recorded = state.extra.contains_key(TOTALS).then(|| recorded_totals(state).energy);
-        let energy = RunEnergy::new(setup.energy.clone(), recorded, setup.device.is_accelerator);
+        let gpus = match (setup.device.is_accelerator, setup.role.workers()) {
+            (false, _) => RunGpus::None,
+            (true, None) => RunGpus::One,
+            (true, Some(_)) => RunGpus::OnePerWorker,
+        };
+        let energy = RunEnergy::new(setup.energy.clone(), recorded, gpus);
         Ok(Self {
             run,
             log,
@@ -221,6 +226,7 @@ impl<'a> Recorder<'a> {
         if let Some(scores) = scores {
             *classes = scores.classes().to_vec();
             if !scores.loss.is_finite() {
+                // NaN is never predicted: what is counted says nothing about the network.
                 for class in classes.iter_mut() {
                     (class.accuracy, class.iou, class.bf) = (None, None, None);
                 }

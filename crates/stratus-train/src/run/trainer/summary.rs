@@ -114,10 +114,8 @@ impl Trainer<'_> {
 /// The number of checkpoints that a forecast counts, for iterations of `step_s`: one at the end of each
 /// epoch, and one every `every_s` within it.
 fn checkpoints(position: RunPosition, step_s: f64, every_s: f64) -> f64 {
-    let within = |iterations: u64| match every_s > 0.0 {
-        true => (step_s * iterations as f64 / every_s).floor(),
-        false => 0.0,
-    };
+    let every_s = if every_s > 0.0 { every_s } else { f64::INFINITY };
+    let within = |iterations: u64| (step_s * iterations as f64 / every_s).floor();
     let per_epoch = position.iterations_per_epoch.max(1);
     position.epochs_done() as f64 * (1.0 + within(per_epoch)) + within(position.iteration % per_epoch)
 }
