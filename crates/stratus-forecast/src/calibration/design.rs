@@ -24,6 +24,12 @@ const PRIMES: [u32; 24] =
     [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89];
 /// Minimum and maximum FLOPs of a step, for which a CPU core takes 0.1 to 1 second.
 const STEP_FLOPS: [f64; 2] = [6e9, 60e9];
+/// The same of small networks, whose kernels take microseconds to milliseconds.
+const SMALL_STEP_FLOPS: [f64; 2] = [2e7, 6e9];
+/// Every so many networks one is small.
+const SMALL_NETWORK_PERIOD: usize = 4;
+/// The number of images of a batch of [`speed_reference`].
+const REFERENCE_BATCH: usize = 4;
 /// Maximum number of elements of the images of a batch and all activations.
 const MAX_ELEMENTS: f64 = 1.2e8;
 /// Maximum number of images of a batch.
@@ -155,15 +161,20 @@ type Generator = fn(&mut QuasiRandom, ChainBuilder) -> Result<Graph, GraphError>
 const GENERATORS: [Generator; 7] =
     [residual, plain, bottlenecks, branches, depthwise, large_taps, factorised];
 
-/// The network with an index.
+/// The network with an index. Small ones have small images.
 ///
 /// # Errors
 /// Only if the design is invalid (covered by a test).
 pub fn network(index: usize) -> Result<Design, GraphError> {
     let mut draws = QuasiRandom { network: index, drawn: 0 };
-    let size = draws.choose([32, 48, 80, 112, 144, 176, 208, 240]);
+    let is_small = index % SMALL_NETWORK_PERIOD == SMALL_NETWORK_PERIOD - 1;
+    let (sizes, step_flops) = match is_small {
+        true => ([24, 28, 28, 32, 32, 40, 48, 64], SMALL_STEP_FLOPS),
+        false => ([32, 48, 80, 112, 144, 176, 208, 240], STEP_FLOPS),
+    };
+    let size = draws.choose(sizes);
     let (graph, x) = GraphBuilder::new(&format!("design {index}"), Shape::image(3, size, size));
-    let operations = draws.log_uniform(STEP_FLOPS[0], STEP_FLOPS[1]);
+    let operations = draws.log_uniform(step_flops[0], step_flops[1]);
     let graph = GENERATORS[index % GENERATORS.len()](&mut draws, ChainBuilder { graph, x, layers: 0 })?;
     // A step costs three forward passes.
     let by_operations = operations / (3.0 * graph.forward_flops().max(1) as f64);
@@ -171,6 +182,20 @@ pub fn network(index: usize) -> Result<Design, GraphError> {
     let by_elements = MAX_ELEMENTS / elements.max(1) as f64;
     let batch = by_operations.min(by_elements).clamp(2.0, MAX_BATCH) as usize;
     Ok(Design { graph, batch })
+}
+
+/// The network whose step tells the speed of a machine at a moment. A CPU core takes about 20 ms, about half of
+/// them for arithmetic and half for memory.
+///
+/// # Errors
+/// Only if the design is invalid (covered by a test).
+pub fn speed_reference() -> Result<Design, GraphError> {
+    let (graph, x) = GraphBuilder::new("speed reference", Shape::image(3, 56, 56));
+    let mut chain = ChainBuilder { graph, x, layers: 0 };
+    chain.unit(64, [3, 3], 1)?;
+    chain.unit(64, [3, 3], 1)?;
+    chain.unit(128, [1, 1], 2)?;
+    Ok(Design { graph: chain.end(None)?, batch: REFERENCE_BATCH })
 }
 
 /// The number of stages that halve the feature map, while it has at least six rows.

@@ -44,11 +44,23 @@ impl MeasuredNetwork {
         self.kernels.iter().map(|(_, seconds)| seconds).sum()
     }
 
-    /// Keeps the measurements with the shorter step, since other load makes steps longer.
-    pub fn keep_faster(&mut self, other: Self) {
-        if other.step_s() < self.step_s() {
-            *self = other;
-        }
+    /// The measurements at another speed of the machine: all times multiplied by a factor.
+    #[must_use]
+    pub fn scaled(mut self, factor: f64) -> Self {
+        self.kernels.iter_mut().for_each(|(_, seconds)| *seconds *= factor);
+        self
+    }
+
+    /// Combines repeated measurements of a network: the median of each kernel. Empty without any.
+    #[must_use]
+    pub fn median(repeats: &[Self]) -> Self {
+        let Some(first) = repeats.first() else { return Self { kernels: Vec::new() } };
+        let kernels = first.kernels.iter().enumerate().map(|(at, (kernel, _))| {
+            let mut seconds: Vec<f64> =
+                repeats.iter().filter_map(|repeat| repeat.kernels.get(at)).map(|(_, seconds)| *seconds).collect();
+            (kernel.clone(), stratus_base::median(&mut seconds).unwrap_or(0.0))
+        });
+        Self { kernels: kernels.collect() }
     }
 
     fn work(&self) -> Work {
@@ -62,6 +74,10 @@ impl MeasuredNetwork {
 pub struct CalibratedMachine {
     /// The library whose kernels were measured, and its number of threads.
     pub library: String,
+    /// Median seconds of the step of [`design::speed_reference`]: the speed that the profiles are for. `None` in
+    /// files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_s: Option<f64>,
     /// Its catalogue row, with measured peaks.
     pub processor: Cpu,
 }

@@ -7,6 +7,7 @@ pub mod exchange;
 pub mod forecast;
 pub mod peaks;
 pub mod probe;
+mod speed_reference;
 pub mod threads;
 pub mod trace;
 

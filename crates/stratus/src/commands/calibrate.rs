@@ -52,6 +52,8 @@ struct Report {
     machine: CalibratedMachine,
     networks: usize,
     seconds: f64,
+    /// The lowest and the highest speed of the machine meanwhile, relative to the median.
+    speeds: [f64; 2],
     profiles: Vec<FormatSummary>,
 }
 
@@ -103,6 +105,7 @@ pub fn run(arguments: &CalibrateArguments, globals: &Globals, output: &Output) -
         file: arguments.out.display().to_string(),
         networks: measured.networks(),
         seconds: started.elapsed().as_secs_f64(),
+        speeds: measured.speeds(),
         profiles: profiles.collect(),
         machine: calibration.machine,
     };
@@ -135,11 +138,14 @@ fn render(report: &Report) -> String {
     let CalibratedMachine { library, processor, .. } = &report.machine;
     format!(
         "{}{}: {library}, {:.0} GB/s, measured in {:.0} s\n\
+         the machine's speed varied from {:.2} to {:.2} of its median, for which times are corrected\n\
          forecast with `stratus forecast EXPERIMENT --on {}`\n",
         table(&[heading].into_iter().chain(rows).collect::<Vec<_>>()),
         processor.name,
         processor.bandwidth_gb_s,
         report.seconds,
+        report.speeds[0],
+        report.speeds[1],
         report.file
     )
 }

@@ -32,7 +32,7 @@ fn calibration(title: &str, cores: usize) -> String {
     let networks: Vec<MeasuredNetwork> = (0..5).map(measured).collect();
     let profile =
         profile(&networks, &processor, NumberFormat::F32, ("a test's", "stratus calibrate")).unwrap();
-    let machine = CalibratedMachine { library: "none".to_owned(), processor };
+    let machine = CalibratedMachine { library: "none".to_owned(), reference_s: Some(0.02), processor };
     Calibration { machine, profiles: vec![profile] }.to_toml().unwrap()
 }
 

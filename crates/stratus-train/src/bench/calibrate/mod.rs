@@ -3,10 +3,12 @@
 
 mod network;
 
-use super::peaks;
+use super::speed_reference::SpeedReference;
+use super::{median, peaks};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::libraries::LibraryProbes;
+pub(super) use network::TrainingStep;
 use network::{ReusedChoices, measure_network};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use stratus_base::time::timestamp;
@@ -39,8 +41,10 @@ pub struct CalibrationMeasurement {
     processor: Cpu,
     library: String,
     formats: Vec<NumberFormat>,
-    /// The networks in each number format.
+    /// The networks in each number format, at one speed of the machine.
     measured: Vec<Vec<MeasuredNetwork>>,
+    /// The times of the speed reference.
+    reference: ReferenceTimes,
     started: Instant,
 }
 
@@ -78,8 +82,16 @@ impl CalibrationMeasurement {
         let processor = measured_cpu(name, device)?;
         let formats = formats_to_calibrate(&processor, device, setting)?;
         let seconds = 60.0 * minutes * (1.0 - FIT_TIME_SHARE);
-        let measured = measure(&processor, &formats, device, started, seconds, progress)?;
-        Ok(Self { processor, library, formats, measured, started })
+        let mut repeats = Repeats::new(&processor, &formats, device)?;
+        repeats.measure(started, seconds, progress)?;
+        let (measured, reference) = repeats.at_median_speed();
+        Ok(Self { processor, library, formats, measured, reference, started })
+    }
+
+    /// The lowest and the highest speed of the machine meanwhile, relative to the median.
+    #[must_use]
+    pub fn speeds(&self) -> [f64; 2] {
+        self.reference.speeds()
     }
 
     /// The number of networks.
@@ -93,7 +105,7 @@ impl CalibrationMeasurement {
     /// # Errors
     /// If there are too few networks.
     pub fn fit(&self) -> stratus_forecast::Result<Calibration> {
-        let Self { processor, library, formats, measured, started } = self;
+        let Self { processor, library, formats, measured, reference, started } = self;
         let data = format!(
             "{} networks of stratus calibrate, {library}, {} s",
             self.networks(),
@@ -103,7 +115,11 @@ impl CalibrationMeasurement {
             profile(networks, processor, *format, (&data, "stratus calibrate"))
         };
         let profiles = formats.iter().zip(measured).map(fit).collect::<stratus_forecast::Result<_>>()?;
-        let machine = CalibratedMachine { library: library.clone(), processor: processor.clone() };
+        let machine = CalibratedMachine {
+            library: library.clone(),
+            reference_s: Some(reference.median_s()),
+            processor: processor.clone(),
+        };
         Ok(Calibration { machine, profiles })
     }
 
@@ -181,46 +197,123 @@ fn formats_to_calibrate(
     }
 }
 
-/// Measures networks in each number format until `seconds` seconds after `started`: first new ones, then the
-/// same ones repeatedly; the shortest time of each step counts.
-fn measure(
-    processor: &Cpu,
-    formats: &[NumberFormat],
-    device: &OpenDevice,
-    started: Instant,
-    seconds: f64,
-    progress: &mut dyn FnMut(&str),
-) -> Result<Vec<Vec<MeasuredNetwork>>, TrainError> {
-    let processor = Processor::Cpu(processor.clone());
-    let mut measured = vec![Vec::new(); formats.len()];
-    let (mut designs, mut chosen): (Vec<Design>, Vec<Vec<Option<ReusedChoices>>>) = Default::default();
-    let measure = |design: &Design, format: NumberFormat, chosen: &mut Option<ReusedChoices>| {
-        measure_network(design, format, on_matrix_units(&processor, format), device, chosen)
-    };
-    let elapsed_share = || started.elapsed().as_secs_f64() / seconds;
-    while designs.len() < MIN_NETWORKS
-        || designs.len() < MAX_NETWORKS && elapsed_share() < NEW_NETWORK_TIME_SHARE
-    {
-        let design = network(designs.len())?;
-        let mut kernels = vec![None; formats.len()];
-        for ((format, networks), kernels) in formats.iter().zip(&mut measured).zip(&mut kernels) {
-            networks.push(measure(&design, *format, kernels)?);
-        }
-        designs.push(design);
-        chosen.push(kernels);
-        progress(&format!("network {}: {:.0} s", designs.len(), started.elapsed().as_secs_f64()));
+/// The times of the speed reference, in seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct ReferenceTimes(Vec<f64>);
+
+impl ReferenceTimes {
+    fn median_s(&self) -> f64 {
+        median(&mut self.0.clone())
     }
-    let mut rounds = 1;
-    while elapsed_share() < 1.0 {
-        for (at, (design, chosen)) in designs.iter().zip(&mut chosen).enumerate() {
-            for ((format, networks), chosen) in formats.iter().zip(&mut measured).zip(chosen) {
-                if elapsed_share() < 1.0 {
-                    networks[at].keep_faster(measure(design, *format, chosen)?);
+
+    fn speeds(&self) -> [f64; 2] {
+        let (median_s, mut lowest_s, mut highest_s) = (self.median_s(), f64::INFINITY, 0.0_f64);
+        for &seconds in &self.0 {
+            lowest_s = lowest_s.min(seconds);
+            highest_s = highest_s.max(seconds);
+        }
+        [median_s / highest_s, median_s / lowest_s]
+    }
+}
+
+/// A measurement of a network, and the mean time of the speed reference before and after it.
+struct Repeat {
+    network: MeasuredNetwork,
+    reference_s: f64,
+}
+
+/// The repeated measurements of generated networks.
+struct Repeats<'a> {
+    formats: &'a [NumberFormat],
+    device: &'a OpenDevice,
+    /// True if convolutions are assumed to run on matrix units, for each number format.
+    on_matrix_units: Vec<bool>,
+    designs: Vec<Design>,
+    /// For each number format and network.
+    repeats: Vec<Vec<Vec<Repeat>>>,
+    chosen: Vec<Vec<Option<ReusedChoices>>>,
+    speed: SpeedReference,
+    reference: ReferenceTimes,
+}
+
+impl<'a> Repeats<'a> {
+    fn new(
+        processor: &Cpu,
+        formats: &'a [NumberFormat],
+        device: &'a OpenDevice,
+    ) -> Result<Self, TrainError> {
+        let processor = Processor::Cpu(processor.clone());
+        let mut speed = SpeedReference::new(device)?;
+        let reference = ReferenceTimes(vec![speed.measure()?]);
+        Ok(Self {
+            formats,
+            device,
+            on_matrix_units: formats.iter().map(|format| on_matrix_units(&processor, *format)).collect(),
+            designs: Vec::new(),
+            repeats: formats.iter().map(|_| Vec::new()).collect(),
+            chosen: formats.iter().map(|_| Vec::new()).collect(),
+            speed,
+            reference,
+        })
+    }
+
+    /// Measures networks in each number format until `seconds` seconds after `started`: first new ones, then the
+    /// same ones repeatedly.
+    fn measure(
+        &mut self,
+        started: Instant,
+        seconds: f64,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), TrainError> {
+        let elapsed_share = || started.elapsed().as_secs_f64() / seconds;
+        while self.designs.len() < MIN_NETWORKS
+            || self.designs.len() < MAX_NETWORKS && elapsed_share() < NEW_NETWORK_TIME_SHARE
+        {
+            let at = self.designs.len();
+            self.designs.push(network(at)?);
+            for format in 0..self.formats.len() {
+                self.repeats[format].push(Vec::new());
+                self.chosen[format].push(None);
+                self.measure_one(format, at)?;
+            }
+            progress(&format!("network {}: {:.0} s", at + 1, started.elapsed().as_secs_f64()));
+        }
+        let mut rounds = 1;
+        while elapsed_share() < 1.0 {
+            for at in 0..self.designs.len() {
+                for format in 0..self.formats.len() {
+                    if elapsed_share() < 1.0 {
+                        self.measure_one(format, at)?;
+                    }
                 }
             }
+            rounds += 1;
+            progress(&format!("round {rounds}: {:.0} s", started.elapsed().as_secs_f64()));
         }
-        rounds += 1;
-        progress(&format!("round {rounds}: {:.0} s", started.elapsed().as_secs_f64()));
+        Ok(())
     }
-    Ok(measured)
+
+    fn measure_one(&mut self, format: usize, at: usize) -> Result<(), TrainError> {
+        let (number_format, on_matrix_units) = (self.formats[format], self.on_matrix_units[format]);
+        let chosen = &mut self.chosen[format][at];
+        let network =
+            measure_network(&self.designs[at], number_format, on_matrix_units, self.device, chosen)?;
+        let before_s = self.reference.0.last().copied();
+        let after_s = self.speed.measure()?;
+        self.reference.0.push(after_s);
+        let reference_s = 0.5 * (before_s.unwrap_or(after_s) + after_s);
+        self.repeats[format][at].push(Repeat { network, reference_s });
+        Ok(())
+    }
+
+    /// The networks in each number format, with the times that they would have had at the median speed.
+    fn at_median_speed(self) -> (Vec<Vec<MeasuredNetwork>>, ReferenceTimes) {
+        let median_s = self.reference.median_s();
+        let combine = |repeats: Vec<Repeat>| {
+            let scaled = |Repeat { network, reference_s }: Repeat| network.scaled(median_s / reference_s);
+            MeasuredNetwork::median(&repeats.into_iter().map(scaled).collect::<Vec<_>>())
+        };
+        let measured = |networks: Vec<Vec<Repeat>>| networks.into_iter().map(combine).collect();
+        (self.repeats.into_iter().map(measured).collect(), self.reference)
+    }
 }

@@ -29,10 +29,69 @@ const MAX_SECONDS: f64 = 0.4;
 
 /// The kernel choices of a network that was measured before.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct ReusedChoices([Choices; 2]);
+pub(in crate::bench) struct ReusedChoices([Choices; 2]);
 
-/// Plans a network's training step in a number format, and times it on synthetic images. Kernels are
-/// measured, unless `chosen` contains their choices, and are not cached elsewhere. `on_matrix_units` states
+/// A planned training step with a batch of synthetic images.
+pub(in crate::bench) struct TrainingStep {
+    session: Session,
+    batch: BatchBuffer,
+}
+
+impl TrainingStep {
+    /// Plans a network's training step in a number format. Kernels are measured, unless `chosen` contains their
+    /// choices, and are not cached elsewhere.
+    ///
+    /// # Errors
+    /// As starting a run.
+    pub fn prepare(
+        design: &Design,
+        format: NumberFormat,
+        device: &OpenDevice,
+        chosen: &mut Option<ReusedChoices>,
+    ) -> Result<Self, TrainError> {
+        let experiment = experiment(design, format)?;
+        let datasets = open_datasets(&experiment)?;
+        let resolved = ResolvedProcess::new(&experiment, datasets.train.as_ref(), &design.graph, device)?;
+        let programs = programs(&resolved, &design.graph, device)?;
+        let mut persistent = Persistent::default();
+        let known = chosen.clone().unwrap_or_default();
+        let mut plan = |program, choices| {
+            Plan::prepare(device.backend.as_ref(), program, choices, chosen.is_none(), &mut persistent)
+        };
+        let ReusedChoices([train, refresh]) = known;
+        let prepared = vec![plan(&programs.train, train)?, plan(&programs.refresh, refresh)?];
+        *chosen = Some(ReusedChoices([0, 1].map(|at: usize| prepared[at].plan.choices.clone())));
+        let mut session = Session::on_backend(device.backend.as_ref(), prepared, persistent)?;
+        initialise(&mut session, &design.graph, &resolved, &datasets.train)?;
+        session_state::refresh(&mut session, 1)?;
+        // A learning rate too small to change the weights: every step does the same work.
+        session.set_iteration_scalars(IterationScalars {
+            learning_rate: 1e-12,
+            iteration: 0,
+            seed: experiment.train.seed,
+        })?;
+        let config = resolved.input().training(BatchFormat::from_plan(session.plan(0)));
+        let batch = Loader::new(datasets.train, config)?.next()?;
+        let batch = batch.ok_or(TrainError::Loader(LoaderError::Stopped))?;
+        Ok(Self { session, batch })
+    }
+
+    /// The clock for [`Self::run`].
+    pub fn clock(&self) -> Clock {
+        Clock::new(self.session.slots(0))
+    }
+
+    /// Runs the step once; its times are then in `clock`.
+    pub fn run(&mut self, clock: &mut Clock) -> Result<(), TrainError> {
+        let labels = bytemuck::cast_slice_mut(&mut self.batch.labels);
+        clock.begin_iteration();
+        clock.restart();
+        self.session.run(0, &mut self.batch.images, labels, clock, 0)?;
+        Ok(())
+    }
+}
+
+/// Times a network's training step in a number format, as [`TrainingStep::prepare`]. `on_matrix_units` states
 /// whether its convolutions are assumed to run there, see [`work`].
 ///
 /// # Errors
@@ -44,32 +103,9 @@ pub(super) fn measure_network(
     device: &OpenDevice,
     chosen: &mut Option<ReusedChoices>,
 ) -> Result<MeasuredNetwork, TrainError> {
-    let experiment = experiment(design, format)?;
-    let datasets = open_datasets(&experiment)?;
-    let resolved = ResolvedProcess::new(&experiment, datasets.train.as_ref(), &design.graph, device)?;
-    let programs = programs(&resolved, &design.graph, device)?;
-    let mut persistent = Persistent::default();
-    let known = chosen.clone().unwrap_or_default();
-    let mut plan = |program, choices| {
-        Plan::prepare(device.backend.as_ref(), program, choices, chosen.is_none(), &mut persistent)
-    };
-    let ReusedChoices([train, refresh]) = known;
-    let prepared = vec![plan(&programs.train, train)?, plan(&programs.refresh, refresh)?];
-    *chosen = Some(ReusedChoices([0, 1].map(|at: usize| prepared[at].plan.choices.clone())));
-    let mut session = Session::on_backend(device.backend.as_ref(), prepared, persistent)?;
-    initialise(&mut session, &design.graph, &resolved, &datasets.train)?;
-    session_state::refresh(&mut session, 1)?;
-    // A learning rate too small to change the weights: every step does the same work.
-    session.set_iteration_scalars(IterationScalars {
-        learning_rate: 1e-12,
-        iteration: 0,
-        seed: experiment.train.seed,
-    })?;
-    let config = resolved.input().training(BatchFormat::from_plan(session.plan(0)));
-    let batch = Loader::new(datasets.train, config)?.next()?;
-    let mut batch: BatchBuffer = batch.ok_or(TrainError::Loader(LoaderError::Stopped))?;
-    let seconds = time_steps(&mut session, &mut batch)?;
-    Ok(MeasuredNetwork { kernels: kernels(session.plan(0), &seconds, on_matrix_units) })
+    let mut step = TrainingStep::prepare(design, format, device, chosen)?;
+    let seconds = time_kernels(&mut step)?;
+    Ok(MeasuredNetwork { kernels: kernels(step.session.plan(0), &seconds, on_matrix_units) })
 }
 
 fn experiment(design: &Design, format: NumberFormat) -> Result<Experiment, TrainError> {
@@ -83,27 +119,20 @@ fn experiment(design: &Design, format: NumberFormat) -> Result<Experiment, Train
     Ok(experiment.with_overrides(&[("train.precision", format.name())])?)
 }
 
-/// Median seconds of each step, scaled to sum to the median whole step.
-fn time_steps(session: &mut Session, batch: &mut BatchBuffer) -> Result<Vec<f64>, TrainError> {
-    let count = session.plan(0).program.steps.len();
-    let mut clock = Clock::new(session.slots(0));
-    let (mut whole, mut within) = (Vec::new(), vec![Vec::with_capacity(MAX_STEPS); count]);
-    let mut started = Instant::now();
+/// Median seconds of each kernel, scaled to sum to the median whole step.
+fn time_kernels(step: &mut TrainingStep) -> Result<Vec<f64>, TrainError> {
+    let mut clock = step.clock();
+    let (mut whole, mut within) = (Vec::new(), vec![Vec::new(); step.session.plan(0).program.steps.len()]);
     // The first step runs with cold caches.
-    for step in 0..=MAX_STEPS {
-        let labels = bytemuck::cast_slice_mut(&mut batch.labels);
-        clock.begin_iteration();
-        clock.restart();
-        session.run(0, &mut batch.images, labels, &mut clock, 0)?;
-        if step == 0 {
-            started = Instant::now();
-            continue;
-        }
+    step.run(&mut clock)?;
+    let started = Instant::now();
+    for count in 1..=MAX_STEPS {
+        step.run(&mut clock)?;
         for (times, &nanoseconds) in within.iter_mut().zip(clock.slots()) {
             times.push(nanoseconds as f64 * 1e-9);
         }
         whole.push(clock.slots().iter().sum::<u64>() as f64 * 1e-9);
-        if step >= MIN_STEPS && started.elapsed().as_secs_f64() > MAX_SECONDS {
+        if count >= MIN_STEPS && started.elapsed().as_secs_f64() > MAX_SECONDS {
             break;
         }
     }

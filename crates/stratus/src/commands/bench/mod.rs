@@ -114,7 +114,7 @@ pub enum BenchCommand {
         /// Compare the forecasts of this calibration file (see `stratus calibrate`) instead of timing kernels
         #[arg(long, value_name = "FILE", requires = "here")]
         calibrated: Option<PathBuf>,
-        /// Number of repetitions; the shortest time counts
+        /// Number of repetitions, of which the medians count
         #[arg(
             long,
             value_name = "COUNT",

@@ -18,7 +18,7 @@ pub struct HereOptions<'a> {
     pub precisions: &'a [String],
     /// A calibration file, whose forecasts are compared instead of timing kernels.
     pub calibrated: Option<&'a Path>,
-    /// Repetitions; the shortest time counts, as other load only makes steps longer.
+    /// Repetitions, of which the medians count.
     pub rounds: u32,
 }
 
@@ -42,7 +42,9 @@ pub fn run(options: &HereOptions<'_>, globals: &Globals, output: &Output) -> Res
             } else {
                 batches.collect()
             };
-            all.extend(batches.into_iter().map(|batch| with_synthetic_data(&experiment, batch)));
+            for batch in batches {
+                all.push(with_synthetic_data(&experiment, batch)?);
+            }
         }
     }
     let mut show = |cell: &ForecastCase| {
@@ -67,6 +69,8 @@ fn render(evaluated: &StepEvaluation) -> String {
         "forecast, ms",
         "measured, ms",
         "error",
+        "at speed",
+        "speed",
         "steps",
         "planning, s",
         "probing, s",
@@ -79,6 +83,8 @@ fn render(evaluated: &StepEvaluation) -> String {
             format!("{:.1}", cell.forecast_s * 1e3),
             format!("{:.1} ± {:.1} %", cell.measured.measured_s * 1e3, cell.measured.measured_spread_percent),
             format!("{:+.1} %", cell.error_percent),
+            cell.error_at_speed_percent.map_or("–".to_owned(), |error| format!("{error:+.1} %")),
+            cell.speed.map_or("–".to_owned(), |speed| format!("{speed:.2}")),
             cell.measured.steps.to_string(),
             format!("{:.1}", cell.planning_s),
             format!("{:.1}", cell.probing_s),
@@ -86,9 +92,16 @@ fn render(evaluated: &StepEvaluation) -> String {
     });
     let heading = heading.map(str::to_owned).to_vec();
     let StepEvaluation { library, mean_percent, worst_percent, covered_percent, .. } = evaluated;
+    let at_speed = evaluated.at_speed_percent.map_or_else(String::new, |[mean, worst]| {
+        format!(
+            "at the machine's speed when the step was measured: mean error {mean:.1} %, worst {worst:.1} %\n"
+        )
+    });
+    let [lowest, highest] = evaluated.reference_times;
     format!(
         "{}{library}: mean error {mean_percent:.1} %, worst {worst_percent:.1} %; \
-         {covered_percent:.0} % within the interval\n",
+         {covered_percent:.0} % within the interval\n\
+         {at_speed}a reference step took {lowest:.2} to {highest:.2} of its median time\n",
         table(&[heading].into_iter().chain(rows).collect::<Vec<_>>())
     )
 }
