@@ -134,8 +134,8 @@ impl Error {
                 "recreate it with `stratus calibrate` or `stratus forecast fit`".to_owned()
             }
             Self::TooFew { .. } => {
-                "see docs/forecast-model.md for the available measurements; `stratus forecast fit` adds profiles \
-                 from more step times"
+                "see docs/forecast-model.md for the available measurements; `stratus forecast fit` adds \
+                 profiles from more step times"
                     .to_owned()
             }
             Self::Precision { .. } => {
