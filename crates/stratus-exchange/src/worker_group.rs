@@ -147,8 +147,8 @@ impl Shared {
 /// The size up to which texts of any length are gathered, for all workers together. There are up to three
 /// copies for a moment.
 const MAX_GATHERED_BYTES: u64 = 64 << 20;
-/// The maximum ratio of the sizes of two workers' texts above this. Workers gather texts of the same kind: the
-/// scores of 1,000 classes have 2 MB on each.
+/// The maximum ratio of the sizes of two workers' texts above this. Workers gather texts of the same kind:
+/// the scores of 1,000 classes have 2 MB on each.
 const MAX_GATHERED_RATIO: u64 = 4;
 
 /// The maximum size of the text of each of `workers` workers, if that of this worker has `own_bytes` bytes.
@@ -224,8 +224,8 @@ impl WorkerGroup {
     /// Gathers any number of bytes from each worker, in rank order.
     ///
     /// # Errors
-    /// If a worker has disconnected, or announces more than four times the bytes of this worker, and with these
-    /// the texts of all workers, padded to the longest, exceed 64 MiB.
+    /// If a worker has disconnected, or announces more than four times the bytes of this worker, and with
+    /// these the texts of all workers, padded to the longest, exceed 64 MiB.
     pub fn all_gatherv(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let lengths = self.all_gather(&(bytes.len() as u64).to_le_bytes())?;
         let limit = max_gathered_bytes(self.size, bytes.len() as u64);

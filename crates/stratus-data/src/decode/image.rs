@@ -10,10 +10,10 @@ pub(crate) const MAX_IMAGE_PIXELS: usize = 1 << 27;
 pub(crate) const MAX_SIDE_PIXELS: usize = 65_535;
 /// The bytes that decoding may take however short the file is: 64 megapixels in colour.
 const MAX_BYTES_OF_ANY_FILE: usize = 192 << 20;
-/// The bytes that decoding may take for each byte of a longer file. A photograph of 108 megapixels in 24 MB, as
-/// a phone writes it, takes 14 as baseline JPEG; as progressive JPEG 27 with subsampled colours, and 41 without.
-/// Compressed for the web, photographs have a quarter of that length. The shortest possible baseline JPEG takes
-/// 256 or more.
+/// The bytes that decoding may take for each byte of a longer file. A photograph of 108 megapixels in 24 MB,
+/// as a phone writes it, takes 14 as baseline JPEG; as progressive JPEG 27 with subsampled colours, and 41
+/// without. Compressed for the web, photographs have a quarter of that length. The shortest possible baseline
+/// JPEG takes 256 or more.
 const MAX_BYTES_PER_FILE_BYTE: usize = 128;
 
 /// The shape and orientation of a decoded image; its pixels are in the caller's buffer.

@@ -117,8 +117,8 @@ pub(super) fn size(reader: &Reader<Source<'_>>, file_bytes: usize) -> Result<[us
     Ok([height, width])
 }
 
-/// The number of bytes of pixels with `bytes` bytes each, unless these are too many for the file. The cause of
-/// a truncated file is its end.
+/// The number of bytes of pixels with `bytes` bytes each, unless these are too many for the file. The cause
+/// of a truncated file is its end.
 pub(super) fn buffer_bytes(size: [usize; 2], bytes: usize, file: &[u8]) -> Result<usize, String> {
     pixel_bytes(size, bytes, 0, file.len()).map_err(|problem| {
         if has_last_chunk(file) { problem } else { "the file ends before the image does".to_owned() }

@@ -184,8 +184,8 @@ pub fn network(index: usize) -> Result<Design, GraphError> {
     Ok(Design { graph, batch })
 }
 
-/// The network whose step tells the speed of a machine at a moment. A CPU core takes about 20 ms, about half of
-/// them for arithmetic and half for memory.
+/// The network whose step tells the speed of a machine at a moment. A CPU core takes about 20 ms, about half
+/// of them for arithmetic and half for memory.
 ///
 /// # Errors
 /// Only if the design is invalid (covered by a test).

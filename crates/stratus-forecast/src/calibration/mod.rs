@@ -56,8 +56,11 @@ impl MeasuredNetwork {
     pub fn median(repeats: &[Self]) -> Self {
         let Some(first) = repeats.first() else { return Self { kernels: Vec::new() } };
         let kernels = first.kernels.iter().enumerate().map(|(at, (kernel, _))| {
-            let mut seconds: Vec<f64> =
-                repeats.iter().filter_map(|repeat| repeat.kernels.get(at)).map(|(_, seconds)| *seconds).collect();
+            let mut seconds: Vec<f64> = repeats
+                .iter()
+                .filter_map(|repeat| repeat.kernels.get(at))
+                .map(|(_, seconds)| *seconds)
+                .collect();
             (kernel.clone(), stratus_base::median(&mut seconds).unwrap_or(0.0))
         });
         Self { kernels: kernels.collect() }
@@ -74,8 +77,8 @@ impl MeasuredNetwork {
 pub struct CalibratedMachine {
     /// The library whose kernels were measured, and its number of threads.
     pub library: String,
-    /// Median seconds of the step of [`design::speed_reference`]: the speed that the profiles are for. `None` in
-    /// files of earlier versions.
+    /// Median seconds of the step of [`design::speed_reference`]: the speed that the profiles are for. `None`
+    /// in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_s: Option<f64>,
     /// Its catalogue row, with measured peaks.

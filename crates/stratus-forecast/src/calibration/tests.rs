@@ -34,7 +34,8 @@ fn calibration() -> Calibration {
     let networks: Vec<MeasuredNetwork> = (0..8).map(measured).collect();
     let profile =
         profile(&networks, &processor(), NumberFormat::F32, ("eight", "stratus calibrate")).unwrap();
-    let machine = CalibratedMachine { library: "none".to_owned(), reference_s: Some(0.02), processor: processor() };
+    let machine =
+        CalibratedMachine { library: "none".to_owned(), reference_s: Some(0.02), processor: processor() };
     Calibration { machine, profiles: vec![profile] }
 }
 

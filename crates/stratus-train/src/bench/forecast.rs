@@ -54,8 +54,8 @@ pub struct ForecastCase {
     pub measured: StepTiming,
     /// The error of the forecast, in percent of the measured step.
     pub error_percent: f64,
-    /// The speed of the machine when the step was measured, relative to its speed when its kernels were: the median
-    /// over rounds. `None` for calibrations of earlier versions.
+    /// The speed of the machine when the step was measured, relative to its speed when its kernels were: the
+    /// median over rounds. `None` for calibrations of earlier versions.
     pub speed: Option<f64>,
     /// The error of the forecast divided by `speed`, in percent of the measured step: the median over rounds.
     pub error_at_speed_percent: Option<f64>,
@@ -87,8 +87,8 @@ pub struct StepEvaluation {
 }
 
 impl StepEvaluation {
-    /// Forecasts and measures each experiment in turn, on synthetic images, `rounds` times. The forecasts are those
-    /// of `calibration`, or made from kernels timed separately. `measured` is called after each.
+    /// Forecasts and measures each experiment in turn, on synthetic images, `rounds` times. The forecasts are
+    /// those of `calibration`, or made from kernels timed separately. `measured` is called after each.
     ///
     /// # Errors
     /// If an experiment is invalid, or does not fit into memory.
@@ -232,8 +232,8 @@ fn forecast_by_calibration(
     Ok(StepForecast { library, step, reference_s, planning_s, probing_s: 0.0 })
 }
 
-/// The experiment with this batch and synthetic images, whose content does not affect the time of a step. There
-/// are no synthetic masks: segmentation keeps its data set.
+/// The experiment with this batch and synthetic images, whose content does not affect the time of a step.
+/// There are no synthetic masks: segmentation keeps its data set.
 ///
 /// # Errors
 /// If the network is not found.

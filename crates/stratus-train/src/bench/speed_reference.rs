@@ -1,5 +1,5 @@
-//! The speed of this machine at a moment: the time of a fixed training step. The CPUs of virtual machines and of
-//! laptops change theirs by tens of percent within minutes.
+//! The speed of this machine at a moment: the time of a fixed training step. The CPUs of virtual machines and
+//! of laptops change theirs by tens of percent within minutes.
 
 use super::calibrate::TrainingStep;
 use super::median;
@@ -21,8 +21,7 @@ impl SpeedReference {
     /// # Errors
     /// As starting a run.
     pub fn new(device: &OpenDevice) -> Result<Self, TrainError> {
-        let mut step =
-            TrainingStep::prepare(&speed_reference()?, NumberFormat::F32, device, &mut None)?;
+        let mut step = TrainingStep::prepare(&speed_reference()?, NumberFormat::F32, device, &mut None)?;
         let mut clock = step.clock();
         step.run(&mut clock)?;
         Ok(Self(step))

@@ -27,8 +27,8 @@ pub(super) fn segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> 
     all_segments(file).take_while(move |&(marker, ..)| std::mem::replace(&mut is_before_scan, marker != SOS))
 }
 
-/// The segments up to the end of the image: marker, the offset of its 0xff, and the available payload
-/// (ITU-T T.81, annex B). Like in libjpeg (`next_marker` in `jdmarker.c`), bytes between segments are skipped:
+/// The segments up to the end of the image: marker, the offset of its 0xff, and the available payload (ITU-T
+/// T.81, annex B). Like in libjpeg (`next_marker` in `jdmarker.c`), bytes between segments are skipped:
 /// entropy-coded data, which have a zero after each 0xff, and those that some cameras and programs write.
 fn all_segments(file: &[u8]) -> impl Iterator<Item = (u8, usize, &[u8])> {
     let mut at = 2;

@@ -237,11 +237,7 @@ struct Repeats<'a> {
 }
 
 impl<'a> Repeats<'a> {
-    fn new(
-        processor: &Cpu,
-        formats: &'a [NumberFormat],
-        device: &'a OpenDevice,
-    ) -> Result<Self, TrainError> {
+    fn new(processor: &Cpu, formats: &'a [NumberFormat], device: &'a OpenDevice) -> Result<Self, TrainError> {
         let processor = Processor::Cpu(processor.clone());
         let mut speed = SpeedReference::new(device)?;
         let reference = ReferenceTimes(vec![speed.measure()?]);
@@ -257,8 +253,8 @@ impl<'a> Repeats<'a> {
         })
     }
 
-    /// Measures networks in each number format until `seconds` seconds after `started`: first new ones, then the
-    /// same ones repeatedly.
+    /// Measures networks in each number format until `seconds` seconds after `started`: first new ones, then
+    /// the same ones repeatedly.
     fn measure(
         &mut self,
         started: Instant,

@@ -38,8 +38,8 @@ pub(in crate::bench) struct TrainingStep {
 }
 
 impl TrainingStep {
-    /// Plans a network's training step in a number format. Kernels are measured, unless `chosen` contains their
-    /// choices, and are not cached elsewhere.
+    /// Plans a network's training step in a number format. Kernels are measured, unless `chosen` contains
+    /// their choices, and are not cached elsewhere.
     ///
     /// # Errors
     /// As starting a run.
