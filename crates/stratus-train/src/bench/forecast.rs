@@ -82,6 +82,9 @@ pub struct StepEvaluation {
     pub at_speed_percent: Option<[f64; 2]>,
     /// The lowest and the highest time of the speed reference, relative to the median.
     pub reference_times: [f64; 2],
+    /// The mean deviation of a measured step from its median over rounds, in percent: no forecast can be closer.
+    /// `None` with fewer than three rounds.
+    pub repeat_deviation_percent: Option<f64>,
     /// The percentage of cases within their interval.
     pub covered_percent: f64,
 }
@@ -127,10 +130,23 @@ impl StepEvaluation {
             worst_percent,
             at_speed_percent: at_speed.as_deref().map(mean_and_worst),
             reference_times: reference.map_or([1.0, 1.0], |reference| reference.extremes()),
+            repeat_deviation_percent: (rounds >= 3).then(|| repeat_deviation_percent(&repeats)),
             covered_percent: 100.0 * cells.iter().filter(|cell| cell.covered).count() as f64 / count,
             cells,
         })
     }
+}
+
+/// The mean deviation of a measured step from its median over rounds, in percent.
+fn repeat_deviation_percent(repeats: &[Vec<Repeat>]) -> f64 {
+    let (mut sum, mut count) = (0.0, 0.0_f64);
+    for repeats in repeats {
+        let seconds = || repeats.iter().map(|repeat| repeat.measured.measured_s);
+        let median_s = median(&mut seconds().collect::<Vec<_>>());
+        sum += seconds().map(|seconds| 100.0 * (seconds / median_s - 1.0).abs()).sum::<f64>();
+        count += repeats.len() as f64;
+    }
+    sum / count.max(1.0)
 }
 
 /// The times of the speed reference, in order.

@@ -97,11 +97,14 @@ fn render(evaluated: &StepEvaluation) -> String {
             "at the machine's speed when the step was measured: mean error {mean:.1} %, worst {worst:.1} %\n"
         )
     });
+    let repeats = evaluated.repeat_deviation_percent.map_or_else(String::new, |percent| {
+        format!("the same step, measured again: {percent:.1} % from its median\n")
+    });
     let [lowest, highest] = evaluated.reference_times;
     format!(
         "{}{library}: mean error {mean_percent:.1} %, worst {worst_percent:.1} %; \
          {covered_percent:.0} % within the interval\n\
-         {at_speed}a reference step took {lowest:.2} to {highest:.2} of its median time\n",
+         {at_speed}{repeats}a reference step took {lowest:.2} to {highest:.2} of its median time\n",
         table(&[heading].into_iter().chain(rows).collect::<Vec<_>>())
     )
 }
