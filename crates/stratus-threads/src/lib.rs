@@ -19,4 +19,5 @@ pub use gomp::{PROVIDED_SYMBOLS, are_exported};
 pub use load::{CpuUsage, UsageMeter, pin_to_share, thread_time};
 pub use team::{
     Function, max_threads, parallel, prefers_single_thread, set_max_threads, team_size, thread_number,
+    with_independent_parts,
 };

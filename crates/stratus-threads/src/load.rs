@@ -147,6 +147,12 @@ pub fn sample(now: u64) {
     }
 }
 
+/// Sets the load of others until the next sample.
+#[cfg(test)]
+pub fn pretend(milli_cpus: u32) {
+    LOAD.milli_cpus.store(milli_cpus, Ordering::Relaxed);
+}
+
 fn milli_cpus(used: u64, time: u64) -> u32 {
     u32::try_from(used.saturating_mul(1000) / time.max(1)).unwrap_or(u32::MAX)
 }

@@ -8,14 +8,17 @@
 use crate::load;
 use std::hint::spin_loop;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::thread::Thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Spinning time on a quiet machine: longer than the serial work of a thread between two kernels.
 const SPIN_NS: u64 = 2_000_000;
 /// Spinning time when other programs load the CPUs: about the cost of sleeping and waking.
 const OVERSUBSCRIBED_SPIN_NS: u64 = 5_000;
+/// The longest sleep while [`load::prefers_single_thread`]: the number may then change without a call of
+/// [`Signal::wake`].
+const MAX_TIMED_SLEEP: Duration = Duration::from_millis(20);
 /// Reads of the signal before the first read of the clock.
 const SPINS_PER_CLOCK_READ: u32 = 64;
 
@@ -72,6 +75,8 @@ pub fn now() -> u64 {
 pub struct Signal {
     value: AtomicU32,
     sleepers: AtomicU32,
+    /// True if the sleeping thread wakes by itself.
+    sleeps_timed: AtomicBool,
 }
 
 impl Signal {
@@ -93,6 +98,12 @@ impl Signal {
         }
     }
 
+    /// Returns whether the only thread that waits for this number sleeps, and will see a change within
+    /// [`MAX_TIMED_SLEEP`] without being woken; call [`full_fence`] before.
+    pub fn has_timed_sleeper(&self) -> bool {
+        self.sleeps_timed.load(Ordering::Relaxed)
+    }
+
     /// Waits until the number differs from `old`, and returns it. `threads` is the size of the waiting team.
     pub fn wait_while(&self, old: u32, threads: usize) -> u32 {
         for _ in 0..SPINS_PER_CLOCK_READ {
@@ -103,7 +114,7 @@ impl Signal {
             spin_loop();
         }
         if !self.spin(old, WaitPolicy::from_env().spin_ns(threads)) {
-            self.sleep(old);
+            self.sleep(old, threads);
         }
         self.get()
     }
@@ -122,15 +133,25 @@ impl Signal {
         false
     }
 
-    fn sleep(&self, old: u32) {
+    fn sleep(&self, old: u32, threads: usize) {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
-        // Either the other thread sees the sleeper or this one sees the number: each writes its own before it
-        // reads the other's, with a fence between.
-        fence(Ordering::SeqCst);
-        while self.get() == old {
+        loop {
+            let is_timed =
+                WaitPolicy::from_env() == WaitPolicy::Adaptive && load::prefers_single_thread(threads);
+            self.sleeps_timed.store(is_timed, Ordering::Relaxed);
+            // Either the other thread sees the sleeper or this one sees the number: each writes its own
+            // before it reads the other's, with a fence between.
+            fence(Ordering::SeqCst);
+            if self.get() != old {
+                break;
+            }
             // Returns at once if the thread was woken meanwhile; may return spuriously.
-            std::thread::park();
+            match is_timed {
+                true => std::thread::park_timeout(MAX_TIMED_SLEEP),
+                false => std::thread::park(),
+            }
         }
+        self.sleeps_timed.store(false, Ordering::Relaxed);
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -167,12 +188,12 @@ mod tests {
                 let signal = Arc::clone(&signal);
                 move || {
                     if delay % 2 == 0 {
-                        signal.sleep(0);
+                        signal.sleep(0, 2);
                     }
                     signal.wait_while(0, 2)
                 }
             });
-            std::thread::sleep(std::time::Duration::from_micros(delay));
+            std::thread::sleep(Duration::from_micros(delay));
             signal.set(7);
             full_fence();
             signal.wake(waiting.thread());

@@ -43,6 +43,15 @@ macro_rules! create {
     }};
 }
 
+/// As `create!`, for operations whose threads do not wait for each other in oneDNN's kernels: there are no sums
+/// over the work of several threads.
+macro_rules! create_with_independent_parts {
+    ($context:ident, $function:ident($($argument:expr),* $(,)?)) => {{
+        let created: Result<PrimitiveDesc, String> = create!($context, $function($($argument),*));
+        created.map(PrimitiveDesc::with_independent_parts)
+    }};
+}
+
 impl Context {
     /// Convolution forward.
     ///
@@ -56,7 +65,7 @@ impl Context {
         window: &Window,
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
-        create!(
+        create_with_independent_parts!(
             self,
             dnnl_convolution_forward_primitive_desc_create(
                 self.engine(),
@@ -86,7 +95,7 @@ impl Context {
         hint: &PrimitiveDesc,
         attributes: &Attributes,
     ) -> Result<PrimitiveDesc, String> {
-        create!(
+        create_with_independent_parts!(
             self,
             dnnl_convolution_backward_data_primitive_desc_create(
                 self.engine(),
@@ -236,7 +245,7 @@ impl Context {
     /// If oneDNN has no implementation.
     pub fn reorder(&self, from: &Desc, to: &Desc, attributes: &Attributes) -> Result<PrimitiveDesc, String> {
         let engine = self.engine();
-        create!(
+        create_with_independent_parts!(
             self,
             dnnl_reorder_primitive_desc_create(from.handle, engine, to.handle, engine, attributes.handle)
         )

@@ -35,6 +35,8 @@ const IN_ORDER: u32 = 1;
 pub struct PrimitiveDesc {
     context: Context,
     pub(super) handle: Handle,
+    /// True if threads do not wait for each other during execution.
+    has_independent_parts: bool,
 }
 
 impl Drop for PrimitiveDesc {
@@ -47,7 +49,13 @@ impl Drop for PrimitiveDesc {
 impl PrimitiveDesc {
     /// Takes ownership of a handle created by oneDNN.
     pub(super) fn new(context: Context, handle: Handle) -> Self {
-        Self { context, handle }
+        Self { context, handle, has_independent_parts: false }
+    }
+
+    /// States that threads do not wait for each other during execution.
+    pub(super) fn with_independent_parts(mut self) -> Self {
+        self.has_independent_parts = true;
+        self
     }
 
     /// Returns a copy.
@@ -58,7 +66,8 @@ impl PrimitiveDesc {
         let mut handle = null_mut();
         // SAFETY: the handle is alive.
         unsafe { call!(self.context.functions(), dnnl_primitive_desc_clone(&raw mut handle, self.handle)) }?;
-        Ok(Self::new(self.context.clone(), handle))
+        let has_independent_parts = self.has_independent_parts;
+        Ok(Self { context: self.context.clone(), handle, has_independent_parts })
     }
 
     /// Advances to the next implementation; `false` if there is none.
@@ -129,6 +138,7 @@ pub struct Kernel {
     stream: Handle,
     memories: Vec<Memory>,
     arguments: Vec<ExecArg>,
+    has_independent_parts: bool,
 }
 
 // SAFETY: the kernel owns its handles and nothing else refers to them; one thread at a time uses it through
@@ -165,8 +175,14 @@ impl Kernel {
         // SAFETY: the descriptor is alive.
         unsafe { call!(context.functions(), dnnl_primitive_create(&raw mut primitive, desc.handle)) }?;
         // The kernel owns the handle from here on, because the following calls may fail.
-        let mut kernel =
-            Self { context, primitive, stream: null_mut(), memories: Vec::new(), arguments: Vec::new() };
+        let mut kernel = Self {
+            context,
+            primitive,
+            stream: null_mut(),
+            memories: Vec::new(),
+            arguments: Vec::new(),
+            has_independent_parts: desc.has_independent_parts,
+        };
         let (functions, engine) = (kernel.context.functions(), kernel.context.engine());
         // SAFETY: a valid out-pointer, and the engine is alive.
         unsafe { call!(functions, dnnl_stream_create(&raw mut kernel.stream, engine, IN_ORDER)) }?;
@@ -234,8 +250,14 @@ impl Kernel {
         // SAFETY: every memory object points at a live, exclusively borrowed slice of at least the bytes its
         // descriptor needs (checked by `bind`), and was created from the descriptors of this primitive. The
         // CPU stream executes before it returns.
-        denormals::with_flush_to_zero(|| unsafe {
-            call!(functions, dnnl_primitive_execute(self.primitive, self.stream, count, arguments))
-        })
+        let execute = || {
+            denormals::with_flush_to_zero(|| unsafe {
+                call!(functions, dnnl_primitive_execute(self.primitive, self.stream, count, arguments))
+            })
+        };
+        match self.has_independent_parts {
+            true => stratus_threads::with_independent_parts(execute),
+            false => execute(),
+        }
     }
 }

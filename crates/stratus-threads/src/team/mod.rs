@@ -7,6 +7,12 @@
 //! A thread's part of a region is *claimed*: by the thread itself when it starts, or, if the system has not
 //! scheduled it yet, by the thread that opened the region, once that has finished its own part. Parts may
 //! still wait for each other at barriers, because every part that waits has its own thread.
+//!
+//! If other programs load the CPUs so much that one thread is faster than a small team, and the parts are
+//! known not to wait for each other ([`with_independent_parts`]), the others are not even woken: the thread
+//! that opened the region claims all parts. A part that was claimed by a thread whose CPU is then given to
+//! another program would take milliseconds. A barrier wakes them; and if parts wait for each other in some
+//! other way after all, they wake by themselves after a while.
 
 use crate::load;
 use crate::wait::{Signal, WaitPolicy, full_fence, now};
@@ -33,11 +39,13 @@ struct TeamContext {
     in_parallel: bool,
     /// The team's barrier; null in teams of one thread.
     barrier: *const Barrier,
+    /// True for the thread that opened the region while the others have not been woken.
+    others_sleep: bool,
 }
 
 /// The context outside of regions.
 const NO_REGION: TeamContext =
-    TeamContext { number: 0, size: 1, in_parallel: false, barrier: std::ptr::null() };
+    TeamContext { number: 0, size: 1, in_parallel: false, barrier: std::ptr::null(), others_sleep: false };
 
 thread_local! {
     static CONTEXT: Cell<TeamContext> = const { Cell::new(NO_REGION) };
@@ -45,6 +53,8 @@ thread_local! {
     static OUTER_CONTEXTS: RefCell<Vec<TeamContext>> = const { RefCell::new(Vec::new()) };
     /// The number of threads of the regions that it opens; 0: [`default_threads`].
     static THREADS: Cell<usize> = const { Cell::new(0) };
+    /// True in [`with_independent_parts`].
+    static INDEPENDENT_PARTS: Cell<bool> = const { Cell::new(false) };
     static POOL: RefCell<Pool> = const { RefCell::new(Pool::new()) };
 }
 
@@ -103,6 +113,15 @@ pub fn prefers_single_thread(threads: usize) -> bool {
     WaitPolicy::from_env() == WaitPolicy::Adaptive && load::prefers_single_thread(threads)
 }
 
+/// Calls `body`. The parts of the regions that it opens must not wait for each other, except at barriers of
+/// the team: oneDNN's own barriers spin.
+pub fn with_independent_parts<R>(body: impl FnOnce() -> R) -> R {
+    let before = INDEPENDENT_PARTS.replace(true);
+    let result = body();
+    INDEPENDENT_PARTS.set(before);
+    result
+}
+
 /// Calls `function(data)` on every thread of a team, and returns when all calls have returned. The team is
 /// smaller within a region, or if the system provides fewer threads.
 ///
@@ -125,12 +144,26 @@ pub unsafe fn parallel(threads: usize, function: Function, data: *mut c_void) {
 /// As for [`parallel`], until [`close_region`] has returned.
 #[expect(unsafe_code, reason = "the function is C's")]
 pub unsafe fn open_region(threads: usize, function: Function, data: *mut c_void) {
+    let is_alone = INDEPENDENT_PARTS.get()
+        && WaitPolicy::from_env() == WaitPolicy::Adaptive
+        && load::prefers_single_thread(threads);
+    // SAFETY: the caller's contract.
+    unsafe { open_region_and_wake(threads, function, data, !is_alone) };
+}
+
+/// Opens a region. If the others are not to be woken and sleep, they start when the region is closed or meets
+/// a barrier.
+///
+/// # Safety
+/// As for [`open_region`].
+#[expect(unsafe_code, reason = "the function is C's")]
+unsafe fn open_region_and_wake(threads: usize, function: Function, data: *mut c_void, wakes_others: bool) {
     let before = CONTEXT.get();
     OUTER_CONTEXTS.with_borrow_mut(|contexts| contexts.push(before));
     let context = if threads <= 1 || before.in_parallel {
         TeamContext { in_parallel: before.in_parallel, ..NO_REGION }
     } else {
-        POOL.with_borrow_mut(|pool| pool.begin(threads, function, data))
+        POOL.with_borrow_mut(|pool| pool.begin(threads, function, data, wakes_others))
     };
     CONTEXT.set(context);
 }
@@ -138,16 +171,22 @@ pub unsafe fn open_region(threads: usize, function: Function, data: *mut c_void)
 /// Waits until all threads of the innermost open region have finished. With `may_claim`, the calling thread
 /// may run the parts of others: the function must then support several parts on one thread, in any order.
 pub fn close_region(may_claim: bool) {
-    let size = team_size();
+    let TeamContext { size, others_sleep, .. } = CONTEXT.get();
     if size > 1 {
-        POOL.with_borrow_mut(|pool| pool.end(size, may_claim));
+        POOL.with_borrow_mut(|pool| pool.end(size, may_claim, others_sleep));
     }
     CONTEXT.set(OUTER_CONTEXTS.with_borrow_mut(Vec::pop).unwrap_or(NO_REGION));
 }
 
 /// Waits until every thread of the team has arrived.
 pub fn barrier() {
-    let TeamContext { size, barrier, .. } = CONTEXT.get();
+    let context = CONTEXT.get();
+    let TeamContext { size, barrier, .. } = context;
+    if context.others_sleep {
+        full_fence();
+        POOL.with_borrow(|pool| pool.wake(size));
+        CONTEXT.set(TeamContext { others_sleep: false, ..context });
+    }
     if size > 1 {
         // SAFETY: the barrier of a region belongs to the pool of the thread that opened it, which changes it
         // only outside of regions.
@@ -320,7 +359,13 @@ impl Pool {
     }
 
     /// Starts a region, and returns the context of the thread that opens it.
-    fn begin(&mut self, threads: usize, function: Function, data: *mut c_void) -> TeamContext {
+    fn begin(
+        &mut self,
+        threads: usize,
+        function: Function,
+        data: *mut c_void,
+        wakes_others: bool,
+    ) -> TeamContext {
         if self.workers.len() + 1 < threads {
             self.grow(threads - 1);
         }
@@ -328,19 +373,34 @@ impl Pool {
         let barrier = self.barrier.as_deref().map_or(std::ptr::null(), |barrier| &raw const *barrier);
         let workers = &mut self.workers[..size - 1];
         for (number, worker) in (1..).zip(&mut *workers) {
-            let context = TeamContext { number, size, in_parallel: size > 1, barrier };
+            let context = TeamContext { number, size, in_parallel: size > 1, barrier, ..NO_REGION };
             worker.assign(Job::Region { function, data, context });
         }
         full_fence();
-        workers.iter().for_each(Worker::wake);
-        TeamContext { number: 0, size, in_parallel: size > 1, barrier }
+        let sleeps = |worker: &Worker| worker.slot.assigned.has_timed_sleeper();
+        let others_sleep = !wakes_others && size > 1 && self.workers[..size - 1].iter().all(sleeps);
+        if !others_sleep {
+            self.wake(size);
+        }
+        TeamContext { number: 0, size, in_parallel: size > 1, barrier, others_sleep }
+    }
+
+    /// Wakes the workers of a region of `size` threads; call [`full_fence`] before.
+    fn wake(&self, size: usize) {
+        self.workers[..size - 1].iter().for_each(Worker::wake);
     }
 
     /// Runs the parts of a region of `size` threads that no worker has claimed, if `may_claim`, and waits for
     /// the rest.
-    fn end(&mut self, size: usize, may_claim: bool) {
+    fn end(&mut self, size: usize, may_claim: bool, others_sleep: bool) {
+        if others_sleep && !may_claim {
+            full_fence();
+            self.wake(size);
+        }
         let workers = &self.workers[..size - 1];
-        if may_claim && WaitPolicy::from_env() == WaitPolicy::Adaptive && load::is_oversubscribed(size) {
+        let is_oversubscribed =
+            || WaitPolicy::from_env() == WaitPolicy::Adaptive && load::is_oversubscribed(size);
+        if may_claim && (others_sleep || is_oversubscribed()) {
             for Worker { slot, count, .. } in workers {
                 if slot.claim(*count) {
                     slot.run_claimed();

@@ -30,6 +30,105 @@ fn expected(threads: usize) -> Vec<[usize; 2]> {
     (0..threads).map(|number| [number, threads]).collect()
 }
 
+/// Calls `body` on every thread of a region whose other threads are not woken.
+fn region_with_sleepers(threads: usize, may_claim: bool, body: &(dyn Fn() + Sync)) {
+    #[expect(unsafe_code, reason = "as C does it")]
+    unsafe extern "C" fn call(data: *mut c_void) {
+        // SAFETY: the reference below, which outlives the region.
+        let body = unsafe { *data.cast::<&(dyn Fn() + Sync)>() };
+        body();
+    }
+    let data = (&raw const body).cast_mut().cast();
+    // SAFETY: the body is `Sync`; a panic in it aborts the program.
+    #[expect(unsafe_code, reason = "as C does it")]
+    unsafe {
+        open_region_and_wake(threads, call, data, false);
+        call(data);
+    }
+    close_region(may_claim);
+}
+
+/// Waits until the workers of a team of the calling thread sleep as on a loaded machine.
+fn wait_until_workers_sleep(threads: usize) {
+    let sleep = |pool: &Pool| {
+        let mut workers = pool.workers.iter().take(threads - 1);
+        pool.workers.len() + 1 >= threads && workers.all(|worker| worker.slot.assigned.has_timed_sleeper())
+    };
+    for attempt in 0u32.. {
+        if POOL.with_borrow(sleep) {
+            return;
+        }
+        assert_eq!(WaitPolicy::from_env(), WaitPolicy::Adaptive, "unset OMP_WAIT_POLICY");
+        // Those that sleep as on a quiet machine have to be woken once.
+        if attempt % 1000 == 0 {
+            contexts(threads);
+        }
+        load::pretend(4_000);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_opener_does_the_work_of_those_it_does_not_wake() {
+    let mut alone = 0;
+    for round in 0..200 {
+        let threads = 2 + round % 3;
+        wait_until_workers_sleep(threads);
+        let seen = Mutex::new(Vec::new());
+        region_with_sleepers(threads, true, &|| {
+            seen.lock().unwrap().push(([thread_number(), team_size()], std::thread::current().id()));
+        });
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable_by_key(|(context, _)| *context);
+        assert_eq!(seen.iter().map(|(context, _)| *context).collect::<Vec<_>>(), expected(threads));
+        // At times a worker wakes by itself, and claims its part.
+        alone += u32::from(seen.iter().all(|(_, id)| *id == std::thread::current().id()));
+        assert_eq!((thread_number(), team_size(), in_parallel()), (0, 1, false));
+    }
+    assert!(alone > 100, "{alone}");
+}
+
+#[test]
+fn sleepers_are_woken_by_a_barrier_and_if_parts_may_not_be_claimed() {
+    for may_claim in [true, false] {
+        for threads in [2, 4] {
+            wait_until_workers_sleep(threads);
+            let arrived = AtomicU32::new(0);
+            region_with_sleepers(threads, may_claim, &|| {
+                for round in 1..=3 {
+                    arrived.fetch_add(1, Ordering::Relaxed);
+                    barrier();
+                    assert!(arrived.load(Ordering::Relaxed) as usize >= round * threads);
+                    barrier();
+                }
+            });
+            assert_eq!(arrived.into_inner() as usize, 3 * threads);
+            wait_until_workers_sleep(threads);
+            let seen = Mutex::new(Vec::new());
+            region_with_sleepers(threads, false, &|| seen.lock().unwrap().push(std::thread::current().id()));
+            let mut seen = seen.into_inner().unwrap();
+            seen.dedup();
+            assert_eq!(seen.len(), threads, "each part on its own thread");
+        }
+    }
+}
+
+/// As oneDNN does in some kernels.
+#[test]
+fn parts_that_wait_for_each_other_without_a_barrier_end() {
+    for threads in [2, 4] {
+        wait_until_workers_sleep(threads);
+        let arrived = AtomicU32::new(0);
+        region_with_sleepers(threads, true, &|| {
+            arrived.fetch_add(1, Ordering::Relaxed);
+            while (arrived.load(Ordering::Relaxed) as usize) < threads {
+                std::hint::spin_loop();
+            }
+        });
+        assert_eq!(arrived.into_inner() as usize, threads);
+    }
+}
+
 #[test]
 fn regions_of_any_sizes_follow_each_other() {
     for threads in [1, 4, 2, 7, 3, 1, 16, 2] {

@@ -82,8 +82,8 @@ pub struct StepEvaluation {
     pub at_speed_percent: Option<[f64; 2]>,
     /// The lowest and the highest time of the speed reference, relative to the median.
     pub reference_times: [f64; 2],
-    /// The mean deviation of a measured step from its median over rounds, in percent: no forecast can be closer.
-    /// `None` with fewer than three rounds.
+    /// The mean deviation of a measured step from its median over rounds, in percent: no forecast can be
+    /// closer. `None` with fewer than three rounds.
     pub repeat_deviation_percent: Option<f64>,
     /// The percentage of cases within their interval.
     pub covered_percent: f64,
