@@ -43,8 +43,8 @@ macro_rules! create {
     }};
 }
 
-/// As `create!`, for operations whose threads do not wait for each other in oneDNN's kernels: there are no sums
-/// over the work of several threads.
+/// As `create!`, for operations whose threads do not wait for each other in oneDNN's kernels: there are no
+/// sums over the work of several threads.
 macro_rules! create_with_independent_parts {
     ($context:ident, $function:ident($($argument:expr),* $(,)?)) => {{
         let created: Result<PrimitiveDesc, String> = create!($context, $function($($argument),*));
