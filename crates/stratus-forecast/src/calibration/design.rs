@@ -26,7 +26,7 @@ const PRIMES: [u32; 24] =
 const STEP_FLOPS: [f64; 2] = [6e9, 60e9];
 /// The same of small networks, whose kernels take microseconds to milliseconds.
 const SMALL_STEP_FLOPS: [f64; 2] = [2e7, 6e9];
-/// Every so many networks one is small.
+/// One of this number of networks is small.
 const SMALL_NETWORK_PERIOD: usize = 4;
 /// The number of images of a batch of [`speed_reference`].
 const REFERENCE_BATCH: usize = 4;
