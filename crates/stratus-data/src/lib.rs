@@ -14,6 +14,7 @@ pub mod contact_sheet;
 mod dataset;
 pub mod datasets;
 mod decode;
+pub mod duplicates;
 mod error;
 pub mod fetch;
 pub mod fingerprint;

@@ -5,6 +5,7 @@ use serde::Serialize;
 use stratus_measures::weights::median_frequency;
 
 use crate::dataset::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
+use crate::duplicates::HashedImage;
 use crate::error::DataError;
 use crate::parallel;
 use crate::transform::pixels::{Normalisation, PixelOrder};
@@ -92,6 +93,26 @@ impl DatasetStats {
 ///
 /// If more than a single sample cannot be read.
 pub fn compute_stats(dataset: &dyn Dataset, threads: usize) -> Result<DatasetStats, DataError> {
+    Ok(compute(dataset, threads, false)?.0)
+}
+
+/// As [`compute_stats`], with the hashes of all readable images, sorted.
+///
+/// # Errors
+///
+/// If more than a single sample cannot be read.
+pub fn compute_stats_and_hashes(
+    dataset: &dyn Dataset,
+    threads: usize,
+) -> Result<(DatasetStats, Vec<HashedImage>), DataError> {
+    compute(dataset, threads, true)
+}
+
+fn compute(
+    dataset: &dyn Dataset,
+    threads: usize,
+    hashes_images: bool,
+) -> Result<(DatasetStats, Vec<HashedImage>), DataError> {
     let classes = dataset.classes();
     let states = parallel::for_each_parallel(dataset.len(), threads, |worker: &mut WorkerCounts, index| {
         let WorkerCounts { scratch, counts } = worker;
@@ -99,7 +120,12 @@ pub fn compute_stats(dataset: &dyn Dataset, threads: usize) -> Result<DatasetSta
         let read =
             dataset.read(index, scratch).and_then(|sample| sample.check(dataset, index).map(|()| sample));
         let counted = match &read {
-            Ok(sample) => counts.count(sample, index as u32),
+            Ok(sample) => {
+                if hashes_images {
+                    counts.hashes.push(HashedImage::new(sample, index as u32));
+                }
+                counts.count(sample, index as u32)
+            }
             Err(DataError::BadSample { problem, .. }) => Err(problem.clone()),
             Err(_) => return read.map(drop),
         };
@@ -109,7 +135,9 @@ pub fn compute_stats(dataset: &dyn Dataset, threads: usize) -> Result<DatasetSta
     let mut all = Counts::default();
     all.begin(classes, dataset.has_masks());
     states.into_iter().for_each(|worker| all.add(worker.counts));
-    Ok(all.into_stats(dataset.len()))
+    let mut hashes = std::mem::take(&mut all.hashes);
+    hashes.sort_unstable();
+    Ok((all.into_stats(dataset.len()), hashes))
 }
 
 /// The state of a thread.
@@ -131,6 +159,7 @@ struct Counts {
     sizes: Vec<[u32; 2]>,
     damaged: Vec<(u32, String)>,
     unlabelled: Vec<u32>,
+    hashes: Vec<HashedImage>,
 }
 
 impl Counts {
@@ -213,6 +242,7 @@ impl Counts {
         self.sizes.extend(other.sizes);
         self.damaged.extend(other.damaged);
         self.unlabelled.extend(other.unlabelled);
+        self.hashes.extend(other.hashes);
     }
 
     fn into_stats(mut self, samples: usize) -> DatasetStats {

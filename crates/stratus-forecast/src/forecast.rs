@@ -153,6 +153,10 @@ pub struct Cost {
     pub price_date: Option<String>,
     /// The region of the hourly price, if known.
     pub region: Option<String>,
+    /// The cloud of the instance.
+    pub cloud: Option<String>,
+    /// The hourly price of the instance.
+    pub per_hour: Option<f64>,
 }
 
 /// Upper estimates of the energy of a training run and of its emissions: one GPU at its maximum power for the
@@ -189,6 +193,8 @@ impl Cost {
             currency: instance.currency.clone(),
             price_date: Some(instance.date.clone()),
             region: hourly.region.map(str::to_owned),
+            cloud: Some(instance.cloud.clone()),
+            per_hour: Some(hourly.per_hour),
         }
     }
 }
@@ -488,7 +494,10 @@ fn warnings(
     }
     if let (Processor::Gpu(_), Some(instance)) = (&machine.processor, &machine.instance) {
         if instance.gpus > 1 {
-            warnings.push("one of its GPUs is used, but all are charged".to_owned());
+            warnings.push(
+                "one of its GPUs is used, but all are charged; --devices shows how several would scale"
+                    .to_owned(),
+            );
         }
         let is_preempted = conditions.preemptions_per_hour > 0.0;
         match (instance.on_demand_per_hour, instance.spot_per_hour) {

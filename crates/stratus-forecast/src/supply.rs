@@ -18,8 +18,11 @@ use serde::Serialize;
 pub const PHOTOGRAPH_CORE_S: f64 = 1.0 / 586.0;
 /// Bytes of such a photograph: the mean of the 100 files measured there, most of 500×375 pixels.
 pub const PHOTOGRAPH_BYTES: f64 = 103_859.0;
+/// Cores per virtual CPU: most virtual CPUs of clouds are threads of a core, two of which do up to 1.3 times
+/// the work of one (Marr et al., "Hyper-Threading Technology Architecture and Microarchitecture", 2002).
+pub const CORES_PER_VCPU: f64 = 0.65;
 /// Standard deviation of the log time of decoding if it was not measured on the machine: cores differ in
-/// speed, and half of the virtual CPUs of a cloud are second threads of a core.
+/// speed.
 pub const UNMEASURED_LOG_STD: f64 = 0.35;
 /// The same if it was measured on the machine.
 pub const MEASURED_LOG_STD: f64 = 0.08;
@@ -46,7 +49,7 @@ impl Limit {
     pub fn name(self) -> &'static str {
         match self {
             Self::Arithmetic => "arithmetic",
-            Self::Memory => "memory",
+            Self::Memory => "bandwidth",
             Self::Launch => "launch",
             Self::Decoding => "decoding",
             Self::Link => "link",
@@ -104,15 +107,15 @@ pub(crate) struct SuppliedBatch {
     /// The supply that takes longer than the step, if any.
     pub limit: Option<Limit>,
     /// Loader threads: as set, or those that decode as many images as the device trains; at most one per
-    /// core.
+    /// core, or per virtual CPU of an instance.
     pub loader_threads: u64,
 }
 
-/// The number of processor cores of a machine, if known.
+/// The number of processor cores of a machine, if known. Those of an instance follow from its virtual CPUs.
 #[must_use]
 pub fn cores(machine: &Machine) -> Option<f64> {
     match (&machine.instance, &machine.processor) {
-        (Some(instance), _) => instance.vcpus.map(f64::from),
+        (Some(instance), _) => instance.vcpus.map(|vcpus| f64::from(vcpus) * CORES_PER_VCPU),
         (None, Processor::Cpu(cpu)) => Some(cpu.cores as f64),
         (None, Processor::Gpu(_)) => None,
     }
@@ -145,7 +148,7 @@ impl ImageSupply {
             link_rate: None,
             // On a CPU, decoding may take the larger part of the time of its cores.
             limit: (compute.seconds > 2.0 * step.seconds).then_some(Limit::Decoding),
-            loader_threads: self.loader_threads(cores, step.seconds / images),
+            loader_threads: self.loader_threads(machine, step.seconds / images),
         };
         if let Some((core_s, _, loaders)) = decoding {
             let seconds = core_s.times(1.0 / loaders);
@@ -162,11 +165,15 @@ impl ImageSupply {
 }
 
 impl ImageSupply {
-    /// The loader threads that are set, or those that decode an image in `image_s` seconds; at most `cores`.
-    fn loader_threads(&self, cores: Option<f64>, image_s: f64) -> u64 {
+    /// The loader threads that are set, or those that decode an image in `image_s` seconds; at most one per
+    /// core, or per virtual CPU of an instance.
+    fn loader_threads(&self, machine: &Machine, image_s: f64) -> u64 {
+        let cores_per_thread = if machine.instance.is_some() { CORES_PER_VCPU } else { 1.0 };
         let decoding_s = self.decoding.map_or(0.0, |decoding| decoding.core_s);
-        let threads = self.loaders.map_or((decoding_s / image_s).ceil(), |loaders| loaders as f64);
-        threads.min(cores.unwrap_or(f64::INFINITY)).max(1.0) as u64
+        let threads = (decoding_s / image_s / cores_per_thread).ceil();
+        let threads = self.loaders.map_or(threads, |loaders| loaders as f64);
+        let max = cores(machine).map_or(f64::INFINITY, |cores| (cores / cores_per_thread).round());
+        threads.min(max).max(1.0) as u64
     }
 }
 

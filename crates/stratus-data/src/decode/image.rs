@@ -47,8 +47,35 @@ impl Format {
             [] => Err("the file is empty".to_owned()),
             [0xff, 0xd8, 0xff, ..] => Ok(Self::Jpeg),
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Ok(Self::Png),
-            _ => Err("neither a JPEG nor a PNG file".to_owned()),
+            _ => Err(match unsupported_format(file) {
+                Some(name) => format!("{name}, which is not supported: convert it to JPEG or PNG"),
+                None => "neither a JPEG nor a PNG file".to_owned(),
+            }),
         }
+    }
+}
+
+/// The name of a known image format that is not decoded, with its article.
+fn unsupported_format(file: &[u8]) -> Option<&'static str> {
+    // ISO/IEC 14496-12: a box of this type, then its major brand.
+    if let [_, _, _, _, b'f', b't', b'y', b'p', brand @ ..] = file {
+        return match brand.get(..4)? {
+            b"avif" | b"avis" => Some("an AVIF image"),
+            b"heic" | b"heix" | b"heim" | b"heis" | b"hevc" | b"hevx" | b"mif1" | b"msf1" => {
+                Some("a HEIC image")
+            }
+            _ => None,
+        };
+    }
+    match file {
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("a WebP image"),
+        [b'G', b'I', b'F', b'8', ..] => Some("a GIF image"),
+        [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Some("a TIFF image"),
+        // The two reserved fields of the header are zero.
+        [b'B', b'M', _, _, _, _, 0, 0, 0, 0, ..] => Some("a BMP image"),
+        [0xff, 0x0a, ..] | [0, 0, 0, 12, b'J', b'X', b'L', b' ', ..] => Some("a JPEG XL image"),
+        [0, 0, 0, 12, b'j', b'P', b' ', b' ', ..] => Some("a JPEG 2000 image"),
+        _ => None,
     }
 }
 

@@ -355,7 +355,18 @@ fn rejects_non_images() {
     let mut pixels = Vec::new();
     let mut problem = |file: &[u8]| ImageDecoder::default().decode(file, &mut pixels).unwrap_err();
     assert_eq!(problem(b""), "the file is empty");
-    assert_eq!(problem(b"GIF89a"), "neither a JPEG nor a PNG file");
+    assert_eq!(problem(b"plain text"), "neither a JPEG nor a PNG file");
+    for (file, name) in [
+        (&b"GIF89a"[..], "a GIF image"),
+        (b"RIFF\x24\0\0\0WEBPVP8 ", "a WebP image"),
+        (b"\0\0\0\x18ftypheic", "a HEIC image"),
+        (b"\0\0\0\x18ftypavif", "an AVIF image"),
+        (b"II\x2a\0", "a TIFF image"),
+        (b"BM\x36\0\0\0\0\0\0\0\x36", "a BMP image"),
+        (b"\xff\x0a\0", "a JPEG XL image"),
+    ] {
+        assert_eq!(problem(file), format!("{name}, which is not supported: convert it to JPEG or PNG"));
+    }
     let mut huge = fixture("colour_png.png");
     // Sets width and height of the header, and its checksum.
     huge[16..24].copy_from_slice(&[0, 1, 0, 0, 0, 1, 0, 0]);

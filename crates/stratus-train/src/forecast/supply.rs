@@ -6,7 +6,7 @@ use stratus_data::datasets;
 use stratus_data::store::is_address;
 use stratus_experiment::Experiment;
 use stratus_forecast::planning_backend::PlanningBackend;
-use stratus_forecast::supply::{Decoding, ImageSupply, PHOTOGRAPH_BYTES, PHOTOGRAPH_CORE_S};
+use stratus_forecast::supply::{CORES_PER_VCPU, Decoding, ImageSupply, PHOTOGRAPH_BYTES, PHOTOGRAPH_CORE_S};
 
 /// Known facts about the images of a data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -99,10 +99,11 @@ fn decoding(
     let bytes = image_bytes.unwrap_or(PHOTOGRAPH_BYTES * input_pixels as f64 / MEASURED_PIXELS);
     let core_s = PHOTOGRAPH_CORE_S * bytes / PHOTOGRAPH_BYTES;
     let note = format!(
-        "decoding {problem}: assuming photographs of {:.1} kB, of which a core decodes {:.0} per second; \
-         set --decode-rate",
+        "decoding {problem}: assuming photographs of {:.1} kB, of which a core decodes {:.0} per second, a \
+         virtual CPU {:.0}; set --decode-rate",
         bytes / 1e3,
-        1.0 / core_s
+        1.0 / core_s,
+        CORES_PER_VCPU / core_s
     );
     (Some(Decoding { core_s, is_measured: false }), Some(note))
 }

@@ -1,10 +1,11 @@
 //! `stratus data check`: decodes every sample and lists problems: damaged and unlabelled samples, masks of
-//! the wrong size, classes without samples.
+//! the wrong size, classes without samples, and the same picture in two classes or in two splits.
 
 use std::path::Path;
 
 use serde::Serialize;
-use stratus_data::{OpenOptions, datasets, stats};
+use stratus_data::duplicates::{self, HashedImage};
+use stratus_data::{Dataset, OpenOptions, datasets, stats};
 
 use super::parts::{DatasetPart, open_parts, threads};
 use super::to_failure;
@@ -23,7 +24,23 @@ struct SplitCheck {
     assumed_upright: usize,
     /// Files whose checksum differs from the published one.
     damaged_files: Vec<DamagedItem>,
+    /// Images with the same pixels as an earlier one of another class.
+    in_two_classes: Vec<EqualImages>,
+    /// Images with the same pixels as one of an earlier split.
+    in_another_split: Vec<EqualImages>,
+    /// The number of images with the same pixels and class as an earlier one of this split.
+    repeated: usize,
 }
+
+/// Two images with the same pixels.
+#[derive(Serialize)]
+struct EqualImages {
+    name: String,
+    other: String,
+}
+
+/// The maximum number of lines of one kind.
+const MAX_LISTED_PAIRS: usize = 20;
 
 /// A damaged sample or file.
 #[derive(Serialize)]
@@ -34,7 +51,11 @@ struct DamagedItem {
 
 impl SplitCheck {
     fn problems(&self) -> usize {
-        self.damaged.len() + self.unlabelled.len() + self.empty_classes.len() + self.damaged_files.len()
+        self.damaged.len()
+            + self.unlabelled.len()
+            + self.empty_classes.len()
+            + self.damaged_files.len()
+            + self.in_two_classes.len()
     }
 
     /// Renders a line, and one more for each problem.
@@ -49,6 +70,9 @@ impl SplitCheck {
         add(self.empty_classes.len(), "classes without images");
         add(self.damaged_files.len(), "files with another checksum");
         add(self.assumed_upright, "rotated by EXIF, with annotations assumed to be of the upright image");
+        add(self.in_two_classes.len(), "also in another class");
+        add(self.in_another_split.len(), "also in another split");
+        add(self.repeated, "repeated");
         for DamagedItem { name, problem } in self.damaged.iter().chain(&self.damaged_files) {
             lines.push_str(&format!("\n  {name}: {problem}"));
         }
@@ -58,8 +82,37 @@ impl SplitCheck {
         for class in &self.empty_classes {
             lines.push_str(&format!("\n  {class}: no images"));
         }
+        for (pairs, relation) in [
+            (&self.in_two_classes, "the same picture, in another class"),
+            (&self.in_another_split, "the same picture, in another split"),
+        ] {
+            for EqualImages { name, other } in pairs.iter().take(MAX_LISTED_PAIRS) {
+                lines.push_str(&format!("\n  {name}: {relation}: {other}"));
+            }
+            if pairs.len() > MAX_LISTED_PAIRS {
+                let more = pairs.len() - MAX_LISTED_PAIRS;
+                lines.push_str(&format!("\n  {more} more: {relation} (--json lists them)"));
+            }
+        }
         lines
     }
+}
+
+/// The images of a split that are equal to an earlier one, by their classes.
+fn equal_within(set: &dyn Dataset, hashes: &[HashedImage]) -> (Vec<EqualImages>, usize) {
+    let (mut in_two_classes, mut repeated) = (Vec::new(), 0);
+    let name = |image: &HashedImage| set.sample_name(image.index as usize);
+    for group in duplicates::equal_images(hashes) {
+        let Some((first, others)) = group.split_first() else { continue };
+        for other in others {
+            match other.label == first.label {
+                true => repeated += 1,
+                false => in_two_classes.push(EqualImages { name: name(other), other: name(first) }),
+            }
+        }
+    }
+    in_two_classes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    (in_two_classes, repeated)
 }
 
 pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &Output) -> Result {
@@ -69,8 +122,20 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
     let verify = options.verify && !entry.files.is_empty();
     let options = OpenOptions { verify, skip_damaged: true, ..options.clone() };
     let mut checked = Vec::new();
-    for DatasetPart { name: split, set } in open_parts(name, folder, &options, output)? {
-        let found = stats::compute_stats(set.as_ref(), threads()).map_err(to_failure)?;
+    let parts = open_parts(name, folder, &options, output)?;
+    let mut all_hashes: Vec<Vec<HashedImage>> = Vec::new();
+    for &DatasetPart { name: split, ref set } in &parts {
+        let (found, hashes) = stats::compute_stats_and_hashes(set.as_ref(), threads()).map_err(to_failure)?;
+        let (in_two_classes, repeated) = equal_within(set.as_ref(), &hashes);
+        let in_another_split = all_hashes.iter().zip(&parts).flat_map(|(others, part)| {
+            let common = duplicates::common_images(&hashes, others);
+            common.into_iter().map(|[index, other]| EqualImages {
+                name: set.sample_name(index as usize),
+                other: part.set.sample_name(other as usize),
+            })
+        });
+        let in_another_split = in_another_split.collect();
+        all_hashes.push(hashes);
         let named = |index: u32| set.sample_name(index as usize);
         let empty_classes = found.empty_classes().map(|class| set.class_name(class)).collect();
         let damaged = |(name, problem)| DamagedItem { name, problem };
@@ -82,6 +147,9 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
             unlabelled: found.unlabelled.into_iter().map(named).collect(),
             empty_classes,
             assumed_upright: set.assumed_upright(),
+            in_two_classes,
+            in_another_split,
+            repeated,
             damaged_files: set.verify_files().map_err(to_failure)?.into_iter().map(damaged).collect(),
         });
     }
@@ -99,6 +167,8 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
         failure.with_hint("copy the files again from an intact source, or pack them again")
     } else if any_split_has(|part| &part.damaged) {
         failure.with_hint("replace or remove damaged samples, or skip them: data.on_bad_sample = \"skip\"")
+    } else if checked.iter().any(|part| !part.in_two_classes.is_empty()) {
+        failure.with_hint("decide which class each picture has, and remove it from the other")
     } else {
         failure
     })

@@ -39,7 +39,8 @@ pub enum DataCommand {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Decode every image and mask; list damaged samples, unlabelled samples and empty classes
+    /// Decode every image and mask; list damaged and unlabelled samples, empty classes, and pictures that
+    /// occur in two classes or two splits
     Check {
         /// Data set, like mnist, or folder of images
         name: String,

@@ -40,8 +40,9 @@ fn describe(row: &Forecast) -> String {
     if let (Some(total), Some(high)) = (row.total_s, row.total_high_s) {
         parts.push(format!("{} (up to {})", duration(total), duration(high)));
     }
+    let currency = row.cost.currency.as_deref().unwrap_or("");
     if let (Some(price), Some(high)) = (row.cost.price, row.cost.price_high) {
-        parts.push(format!("{price:.2} {} (up to {high:.2})", row.cost.currency.as_deref().unwrap_or("")));
+        parts.push(format!("{price:.2} {currency} (up to {high:.2})"));
     }
     if !parts.is_empty() {
         let _ = write!(text, ": {}", parts.join(", ")); // Writing into a String cannot fail.
@@ -67,8 +68,12 @@ pub(super) fn render(report: &Report) -> String {
             None => text += "; the fastest, as no price is known",
         },
         Objective::Deadline(_) | Objective::Budget(_) => {
-            let _ =
-                write!(text, "; the upper bounds of {} of {} rows keep it", report.ranking.met, rows.len());
+            let _ = write!(
+                text,
+                "; the upper bounds of {} of {} rows keep it",
+                report.ranking.met,
+                report.ranking.order.len()
+            );
         }
         Objective::Fastest | Objective::Cheapest => {}
     }
@@ -90,6 +95,16 @@ pub(super) fn render(report: &Report) -> String {
     if !near.is_empty() {
         let _ = writeln!(text, "near misses, whose upper bounds exceed it: {}", near.join("; "));
     }
+    if let Some(offer) = describe_offer(best) {
+        let _ = writeln!(text, "{}: {offer}", best.name);
+    }
+    if let Some(rival) = rows.iter().find(|row| is_expected_better(row, best)) {
+        let _ = writeln!(
+            text,
+            "chosen by upper bounds: {} is expected to be faster and cheaper, but is less certain",
+            describe(rival)
+        );
+    }
     let rivals = overlapping_rows(rows, best);
     if report.objective == Objective::Fastest && rivals > 0 {
         let _ = writeln!(
@@ -106,6 +121,24 @@ pub(super) fn render(report: &Report) -> String {
         let _ = writeln!(text, "{}: {note}", best.name);
     }
     text
+}
+
+/// The cloud, region and hourly price of a row.
+fn describe_offer(row: &Forecast) -> Option<String> {
+    let cost = &row.cost;
+    let place = [cost.cloud.as_deref(), cost.region.as_deref()].into_iter().flatten().collect::<Vec<_>>();
+    let (currency, date) = (cost.currency.as_deref()?, cost.price_date.as_deref()?);
+    Some(format!("{}, {:.2} {currency} an hour in {date}", place.join(" "), cost.per_hour?))
+}
+
+/// Returns whether a usable row is expected to be faster and cheaper than the chosen one.
+fn is_expected_better(row: &Forecast, best: &Forecast) -> bool {
+    let is_less = |row: Option<f64>, best: Option<f64>| row.zip(best).is_some_and(|(row, best)| row < best);
+    row.fits != Some(false)
+        && row.is_supported
+        && row.cost.currency == best.cost.currency
+        && is_less(row.total_s, best.total_s)
+        && is_less(row.cost.price, best.cost.price)
 }
 
 /// The nearest machine if none meets the objective, and what would meet it there.

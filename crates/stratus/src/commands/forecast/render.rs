@@ -85,9 +85,12 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
     let heading = COLUMNS.map(str::to_owned);
     let rows: Vec<_> = [heading].into_iter().chain(shown.iter().map(|found| row(found, today))).collect();
     let images = report.images.map_or("an unknown number of".to_owned(), |images| images.to_string());
+    let precision = shown.first().map(|row| row.precision);
+    let precision = precision.filter(|precision| shown.iter().all(|row| row.precision == *precision));
     let mut text = format!(
-        "{}, {} epochs of {images} images; times of {}; intervals of 80 %\n",
+        "{}{}, {} epochs of {images} images; times of {}; intervals of 80 %\n",
         report.network,
+        precision.map_or_else(String::new, |precision| format!(" in {precision}")),
         report.epochs,
         if report.framework == "stratus" { "Stratus" } else { "TensorFlow 2.5" },
     );
@@ -106,7 +109,9 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
     if !not_fitting.is_empty() {
         let missing = |row: &&Forecast| match row.spare_bytes {
             Some(spare) if spare < 0 => {
-                format!("{} batch {} ({} missing)", row.name, row.batch, bytes(spare.unsigned_abs()))
+                let fitting = row.largest_batch.filter(|batch| *batch > 0);
+                let fitting = fitting.map_or_else(String::new, |batch| format!("; {batch} fits"));
+                format!("{} batch {} ({} missing{fitting})", row.name, row.batch, bytes(spare.unsigned_abs()))
             }
             _ => format!("{} batch {} (host memory)", row.name, row.batch),
         };
@@ -239,7 +244,8 @@ fn render_bill(row: &Forecast, width: Option<usize>) -> String {
         BillItem::Validation => "validation (set --validation-images)",
         part => part.name(),
     });
-    let missing: Vec<&str> = missing.collect();
+    let others = if priced { &["the start of the machine", "storage"][..] } else { &[] };
+    let missing: Vec<&str> = missing.chain(others.iter().copied()).collect();
     if !missing.is_empty() {
         // Writing into a String cannot fail.
         let _ = writeln!(text, "not counted: {}", missing.join(", "));
