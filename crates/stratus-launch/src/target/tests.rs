@@ -76,6 +76,28 @@ fn existing_files_are_not_sent_and_partial_uploads_are_resumed() {
 }
 
 #[test]
+fn programs_are_sent_compressed_and_partial_uploads_are_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (remote, program) = (dir.path().join("remote"), dir.path().join("program"));
+    let bytes: Vec<u8> = (0..5_000_000_u32).map(|number| (number % 253) as u8).collect();
+    let bytes = [b"\x7fELF", &bytes[..]].concat();
+    fs::write(&program, &bytes).unwrap();
+    // A dependency beside a library is sent with it.
+    let library = dir.path().join("libdnnl.so.3");
+    fs::write(&library, "a library").unwrap();
+    fs::write(dir.path().join("libgomp.so.1"), "its dependency").unwrap();
+    let program = Executable::new(&program, &[("STRATUS_ONEDNN", vec![library])]).unwrap();
+    let part = remote.join(format!("content/{}.part", program.file_set.files[0].hash));
+    fs::create_dir_all(part.parent().unwrap()).unwrap();
+    fs::write(&part, &bytes[..3_000_000]).unwrap();
+
+    let PreparedTarget { root, folders, .. } = machine(&remote).prepare(&plain(&program)).unwrap();
+    let arrived = Path::new(&root).join(&folders[0]);
+    assert!(fs::read(arrived.join("stratus")).unwrap() == bytes);
+    assert_eq!(fs::read_to_string(arrived.join("stratus_onednn/libgomp.so.1")).unwrap(), "its dependency");
+}
+
+#[test]
 fn rejects_hosts_with_an_older_glibc_or_another_architecture() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("program");
