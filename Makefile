@@ -79,12 +79,13 @@ deps:
 	@[ -z "$(PREFIX)" ] || install -D -t "$(PREFIX)/lib/stratus" .deps/onednn/lib/libdnnl.so.3 \
 		.deps/libjpeg/lib/libjpeg.so.62
 
-# Format, lints, lines within 110 columns, documentation without broken links, and the licences, sources and
-# checksums of crates.
+# Format, lints, lines within 110 columns, retired words, pages and documentation without broken links, and
+# the licences, sources and checksums of crates.
 check:
 	@python3 scripts/check-dependencies.py
 	@bash scripts/check-width.sh
 	@bash scripts/check-words.sh
+	@python3 scripts/check-links.py
 	@CARGO=$(CARGO) bash scripts/format.sh --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked

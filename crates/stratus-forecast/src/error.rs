@@ -128,14 +128,14 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::UnknownMachine { hint, .. } => hint.to_string(),
-            Self::Catalogue { .. } => "see docs/forecast.md for the keys of a row".to_owned(),
+            Self::Catalogue { .. } => "see docs/forecast-model.md for the keys of a row".to_owned(),
             Self::Read { .. } | Self::File { .. } | Self::Table { .. } => return None,
             Self::ProfileFormat { .. } => {
                 "recreate it with `stratus calibrate` or `stratus forecast fit`".to_owned()
             }
             Self::TooFew { .. } => {
-                "see docs/forecast.md for the available measurements; `stratus forecast fit` adds profiles \
-                 from more step times"
+                "see docs/forecast-model.md for the available measurements; `stratus forecast fit` adds \
+                 profiles from more step times"
                     .to_owned()
             }
             Self::Precision { .. } => {

@@ -231,6 +231,6 @@ impl Bucket {
 fn bucket_error(name: &str, error: &StoreError) -> Error {
     Error::target(
         format!("{name}: cannot access the bucket: {}", printable(&error.to_string())),
-        "set credentials as for the service's own tools: see docs/data.md",
+        "set credentials as for the service's own tools: see docs/environment.md",
     )
 }
