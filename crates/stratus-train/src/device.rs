@@ -3,7 +3,6 @@
 use crate::TrainError;
 use crate::cache::cache_folder;
 use crate::input::usable_cores;
-use crate::libraries::WITHOUT_ONEDNN;
 use std::error::Error;
 use stratus_base::installation::libraries_command;
 use stratus_cuda::Cuda;
@@ -70,9 +69,9 @@ pub fn open_monitored(settings: &Train, monitor: &StartupMonitor) -> Result<Open
 fn cpu(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, TrainError> {
     onednn(settings, monitor).or_else(|error| {
         Ok(reference(vec![format!(
-            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, but \
-             {WITHOUT_ONEDNN}. `{}` installs oneDNN (x86-64 Linux, no root needed); elsewhere install libdnnl \
-             3.x (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn).",
+            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, but about 30 \
+             times slower. `{}` installs oneDNN (x86-64 Linux, no root needed); elsewhere install libdnnl 3.x \
+             (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn).",
             libraries_command()
         )]))
     })

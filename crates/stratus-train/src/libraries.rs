@@ -8,9 +8,6 @@ use stratus_engine::{Backend, DType};
 use stratus_onednn::OneDnn;
 use stratus_run::machine::survey::LibraryReport;
 
-/// The consequence of a missing oneDNN.
-pub(crate) const WITHOUT_ONEDNN: &str = "training is about 30 times slower without it";
-
 /// The libraries that were found, and the benchmarks that they offer.
 #[derive(Debug)]
 pub struct LibraryProbes {
@@ -62,7 +59,8 @@ impl LibraryProbes {
                 }
             }
             Err(error) => {
-                let note = Some(format!("{error}; {WITHOUT_ONEDNN}; run `{}`", libraries_command()));
+                let slower = "training is about 30 times slower without it";
+                let note = Some(format!("{error}; {slower}; run `{}`", libraries_command()));
                 let report = LibraryReport { name: "oneDNN".to_owned(), version: None, path: None, note };
                 LibraryProbes { libraries: Some(vec![report]), ..LibraryProbes::default() }
             }

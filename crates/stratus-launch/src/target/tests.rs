@@ -1,4 +1,4 @@
-use super::{PrepareOptions, PreparedTarget, ShellTarget, Target};
+use super::{HostFacts, PrepareOptions, PreparedTarget, ShellTarget, Target};
 use crate::local::LocalShell;
 use crate::{Executable, FileSet, Job, Resources};
 use std::collections::BTreeMap;
@@ -160,7 +160,8 @@ fn unreadable_local_file_is_named_when_it_is_uploaded() {
     // Reading the first byte of a process's memory fails like a bad sector.
     program.files[0].source = "/proc/self/mem".into();
     let item = &program.files[0];
-    for upload in [target.upload_batch("there", &[item]), target.upload_large("there", item, 0)] {
+    let facts = HostFacts { root: "there".to_owned(), ..HostFacts::default() };
+    for upload in [target.upload_batch("there", &[item]), target.upload_large(&facts, item, 0)] {
         let error = upload.unwrap_err().to_string();
         assert!(error.contains("cannot read /proc/self/mem: Input/output error"), "{error}");
     }
