@@ -48,8 +48,8 @@ check-onnx:
 # 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages opened
 # in a browser, events read by TensorBoard, workers on every MPI and over a shaped link, twenty killed
 # workers, forty random faults of the system, a thousand random networks, task files read by SkyPilot, every
-# parser fuzzed for 20 s, size and line tables of the release build, packages installed in an empty system. STORE_SERVERS=none skips the servers if
-# they cannot be installed; the skipped tests are reported.
+# parser fuzzed for 20 s, size and line tables of the release build, packages installed in an empty system.
+# STORE_SERVERS=none skips the servers if they cannot be installed; the skipped tests are reported.
 test-all: test
 	@bash scripts/check-release.sh
 	@bash scripts/check-dist.sh
@@ -70,7 +70,8 @@ test-all: test
 		$(CARGO) test --workspace --locked --release -- --include-ignored
 	@bash scripts/check-link.sh --best-effort
 
-# With PREFIX, such as ~/.cargo, oneDNN and libjpeg-turbo are also copied to where PREFIX/bin/stratus finds them.
+# With PREFIX, such as ~/.cargo, oneDNN and libjpeg-turbo are also copied to where PREFIX/bin/stratus finds
+# them.
 deps:
 	@bash scripts/deps.sh
 	@bash scripts/deps-jpeg.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the program with oneDNN, libjpeg-turbo, MNIST, licences, completions and manual pages for Linux on x86-64
-# with glibc 2.28 or newer (RHEL 8, Debian 10, Ubuntu 18.10), into dist/.
+# Packs the program with oneDNN, libjpeg-turbo, MNIST, licences, completions and manual pages into dist/, for
+# Linux on x86-64 with glibc 2.28 or newer (RHEL 8, Debian 10, Ubuntu 20.04).
 #
 #   scripts/dist.sh archive      dist/stratus-VERSION-x86_64-linux.tar.gz
 #   scripts/dist.sh wheel        dist/stratus-VERSION-py3-none-manylinux_2_28_x86_64.whl
@@ -36,7 +36,8 @@ export PATH=$tools/bin:$PATH PYTHONPATH=$tools CARGO_ZIGBUILD_ZIG_PATH=$zig
 export ZIG_GLOBAL_CACHE_DIR=$target/zig ZIG_LOCAL_CACHE_DIR=$target/zig
 
 # The OpenMP functions of the program, from their list.
-functions=$(sed -n '/^pub const PROVIDED_SYMBOLS/,/^];/s/^ *"\(.*\)",$/\1/p' crates/stratus-threads/src/gomp.rs)
+functions=$(sed -n '/^pub const PROVIDED_SYMBOLS/,/^];/s/^ *"\(.*\)",$/\1/p' \
+    crates/stratus-threads/src/gomp.rs)
 {
     for name in $functions; do echo "void $name(void);"; done
     echo "void *imports[] = {"
@@ -97,4 +98,7 @@ else
         --manifest-path crates/stratus/Cargo.toml --out dist
     package=$(echo "dist/stratus-$version"-*.whl)
 fi
-say "$package: $(($(stat -c %s "$package") / 1000000)) MB; the program: $(($(stat -c %s "$program") / 1000000)) MB"
+megabytes() { # file
+    echo "$(($(stat -c %s "$1") / 1000000)) MB"
+}
+say "$package: $(megabytes "$package"); the program: $(megabytes "$program")"

@@ -25,8 +25,10 @@ def main(triple):
         id = pending.pop()
         if id not in linked:
             linked.add(id)
-            normal = (dep for dep in nodes[id]["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"]))
-            pending.extend(dep["pkg"] for dep in normal)
+            for dependency in nodes[id]["deps"]:
+                # Neither build scripts' nor tests' dependencies.
+                if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
+                    pending.append(dependency["pkg"])
 
     # Most crates share the text of a licence: each text is printed once.
     crates_of_text = {}

@@ -1,7 +1,7 @@
 //! The folders of the running program's installation.
 //!
-//! An installation has the layout of a Unix prefix, as an archive of `make dist` and a Python environment with
-//! the wheel do:
+//! An installation has the layout of a Unix prefix, as an archive of `make dist` and a Python environment
+//! with the wheel do:
 //!
 //! ```text
 //! PREFIX/bin/stratus            the program
@@ -9,8 +9,8 @@
 //! PREFIX/share/stratus/         data: mnist/
 //! ```
 //!
-//! A program that Cargo built in a checkout uses the checkout's `.deps` and `data` instead. The working folder is
-//! never searched: on a shared machine, other users may write to it.
+//! A program that Cargo built in a checkout uses the checkout's `.deps` and `data` instead. The working
+//! folder is never searched: on a shared machine, other users may write to it.
 
 use std::path::{Path, PathBuf};
 
@@ -21,26 +21,29 @@ pub fn program() -> Option<PathBuf> {
     Some(program.canonicalize().unwrap_or(program))
 }
 
-/// The folder above the program's folder, such as `~/.cargo` or a Python environment.
+/// The folder above the program's folder, such as `~/.cargo` or a Python environment. `None` if every user
+/// may write to it.
 #[must_use]
 pub fn prefix() -> Option<PathBuf> {
-    Some(program()?.parent()?.parent()?.to_owned())
+    prefix_of(&program()?)
 }
 
-/// The folders in which `program` looks for its libraries: its own, then `lib/stratus` and `lib` of its prefix.
+fn prefix_of(program: &Path) -> Option<PathBuf> {
+    let prefix = program.parent()?.parent()?;
+    (!is_world_writable(prefix)).then(|| prefix.to_owned())
+}
+
+/// The folders in which `program` looks for its libraries: its own, then `lib/stratus` and `lib` of its
+/// prefix, unless every user may write to them.
 #[must_use]
 pub fn library_folders(program: &Path) -> Vec<PathBuf> {
-    let Some(folder) = program.parent() else {
-        return Vec::new();
-    };
-    let lib = folder.parent().map(|prefix| prefix.join("lib"));
-    std::iter::once(folder.to_owned())
-        .chain(lib.iter().flat_map(|lib| [lib.join("stratus"), lib.clone()]))
-        .collect()
+    let own = program.parent().filter(|folder| !is_world_writable(folder)).map(Path::to_owned);
+    let lib = prefix_of(program).map(|prefix| prefix.join("lib"));
+    own.into_iter().chain(lib.iter().flat_map(|lib| [lib.join("stratus"), lib.clone()])).collect()
 }
 
-/// The folder `share/stratus/<name>` of the running program's prefix, or else `data/<name>` of the checkout in
-/// which it was built. `None` if neither exists.
+/// The folder `share/stratus/<name>` of the running program's prefix, or else `data/<name>` of the checkout
+/// in which it was built. `None` if neither exists.
 #[must_use]
 pub fn data_folder(name: &str) -> Option<PathBuf> {
     let installed = prefix().map(|prefix| prefix.join("share/stratus").join(name));
@@ -54,8 +57,8 @@ pub fn checkout() -> Option<PathBuf> {
     checkout_of(&program()?)
 }
 
-/// The checkout in whose `target` folder `program` is. Folders that every user may write to, such as `/tmp`, are
-/// not checkouts.
+/// The checkout in whose `target` folder `program` is. Folders that every user may write to, such as `/tmp`,
+/// are not checkouts.
 #[must_use]
 pub fn checkout_of(program: &Path) -> Option<PathBuf> {
     let is_checkout = |folder: &&Path| {
@@ -100,6 +103,16 @@ mod tests {
         assert_eq!(folders, expected.map(Path::new));
         assert_eq!(library_folders(Path::new("/stratus")), [Path::new("/")]);
         assert!(library_folders(Path::new("/")).is_empty());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir(root.path().join("bin")).unwrap();
+            let folders = || library_folders(&root.path().join("bin/stratus"));
+            assert_eq!(folders().len(), 3);
+            fs::set_permissions(root.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+            assert_eq!(folders(), [root.path().join("bin")], "every user could plant a library");
+        }
     }
 
     #[test]

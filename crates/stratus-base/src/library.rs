@@ -30,7 +30,7 @@ pub struct LibraryNotFound {
     pub tried: Vec<String>,
 }
 
-/// What the order of a search depends on, besides the library.
+/// The surroundings that the order of a search depends on.
 struct SearchContext {
     /// The value of the library's environment variable.
     named: Option<PathBuf>,
@@ -49,17 +49,17 @@ impl LibrarySearch {
         }
     }
 
-    /// The existing files in the order of the search. If the environment variable is set, only its paths, which
-    /// need not exist; otherwise those in [`LibrarySearch::folders`], around the bare file names, which the
-    /// system's search path resolves.
+    /// The existing files in the order of the search. If the environment variable is set, only its paths,
+    /// which need not exist; otherwise those in [`LibrarySearch::folders`], around the bare file names, which
+    /// the system's search path resolves.
     #[must_use]
     pub fn candidates(&self) -> Vec<PathBuf> {
         self.candidates_in(&self.context())
     }
 
-    /// The folders of the search, except those of the system's search path: with the environment variable, only
-    /// the named one; otherwise beside the program, `lib` above it, `.deps` of the checkout in which it was built,
-    /// `lib` of the active Python environments, and Homebrew.
+    /// The folders of the search, except those of the system's search path: with the environment variable,
+    /// only the named one; otherwise beside the program, `lib` above it, `.deps` of the checkout in which it
+    /// was built, `lib` of the active Python environments, and Homebrew.
     #[must_use]
     pub fn folders(&self) -> Vec<PathBuf> {
         let context = self.context();
@@ -142,8 +142,8 @@ impl LibrarySearch {
     }
 }
 
-/// The folders of the active Python environments: `VIRTUAL_ENV`, then `CONDA_PREFIX`. `variable` returns the value
-/// of an environment variable.
+/// The folders of the active Python environments: `VIRTUAL_ENV`, then `CONDA_PREFIX`. `variable` returns the
+/// value of an environment variable.
 #[must_use]
 pub fn python_environments(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| variable(name)).map(PathBuf::from).collect()
@@ -215,7 +215,10 @@ mod tests {
 
         // The variable replaces all other places, and the file need not exist.
         context.named = Some(at("venv/lib"));
-        assert_eq!(SEARCH.candidates_in(&context), [at("venv/lib/libnone.so.1"), at("venv/lib/libnone.so.2")]);
+        assert_eq!(
+            SEARCH.candidates_in(&context),
+            [at("venv/lib/libnone.so.1"), at("venv/lib/libnone.so.2")]
+        );
         context.named = Some(at("elsewhere/libnone.so.1"));
         assert_eq!(SEARCH.candidates_in(&context), [at("elsewhere/libnone.so.1")]);
     }

@@ -69,8 +69,8 @@ pub fn open_monitored(settings: &Train, monitor: &StartupMonitor) -> Result<Open
 fn cpu(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, TrainError> {
     onednn(settings, monitor).or_else(|error| {
         Ok(reference(vec![format!(
-            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, but about 30 \
-             times slower. `{}` installs oneDNN (x86-64 Linux, no root needed); elsewhere install libdnnl 3.x \
+            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, but about 30 times \
+             slower. `{}` installs oneDNN (x86-64 Linux, no root needed); elsewhere install libdnnl 3.x \
              (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn).",
             libraries_command()
         )]))

@@ -10,8 +10,8 @@ use stratus_data::datasets::mnist;
 use stratus_experiment::Experiment;
 use stratus_train::cache_folder;
 
-/// Sets `data.path` to the data set of the installation or of the cache folder, if the key is unset and there is
-/// no `data/NAME` in the working folder.
+/// Sets `data.path` to the data set of the installation or of the cache folder, if the key is unset and there
+/// is no `data/NAME` in the working folder.
 pub fn locate(experiment: &mut Experiment) {
     if needs_folder(experiment) {
         let name = &experiment.data.name;
@@ -21,8 +21,8 @@ pub fn locate(experiment: &mut Experiment) {
     }
 }
 
-/// Fetches MNIST to the cache folder and sets `data.path` to it, if [`locate`] found it nowhere. Other data sets
-/// take longer to fetch: the error without them names the command.
+/// Fetches MNIST to the cache folder and sets `data.path` to it, if [`locate`] found it nowhere. Other data
+/// sets take longer to fetch: the error without them names the command.
 ///
 /// # Errors
 /// If the files cannot be fetched.
@@ -41,8 +41,8 @@ pub fn fetch_if_missing(experiment: &mut Experiment, output: &Output) -> Result 
     ));
     fetch::download(name, &folder, output).map_err(|failure| {
         failure.with_hint(format!(
-            "where the network is: `stratus data fetch {name}`, then copy data/{name} here; or set the folder \
-             of the files with --set data.path=FOLDER"
+            "where there is a network: `stratus data fetch {name}`, then copy data/{name} here; or set the \
+             folder of the files with --set data.path=FOLDER"
         ))
     })?;
     experiment.data.path = Some(folder.display().to_string());
