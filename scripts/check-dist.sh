@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the packages of `make dist` and `make wheel`: their sizes, their symbols of glibc, and that each
 # trains `digits` for an epoch, without network, toolchain, libgomp and checkout, to the weights of
-# `make build`'s program. Needs root, for a root file system of its own.
+# `make build`'s program. Uses a root file system of its own: needs root, or user namespaces.
 #
 #   scripts/check-dist.sh              builds all three; the file system contains the C and C++ runtime
 #   scripts/check-dist.sh --no-build   the same without building
@@ -66,8 +66,10 @@ fi
 mkdir -p "$system/tmp"
 cp -r "$work/archive" "$system/opt/stratus"
 
+user=()
+[ "$(id -u)" = 0 ] || user=(--map-root-user)
 in_system() { # command…: runs it without network in the root file system, with an empty environment
-    unshare --mount --net --pid --fork sh -c '
+    unshare "${user[@]}" --mount --net --pid --fork sh -c '
         mount -t proc proc "$0/proc" && { mount --bind /sys "$0/sys" || true; } &&
         exec env -i HOME=/tmp STRATUS_CACHE=/opt/cache "$(command -v chroot)" "$0" "$@"' "$system" "$@"
 }

@@ -9,7 +9,7 @@
 //! PREFIX/share/stratus/         data: mnist/
 //! ```
 //!
-//! A program that Cargo built in a checkout uses the checkout's `.deps` and `data` instead. The working
+//! A program that Cargo built in a checkout uses the checkout's `.deps` too. The working
 //! folder is never searched: on a shared machine, other users may write to it.
 
 use std::path::{Path, PathBuf};
@@ -42,13 +42,10 @@ pub fn library_folders(program: &Path) -> Vec<PathBuf> {
     own.into_iter().chain(lib.iter().flat_map(|lib| [lib.join("stratus"), lib.clone()])).collect()
 }
 
-/// The folder `share/stratus/<name>` of the running program's prefix, or else `data/<name>` of the checkout
-/// in which it was built. `None` if neither exists.
+/// The folder `share/stratus/<name>` of the running program's prefix, if it exists.
 #[must_use]
 pub fn data_folder(name: &str) -> Option<PathBuf> {
-    let installed = prefix().map(|prefix| prefix.join("share/stratus").join(name));
-    let built = checkout().map(|checkout| checkout.join("data").join(name));
-    installed.into_iter().chain(built).find(|folder| folder.is_dir())
+    prefix().map(|prefix| prefix.join("share/stratus").join(name)).filter(|folder| folder.is_dir())
 }
 
 /// The checkout of Stratus in which Cargo built the running program.

@@ -4,7 +4,7 @@
 use super::fetch;
 use crate::errors::Result;
 use crate::output::Output;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use stratus_base::installation::data_folder;
 use stratus_data::datasets::mnist;
 use stratus_experiment::Experiment;
@@ -15,8 +15,7 @@ use stratus_train::cache_folder;
 pub fn locate(experiment: &mut Experiment) {
     if needs_folder(experiment) {
         let name = &experiment.data.name;
-        let cached = cached_folder(name).filter(|folder| folder.is_dir());
-        let found = data_folder(name).or(cached);
+        let found = data_folder(name).or_else(|| cached_folder(name).filter(|folder| is_complete(folder)));
         experiment.data.path = found.map(|folder| folder.display().to_string());
     }
 }
@@ -28,10 +27,7 @@ pub fn locate(experiment: &mut Experiment) {
 /// If the files cannot be fetched.
 pub fn fetch_if_missing(experiment: &mut Experiment, output: &Output) -> Result {
     let name = &experiment.data.name;
-    if !needs_folder(experiment) || *name != mnist::ENTRY.name {
-        return Ok(());
-    }
-    let Some(folder) = cached_folder(name) else {
+    let Some(folder) = cached_folder(name).filter(|_| needs_folder(experiment)) else {
         return Ok(());
     };
     output.message(&format!(
@@ -54,6 +50,16 @@ fn needs_folder(experiment: &Experiment) -> bool {
     experiment.data.path.is_none() && !experiment.data_path().exists()
 }
 
+/// The folder to which a data set is fetched on first use; `None` if it is not MNIST.
 fn cached_folder(name: &str) -> Option<PathBuf> {
-    Some(cache_folder()?.join("data").join(name))
+    let folder = cache_folder().filter(|_| name == mnist::ENTRY.name)?;
+    Some(folder.join("data").join(name))
+}
+
+/// Returns whether a folder has all files of MNIST, which a fetch that failed left incomplete.
+fn is_complete(folder: &Path) -> bool {
+    mnist::ENTRY.files.iter().all(|file| {
+        let unpacked = file.unpacked.is_some_and(|unpacked| folder.join(unpacked.name).is_file());
+        unpacked || folder.join(file.name).is_file()
+    })
 }
