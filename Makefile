@@ -6,7 +6,7 @@ ifdef CARGO_TARGET_DIR
 STRATUS = $(CARGO_TARGET_DIR)/release/stratus
 endif
 
-.PHONY: demo build test test-all check-onnx deps check reference clean-deps
+.PHONY: demo build dist wheel test test-all check-onnx deps check reference clean-deps
 
 # Without object stores, which take half of the compile time: the demo's files are in the repository.
 demo:
@@ -22,6 +22,13 @@ build:
 	@bash scripts/deps-jpeg.sh --best-effort
 	CARGO_PROFILE_RELEASE_DEBUG=line-tables-only $(CARGO) build --release --locked -p stratus
 	@bash scripts/split-debug.sh --best-effort $(STRATUS)
+
+# dist/stratus-*.tar.gz and dist/stratus-*.whl: the program with its libraries, for Linux with glibc 2.28.
+dist:
+	@CARGO=$(CARGO) bash scripts/dist.sh archive
+
+wheel:
+	@CARGO=$(CARGO) bash scripts/dist.sh wheel
 
 test:
 	@bash scripts/deps.sh --best-effort
@@ -41,10 +48,11 @@ check-onnx:
 # 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages opened
 # in a browser, events read by TensorBoard, workers on every MPI and over a shaped link, twenty killed
 # workers, forty random faults of the system, a thousand random networks, task files read by SkyPilot, every
-# parser fuzzed for 20 s, size and line tables of the release build. STORE_SERVERS=none skips the servers if
-# they cannot be installed; the skipped tests are reported.
+# parser fuzzed for 20 s, size and line tables of the release build, packages installed in an empty system.
+# STORE_SERVERS=none skips the servers if they cannot be installed; the skipped tests are reported.
 test-all: test
 	@bash scripts/check-release.sh
+	@bash scripts/check-dist.sh
 	@bash scripts/check-onnx.sh --all
 	@bash scripts/check-imported.sh
 	@bash scripts/check-tables.sh
@@ -62,11 +70,15 @@ test-all: test
 		$(CARGO) test --workspace --locked --release -- --include-ignored
 	@bash scripts/check-link.sh --best-effort
 
+# With PREFIX, such as ~/.cargo, oneDNN and libjpeg-turbo are also copied to where PREFIX/bin/stratus finds
+# them.
 deps:
 	@bash scripts/deps.sh
 	@bash scripts/deps-jpeg.sh
 	@bash scripts/deps-nvrtc.sh
 	@bash scripts/deps-mpi.sh
+	@[ -z "$(PREFIX)" ] || install -D -t "$(PREFIX)/lib/stratus" .deps/onednn/lib/libdnnl.so.3 \
+		.deps/libjpeg/lib/libjpeg.so.62
 
 # Format, lints, lines within 110 columns, retired words, pages and documentation without broken links, and
 # the licences, sources and checksums of crates.

@@ -1,10 +1,11 @@
 //! Utilities that crates of every layer use: memory aligned for vector units, checksums, errors about a file,
-//! text for a terminal, times in UTC, the median, suggestions for misspelt names, the search for C libraries,
-//! messages in protobuf's wire format.
+//! text for a terminal, times in UTC, the median, suggestions for misspelt names, the folders of the
+//! installation, the search for C libraries, messages in protobuf's wire format.
 
 mod aligned;
 pub mod checksum;
 mod file;
+pub mod installation;
 pub mod library;
 pub mod protobuf;
 mod statistics;

@@ -1,5 +1,7 @@
 //! The search for C libraries that are loaded at run time.
 
+use crate::installation;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +14,7 @@ pub struct LibrarySearch {
     pub environment: &'static str,
     /// The possible file names on this system, the preferred one first.
     pub files: &'static [&'static str],
-    /// The folder in the project to which `make deps` installs the library, such as `.deps/onednn/lib`.
+    /// The folder in the checkout to which `make deps` installs the library, such as `.deps/onednn/lib`.
     pub dependency_folder: &'static str,
     /// The folder to which Homebrew installs the library on macOS.
     pub homebrew_folder: &'static str,
@@ -24,39 +26,94 @@ pub struct LibrarySearch {
 pub struct LibraryNotFound {
     /// The name of the library.
     pub name: &'static str,
-    /// Each path with the reason why it is unusable.
+    /// Each path with the reason why it is unusable, then the folders without the library.
     pub tried: Vec<String>,
 }
 
+/// The surroundings that the order of a search depends on.
+struct SearchContext {
+    /// The value of the library's environment variable.
+    named: Option<PathBuf>,
+    /// The path of the running program.
+    program: Option<PathBuf>,
+    /// The folders of the active Python environments, see [`python_environments`].
+    environments: Vec<PathBuf>,
+}
+
 impl LibrarySearch {
-    /// The paths in the order of the search. If the environment variable is set, only its paths; otherwise
-    /// the dependency folder (see [`find_in_ancestors`]), conda, the system's search path (a bare file name),
-    /// Homebrew.
+    fn context(&self) -> SearchContext {
+        SearchContext {
+            named: std::env::var_os(self.environment).map(PathBuf::from),
+            program: installation::program(),
+            environments: python_environments(|name| std::env::var_os(name)),
+        }
+    }
+
+    /// The existing files in the order of the search. If the environment variable is set, only its paths,
+    /// which need not exist; otherwise those in [`LibrarySearch::folders`], around the bare file names, which
+    /// the system's search path resolves.
     #[must_use]
     pub fn candidates(&self) -> Vec<PathBuf> {
+        self.candidates_in(&self.context())
+    }
+
+    /// The folders of the search, except those of the system's search path: with the environment variable,
+    /// only the named one; otherwise beside the program, `lib` above it, `.deps` of the checkout in which it
+    /// was built, `lib` of the active Python environments, and Homebrew.
+    #[must_use]
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let context = self.context();
+        match context.named {
+            Some(named) if named.is_dir() => vec![named],
+            Some(named) => named.parent().map(Path::to_owned).into_iter().collect(),
+            None => {
+                let mut folders = self.own_folders(&context);
+                folders.extend(self.system_folders());
+                folders
+            }
+        }
+    }
+
+    fn candidates_in(&self, context: &SearchContext) -> Vec<PathBuf> {
         let in_folder = |folder: &Path| self.files.iter().map(|file| folder.join(file)).collect::<Vec<_>>();
-        if let Some(named) = std::env::var_os(self.environment).map(PathBuf::from) {
-            return if named.is_dir() { in_folder(&named) } else { vec![named] };
+        if let Some(named) = &context.named {
+            return if named.is_dir() { in_folder(named) } else { vec![named.clone()] };
         }
-        let preferred = self.files.iter().take(1);
-        let mut paths: Vec<PathBuf> = preferred
-            .flat_map(|file| find_in_ancestors(&Path::new(self.dependency_folder).join(file)))
-            .collect();
-        if let Some(prefix) = std::env::var_os("CONDA_PREFIX") {
-            paths.extend(in_folder(&Path::new(&prefix).join("lib")));
-        }
+        let existing = |folders: Vec<PathBuf>| {
+            let files = folders.into_iter().flat_map(|folder| in_folder(&folder)).collect::<Vec<_>>();
+            files.into_iter().filter(|path| path.exists())
+        };
+        let mut paths: Vec<PathBuf> = existing(self.own_folders(context)).collect();
         paths.extend(self.files.iter().map(PathBuf::from));
-        if cfg!(target_os = "macos") {
-            paths.extend(in_folder(Path::new(self.homebrew_folder)));
-        }
+        paths.extend(existing(self.system_folders()));
         paths
+    }
+
+    /// The folders before the system's search path.
+    fn own_folders(&self, context: &SearchContext) -> Vec<PathBuf> {
+        let program = context.program.as_deref();
+        let mut folders: Vec<PathBuf> = program.map(installation::library_folders).unwrap_or_default();
+        let checkout = program.and_then(installation::checkout_of);
+        folders.extend(checkout.map(|checkout| checkout.join(self.dependency_folder)));
+        for lib in context.environments.iter().map(|environment| environment.join("lib")) {
+            if !folders.contains(&lib) {
+                folders.push(lib);
+            }
+        }
+        folders
+    }
+
+    /// The folders after the system's search path.
+    fn system_folders(&self) -> Vec<PathBuf> {
+        let homebrew = cfg!(target_os = "macos").then(|| PathBuf::from(self.homebrew_folder));
+        homebrew.into_iter().collect()
     }
 
     /// Loads the first candidate that `load` accepts. `is_absent` returns whether an error means that the
     /// file does not exist.
     ///
     /// # Errors
-    /// If no candidate is usable; the error lists every path with the reason.
+    /// If no candidate is usable; the error lists every path with the reason, and the folders.
     pub fn load_first<T, E: Display>(
         &self,
         load: impl Fn(&Path) -> Result<T, E>,
@@ -72,30 +129,30 @@ impl LibrarySearch {
                 Err(error) => tried.push(error.to_string()),
             }
         }
+        let without: Vec<String> = self
+            .folders()
+            .into_iter()
+            .filter(|folder| !self.files.iter().any(|file| folder.join(file).exists()))
+            .map(|folder| folder.display().to_string())
+            .collect();
+        if !without.is_empty() {
+            tried.push(format!("not in {}", without.join(", ")));
+        }
         Err(LibraryNotFound { name: self.name, tried })
     }
 }
 
-/// Searches for the path `relative` in the folders above the running program, in the working folder, and in
-/// the folders above that. Returns every existing path once.
+/// The folders of the active Python environments: `VIRTUAL_ENV`, then `CONDA_PREFIX`. `variable` returns the
+/// value of an environment variable.
 #[must_use]
-pub fn find_in_ancestors(relative: &Path) -> Vec<PathBuf> {
-    let program = std::env::current_exe().ok();
-    let working = std::env::current_dir().ok();
-    let above = program.iter().flat_map(|path| path.ancestors().skip(1));
-    let mut found = Vec::new();
-    for folder in above.chain(working.iter().flat_map(|path| path.ancestors())) {
-        let path = folder.join(relative);
-        if path.exists() && !found.contains(&path) {
-            found.push(path);
-        }
-    }
-    found
+pub fn python_environments(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| variable(name)).map(PathBuf::from).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     const SEARCH: LibrarySearch = LibrarySearch {
         name: "libnone",
@@ -104,6 +161,12 @@ mod tests {
         dependency_folder: ".deps/none/lib",
         homebrew_folder: "/opt/homebrew/lib",
     };
+
+    fn write(path: PathBuf) -> PathBuf {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        path
+    }
 
     #[test]
     fn tries_the_system_search_path_and_lists_every_reason() {
@@ -117,14 +180,60 @@ mod tests {
             error.contains("libnone.so.1 is not on the system's library path; libnone.so.2 is not on"),
             "{error}"
         );
+        let beside = std::env::current_exe().unwrap().parent().unwrap().canonicalize().unwrap();
+        assert!(error.contains(&format!("; not in {}", beside.display())), "{error}");
         let second = |path: &Path| if path.ends_with("libnone.so.2") { Ok(2) } else { Err("damaged") };
         assert_eq!(SEARCH.load_first(second, |_| false).unwrap(), 2);
     }
 
     #[test]
-    fn finds_files_above_the_program_once() {
-        let program = std::env::current_exe().unwrap();
-        let name = Path::new(program.file_name().unwrap());
-        assert_eq!(find_in_ancestors(name), std::slice::from_ref(&program));
+    fn searches_beside_the_program_above_it_in_its_checkout_then_in_python_environments() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        write(at("crates/stratus/Cargo.toml"));
+        write(at("scripts/deps.sh"));
+        let expected = [
+            "target/release/libnone.so.2",
+            "target/lib/stratus/libnone.so.1",
+            "target/lib/libnone.so.1",
+            ".deps/none/lib/libnone.so.1",
+            "venv/lib/libnone.so.1",
+        ]
+        .map(|path| write(at(path)));
+        let bare: Vec<PathBuf> = SEARCH.files.iter().map(PathBuf::from).collect();
+        let mut context = SearchContext {
+            named: None,
+            program: Some(at("target/release/stratus")),
+            environments: vec![at("venv"), at("without")],
+        };
+        let found = SEARCH.candidates_in(&context);
+        assert_eq!(found[..expected.len()], expected);
+        assert_eq!(found[expected.len()..][..bare.len()], bare);
+
+        context.program = None;
+        assert_eq!(SEARCH.candidates_in(&context)[0], expected[4]);
+
+        // The variable replaces all other places, and the file need not exist.
+        context.named = Some(at("venv/lib"));
+        assert_eq!(
+            SEARCH.candidates_in(&context),
+            [at("venv/lib/libnone.so.1"), at("venv/lib/libnone.so.2")]
+        );
+        context.named = Some(at("elsewhere/libnone.so.1"));
+        assert_eq!(SEARCH.candidates_in(&context), [at("elsewhere/libnone.so.1")]);
+    }
+
+    #[test]
+    fn working_folder_is_not_searched() {
+        let working = std::env::current_dir().unwrap();
+        assert!(!SEARCH.folders().contains(&working));
+        assert!(SEARCH.candidates().iter().all(|path| path.is_absolute() || path.components().count() == 1));
+    }
+
+    #[test]
+    fn virtual_environment_precedes_conda() {
+        let variables = |name: &str| (name != "OTHER").then(|| OsString::from(format!("/{name}")));
+        assert_eq!(python_environments(variables), ["/VIRTUAL_ENV", "/CONDA_PREFIX"].map(Path::new));
+        assert!(python_environments(|_| None).is_empty());
     }
 }

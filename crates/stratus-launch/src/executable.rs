@@ -2,12 +2,16 @@
 
 use crate::{Error, FileSet, Result};
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// Dependencies of libraries, which are found beside them.
+const COMPANIONS: [&str; 1] = ["libgomp.so.1"];
 
 /// The executable with its libraries.
 #[derive(Clone, Debug)]
 pub struct Executable {
-    /// The files: `stratus`, and each library in a folder named after its variable.
+    /// The files: `stratus`, and each library in a folder named after its variable, with its dependencies.
     pub file_set: FileSet,
     /// Environment variables of libraries, with their paths in the file set.
     pub library_variables: Vec<(&'static str, String)>,
@@ -34,6 +38,12 @@ impl Executable {
             let remote = format!("{}/{file}", variable.to_lowercase());
             library_variables.push((*variable, remote.clone()));
             files.push((remote, path.clone()));
+            for companion in COMPANIONS {
+                let beside = path.with_file_name(companion);
+                if beside.is_file() {
+                    files.push((format!("{}/{companion}", variable.to_lowercase()), beside));
+                }
+            }
         }
         let mut glibc = None;
         for (_, path) in &files {
@@ -42,6 +52,13 @@ impl Executable {
         let file_set = FileSet::from_files("program", files)?;
         Ok(Self { file_set, library_variables, glibc, architecture: std::env::consts::ARCH })
     }
+}
+
+/// Returns whether a file is a program or a library. A file that cannot be read is not.
+pub(crate) fn is_elf(path: &Path) -> bool {
+    let mut start = [0; 4];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == *b"\x7fELF"
 }
 
 /// The newest version of glibc symbols that an ELF file uses.

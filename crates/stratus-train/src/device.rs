@@ -4,6 +4,7 @@ use crate::TrainError;
 use crate::cache::cache_folder;
 use crate::input::usable_cores;
 use std::error::Error;
+use stratus_base::installation::libraries_command;
 use stratus_cuda::Cuda;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Backend, StartupMonitor};
@@ -68,9 +69,10 @@ pub fn open_monitored(settings: &Train, monitor: &StartupMonitor) -> Result<Open
 fn cpu(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, TrainError> {
     onednn(settings, monitor).or_else(|error| {
         Ok(reference(vec![format!(
-            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, but about a hundred \
-             times slower. `make deps` installs oneDNN into this checkout (x86-64 Linux, no root needed); \
-             elsewhere install libdnnl 3.x (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn)."
+            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, but about 30 times \
+             slower. `{}` installs oneDNN (x86-64 Linux, no root needed); elsewhere install libdnnl 3.x \
+             (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn).",
+            libraries_command()
         )]))
     })
 }

@@ -1,6 +1,7 @@
 //! Errors of training and evaluation, with hints.
 
 use std::path::PathBuf;
+use stratus_base::installation::libraries_command;
 use stratus_data::{DataError, LoaderError};
 use stratus_engine::EngineError;
 use stratus_experiment::ExperimentError;
@@ -150,9 +151,10 @@ impl TrainError {
                 "`stratus doctor` lists what is missing; use an available device with --set train.device=auto"
                     .to_owned(),
             ),
-            Self::Device { .. } => {
-                Some("run `make deps`, or use an available device with --set train.device=auto".to_owned())
-            }
+            Self::Device { .. } => Some(format!(
+                "run `{}`, or use an available device with --set train.device=auto",
+                libraries_command()
+            )),
             Self::Engine(EngineError::OutOfMemory { .. }) => Some(
                 "recompute activations with --memory-limit SIZE, split batches into micro-batches with --set \
                  train.micro_batches=, or use smaller batches with --set train.batch_size="

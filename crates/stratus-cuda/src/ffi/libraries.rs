@@ -4,7 +4,8 @@
 //! Python environment: these are loaded first, after which the dynamic loader finds them by name.
 
 use std::path::{Path, PathBuf};
-use stratus_base::library::find_in_ancestors;
+use stratus_base::installation::checkout;
+use stratus_base::library::python_environments;
 
 /// The environment variable with the folders of the libraries, separated as in `PATH`. It replaces the
 /// default folders; the system's search path follows.
@@ -69,8 +70,8 @@ impl Library {
 }
 
 /// The folders that are searched before the system's search path. If [`ENVIRONMENT`] is set, only its
-/// folders; else CUDA's own, those of conda and of the active Python environment, and `.deps/nvrtc/lib` in
-/// the ancestors of the program and of the working folder.
+/// folders; else CUDA's own, those of conda and of the active Python environment, and `.deps/nvrtc/lib` of
+/// the checkout in which the program was built.
 #[must_use]
 pub fn folders() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
@@ -81,7 +82,7 @@ pub fn folders() -> Vec<PathBuf> {
     folders.extend(["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| Some(variable(name)?.join("lib64"))));
     folders.push(PathBuf::from("/usr/local/cuda/lib64"));
     folders.extend(variable("CONDA_PREFIX").map(|prefix| prefix.join("lib")));
-    for environment in ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| variable(name)) {
+    for environment in python_environments(|name| std::env::var_os(name)) {
         // `lib/python3.12/site-packages/nvidia/cudnn/lib`
         let pythons = entries(&environment.join("lib")).filter(|path| names(path, "python3"));
         for python in pythons {
@@ -91,7 +92,7 @@ pub fn folders() -> Vec<PathBuf> {
     }
     // The folder where `make deps` installs NVRTC is last: a version installed with the driver's CUDA knows
     // the GPU better.
-    folders.extend(find_in_ancestors(Path::new(".deps/nvrtc/lib")));
+    folders.extend(checkout().map(|checkout| checkout.join(".deps/nvrtc/lib")));
     folders
 }
 

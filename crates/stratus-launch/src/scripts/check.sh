@@ -15,6 +15,7 @@ for program in tar tee sha256sum setsid flock nohup df head tail wc stat find; d
 done
 free=$(df -Pk . | tail -n 1 | { read -r _ _ _ free _; echo "$free"; })
 processor=$(grep -m 1 '^model name' /proc/cpuinfo 2> /dev/null | cut -d : -f 2-)
-printf 'root=%s\nsystem=%s\narchitecture=%s\nglibc=%s\nfree_kib=%s\nmissing=%s\nhost=%s\nprocessor=%s\n' \
+printf 'root=%s\nsystem=%s\narchitecture=%s\nglibc=%s\nfree_kib=%s\nmissing=%s\nhost=%s\n' \
   "$(pwd -P)" "$(uname -s)" "$(uname -m)" "$(getconf GNU_LIBC_VERSION 2> /dev/null)" "$free" "$missing" \
-  "$(uname -n)" "$processor"
+  "$(uname -n)"
+printf 'processor=%s\ngzip=%s\n' "$processor" "$(command -v gzip)"

@@ -7,6 +7,7 @@ use crate::local_file::LocalFile;
 use crate::shell::frame::unique_token;
 use crate::shell::{self, ScriptExit, Shell};
 use crate::{Error, Executable, FetchStats, Resources, Result, executable, fetch, notices};
+use flate2::{Compression, write::GzEncoder};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -136,6 +137,7 @@ struct HostFacts {
     root: String,
     free_bytes: Option<u64>,
     cpu_model: String,
+    has_gzip: bool,
 }
 
 impl ShellTarget {
@@ -249,7 +251,7 @@ impl ShellTarget {
             let found = found.map_or("none".to_owned(), |(major, minor)| format!("{major}.{minor}"));
             return fail(
                 format!("the host has glibc {found}, the program needs {major}.{minor}"),
-                "build the program on a system as old as the target's",
+                "launch with the program of `make dist` in a checkout, which needs glibc 2.28",
             );
         }
         let root = fact("root").to_owned();
@@ -260,7 +262,8 @@ impl ShellTarget {
             );
         }
         let free_bytes = fact("free_kib").parse().ok().map(|kib: u64| kib.saturating_mul(1024));
-        Ok(HostFacts { root, free_bytes, cpu_model: printable(fact("processor")) })
+        let has_gzip = !fact("gzip").is_empty();
+        Ok(HostFacts { root, free_bytes, cpu_model: printable(fact("processor")), has_gzip })
     }
 
     /// Uploads missing files and returns their number and size.
@@ -289,7 +292,7 @@ impl ShellTarget {
         let mut batch: Vec<&FileEntry> = Vec::new();
         for (item, offset) in &missing {
             if item.size >= LARGE_FILE_BYTES {
-                self.upload_large(root, item, *offset)?;
+                self.upload_large(facts, item, *offset)?;
                 continue;
             }
             batch.push(item);
@@ -303,12 +306,20 @@ impl ShellTarget {
         Ok((missing.len(), bytes))
     }
 
-    fn upload_large(&self, root: &str, item: &FileEntry, offset: u64) -> Result<()> {
+    /// Uploads a file from `offset` on. Programs and libraries are compressed, to about a half.
+    fn upload_large(&self, facts: &HostFacts, item: &FileEntry, offset: u64) -> Result<()> {
         let offset = if offset > item.size { 0 } else { offset };
-        let arguments = [root, &item.hash, &offset.to_string(), &item.size.to_string()];
+        let compressed = facts.has_gzip && executable::is_elf(&item.source);
+        let coding = if compressed { "gzip" } else { "" };
+        let arguments = [&*facts.root, &item.hash, &offset.to_string(), &item.size.to_string(), coding];
         let send = |out: &mut dyn Write| {
-            let file = LocalFile::open(&item.source, offset)?;
-            io::copy(&mut file.take(item.size - offset), out).map(drop)
+            let mut bytes = LocalFile::open(&item.source, offset)?.take(item.size - offset);
+            if !compressed {
+                return io::copy(&mut bytes, out).map(drop);
+            }
+            let mut encoder = GzEncoder::new(out, Compression::default());
+            io::copy(&mut bytes, &mut encoder)?;
+            encoder.finish().map(drop)
         };
         let script = include_str!("../scripts/receive-large.sh");
         let (ended, ()) = shell::run(&*self.shell, script, &arguments, send, shell::drain)?;

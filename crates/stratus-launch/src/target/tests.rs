@@ -1,4 +1,4 @@
-use super::{PrepareOptions, PreparedTarget, ShellTarget, Target};
+use super::{HostFacts, PrepareOptions, PreparedTarget, ShellTarget, Target};
 use crate::local::LocalShell;
 use crate::{Executable, FileSet, Job, Resources};
 use std::collections::BTreeMap;
@@ -76,6 +76,28 @@ fn existing_files_are_not_sent_and_partial_uploads_are_resumed() {
 }
 
 #[test]
+fn programs_are_sent_compressed_and_partial_uploads_are_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (remote, program) = (dir.path().join("remote"), dir.path().join("program"));
+    let bytes: Vec<u8> = (0..5_000_000_u32).map(|number| (number % 253) as u8).collect();
+    let bytes = [b"\x7fELF", &bytes[..]].concat();
+    fs::write(&program, &bytes).unwrap();
+    // A dependency beside a library is sent with it.
+    let library = dir.path().join("libdnnl.so.3");
+    fs::write(&library, "a library").unwrap();
+    fs::write(dir.path().join("libgomp.so.1"), "its dependency").unwrap();
+    let program = Executable::new(&program, &[("STRATUS_ONEDNN", vec![library])]).unwrap();
+    let part = remote.join(format!("content/{}.part", program.file_set.files[0].hash));
+    fs::create_dir_all(part.parent().unwrap()).unwrap();
+    fs::write(&part, &bytes[..3_000_000]).unwrap();
+
+    let PreparedTarget { root, folders, .. } = machine(&remote).prepare(&plain(&program)).unwrap();
+    let arrived = Path::new(&root).join(&folders[0]);
+    assert!(fs::read(arrived.join("stratus")).unwrap() == bytes);
+    assert_eq!(fs::read_to_string(arrived.join("stratus_onednn/libgomp.so.1")).unwrap(), "its dependency");
+}
+
+#[test]
 fn rejects_hosts_with_an_older_glibc_or_another_architecture() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("program");
@@ -138,7 +160,8 @@ fn unreadable_local_file_is_named_when_it_is_uploaded() {
     // Reading the first byte of a process's memory fails like a bad sector.
     program.files[0].source = "/proc/self/mem".into();
     let item = &program.files[0];
-    for upload in [target.upload_batch("there", &[item]), target.upload_large("there", item, 0)] {
+    let facts = HostFacts { root: "there".to_owned(), ..HostFacts::default() };
+    for upload in [target.upload_batch("there", &[item]), target.upload_large(&facts, item, 0)] {
         let error = upload.unwrap_err().to_string();
         assert!(error.contains("cannot read /proc/self/mem: Input/output error"), "{error}");
     }

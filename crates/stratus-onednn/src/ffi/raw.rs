@@ -52,8 +52,19 @@ fn open(path: &Path) -> Result<OpenedLibrary, libloading::Error> {
         let flags = unix::RTLD_NOW | unix::RTLD_LOCAL | scope;
         // SAFETY: loading runs the library's initialisers. The path is one of the documented places or given
         // by the user, who trusts it like any library on their search path.
-        let library = unsafe { unix::Library::open(Some(path), flags) }?.into();
-        Ok(OpenedLibrary { library, on_stratus_threads })
+        let load = |path: &Path| unsafe { unix::Library::open(Some(path), flags) };
+        let opened = load(path).or_else(|error| {
+            // The loader does not look for dependencies beside a library. Where the system has no libgomp,
+            // oneDNN needs one that is already loaded, of which it calls nothing if it runs on Stratus's.
+            let runtime = path.with_file_name("libgomp.so.1");
+            if !on_stratus_threads || !runtime.is_file() {
+                return Err(error);
+            }
+            // The library stays loaded: oneDNN depends on it.
+            std::mem::forget(load(&runtime)?);
+            load(path)
+        });
+        Ok(OpenedLibrary { library: opened?.into(), on_stratus_threads })
     }
     #[cfg(not(target_os = "linux"))]
     {

@@ -69,6 +69,12 @@ impl ProcessGroup {
         Self { workers: Some(workers), machine_cores }
     }
 
+    /// Returns whether this process trains alone.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.workers.is_none()
+    }
+
     /// The communication with the other workers; `None` without any.
     pub(crate) fn workers(&self) -> Option<&WorkerGroup> {
         self.workers.as_deref()

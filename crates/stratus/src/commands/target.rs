@@ -1,5 +1,6 @@
 //! The target of a command: a built-in experiment, an experiment file, a run, or a network.
 
+use super::data::location::locate;
 use crate::errors::{Failure, Result};
 use crate::globals::Globals;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ impl RunOrExperiment {
     pub fn resolve(argument: &str, globals: &Globals) -> Result<Self> {
         let path = Path::new(argument);
         if let Ok(experiment) = Experiment::builtin(argument) {
-            return Ok(RunOrExperiment::Experiment(Box::new(experiment.with_overrides(&globals.set)?)));
+            return Ok(Self::of_experiment(experiment.with_overrides(&globals.set)?));
         }
         if path.is_dir() {
             if RunDir::is_run(path) {
@@ -56,7 +57,7 @@ impl RunOrExperiment {
                 return Err(Failure::usage(format!("{} is a sweep", path.display())).with_hint(hint));
             }
             let experiment = Experiment::load(path)?.with_overrides(&globals.set)?;
-            return Ok(RunOrExperiment::Experiment(Box::new(experiment)));
+            return Ok(Self::of_experiment(experiment));
         }
         let known: Vec<&str> = Experiment::builtin_names().collect();
         let names = known.iter().copied().chain(zoo::NETWORKS.iter().map(|network| network.name));
@@ -68,6 +69,12 @@ impl RunOrExperiment {
             ),
         };
         Err(Failure::usage(format!("no experiment, file or run named `{argument}`")).with_hint(hint))
+    }
+
+    /// An experiment, with the folder of its data set.
+    pub fn of_experiment(mut experiment: Experiment) -> Self {
+        locate(&mut experiment);
+        RunOrExperiment::Experiment(Box::new(experiment))
     }
 
     /// The experiment, or the run's experiment, with overrides applied.

@@ -1,6 +1,7 @@
 //! `stratus train`: starts or resumes a run.
 
 use super::common_keys::CommonKeyArguments;
+use super::data::location::fetch_if_missing;
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
 use crate::errors::{FAILED, Failure, Result};
@@ -87,6 +88,7 @@ struct Report<'a> {
 pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
     let process_started = Some(Instant::now());
     if let Some(count @ 2..) = arguments.workers {
+        fetch_for_workers(arguments, globals, output)?;
         return workers::start(usize::from(count), output);
     }
     let stop = signals::stop_flag()?;
@@ -116,6 +118,15 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     outcome
 }
 
+/// Fetches a missing data set before several workers need it at the same time. They report all other errors.
+fn fetch_for_workers(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
+    let globals = &arguments.common.prepend_to(globals);
+    match RunOrExperiment::resolve(&arguments.target, globals) {
+        Ok(RunOrExperiment::Experiment(mut experiment)) => fetch_if_missing(&mut experiment, output),
+        _ => Ok(()),
+    }
+}
+
 fn train(
     arguments: &TrainArguments,
     globals: &Globals,
@@ -131,12 +142,8 @@ fn train(
         given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))).collect();
     let target = if XmlExperiment::has_xml_extension(Path::new(&arguments.target)) {
         let path = Path::new(&arguments.target);
-        RunOrExperiment::Experiment(Box::new(super::xml::load_experiment(
-            path,
-            &arguments.settings,
-            globals,
-            output,
-        )?))
+        let experiment = super::xml::load_experiment(path, &arguments.settings, globals, output)?;
+        RunOrExperiment::of_experiment(experiment)
     } else {
         super::xml::reject_settings(&arguments.settings)?;
         RunOrExperiment::resolve(&arguments.target, globals)?
@@ -168,6 +175,9 @@ fn train(
                 experiment.model.weights = Some(super::weights::weights_setting(weights)?);
             }
             arguments.memory.apply(&mut experiment);
+            if options.group.is_alone() {
+                fetch_if_missing(&mut experiment, output)?;
+            }
             let experiment = experiment.with_overrides(&limits)?;
             run::start(&experiment, &options, Machine::probe(), &mut progress)?
         }

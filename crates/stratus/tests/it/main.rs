@@ -14,6 +14,8 @@ mod finetune;
 mod forecast;
 mod hostile;
 mod inference;
+#[cfg(unix)]
+mod installation;
 mod invalid_input;
 mod kill;
 mod launch;

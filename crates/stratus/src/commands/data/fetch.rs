@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use stratus_data::{FetchError, Progress};
+use stratus_data::{FetchError, FetchReport, Progress};
 
 use super::to_failure;
 use crate::errors::{Failure, Result};
@@ -18,7 +18,8 @@ struct Fetched {
     url: Option<String>,
 }
 
-pub(super) fn fetch(name: &str, folder: &Path, output: &Output) -> Result {
+/// Fetches the missing files of a published data set, with its progress as messages.
+pub(super) fn download(name: &str, folder: &Path, output: &Output) -> Result<FetchReport> {
     let mut last_message_at = Instant::now();
     let mut progress = |progress: Progress<'_>| match progress {
         Progress::Started { file, url, .. } => output.message(&format!("{file}: fetching from {url}")),
@@ -29,10 +30,14 @@ pub(super) fn fetch(name: &str, folder: &Path, output: &Output) -> Result {
         Progress::Failed { file, cause, .. } => output.warning(&format!("{file}: {cause}")),
         _ => {}
     };
-    let report = stratus_data::fetch(name, folder, &mut progress).map_err(|error| match error {
+    stratus_data::fetch(name, folder, &mut progress).map_err(|error| match error {
         FetchError::Data(error) => to_failure(error),
         error => Failure::failed(error),
-    })?;
+    })
+}
+
+pub(super) fn fetch(name: &str, folder: &Path, output: &Output) -> Result {
+    let report = download(name, folder, output)?;
     let files: Vec<Fetched> = report
         .files
         .into_iter()

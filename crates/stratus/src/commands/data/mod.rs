@@ -3,6 +3,7 @@
 mod check;
 mod fetch;
 mod list;
+pub mod location;
 mod parts;
 mod shard;
 mod show;

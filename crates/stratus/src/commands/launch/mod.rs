@@ -7,6 +7,7 @@ mod start;
 mod until;
 mod watch;
 
+use super::data::location::locate;
 use super::target::RunOrExperiment;
 use crate::errors::{Failure, Result};
 use crate::globals::Globals;
@@ -151,7 +152,8 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
         return Err(Failure::usage("missing target or experiment: `stratus launch TARGET EXPERIMENT`"));
     };
     let settings = find_target(name)?;
-    if let Some(spec) = LaunchSpec::of_sweep(experiment, arguments.repetitions, &globals.set)? {
+    if let Some(mut spec) = LaunchSpec::of_sweep(experiment, arguments.repetitions, &globals.set)? {
+        spec.cells.iter_mut().for_each(locate);
         return start::launch(&settings, &spec, arguments, output);
     }
     match RunOrExperiment::resolve(experiment, globals)? {
