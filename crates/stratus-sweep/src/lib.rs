@@ -22,6 +22,7 @@ mod halving;
 mod lost;
 mod process;
 mod schedule;
+mod search;
 mod value;
 
 pub use definition::{BUILTIN, Builtin, Cell, Definition, builtin, is_sweep, read_definition};
@@ -31,3 +32,4 @@ pub use halving::Halving;
 pub use lost::{Loss, LostRun};
 pub use process::{OUT_OF_MEMORY_PREFIX, train_in_process};
 pub use schedule::{RowOutcome, Trainer};
+pub use search::{Search, SearchMethod};
