@@ -120,6 +120,19 @@ impl Sweep {
         Error::Directory { path: self.path().join(SWEEP), problem, hint }
     }
 
+    /// The cell with the best result, and the objective's value: its best epoch, as the mean of the
+    /// repetitions. `None` without an objective or a result.
+    #[must_use]
+    pub fn best_cell(&self) -> Option<(usize, f64)> {
+        let objective = self.definition.search.as_ref()?.objective?;
+        let results = (1..=self.definition.cells.len()).filter_map(|cell| Some((cell, self.result(cell)?)));
+        results.reduce(
+            |best, next| {
+                if objective.direction().improvement(next.1, best.1) > 0.0 { next } else { best }
+            },
+        )
+    }
+
     /// Sets rows that failed or did not fit to waiting.
     ///
     /// # Errors

@@ -96,7 +96,8 @@ fn png_bombs_are_refused_and_large_images_decoded() {
     let reader = image_reader(None);
     let whole = |side, colour| files::png(side, colour, true);
     reader.expect(&files::png(LARGEST_SIDE, PngColour::Rgb, false), 1, "the file ends before the image does");
-    let out_of_proportion = "decoding takes 384 MiB, but at most 192 MiB are allowed, or 128 times the file's";
+    let out_of_proportion =
+        "decoding takes 384 MiB, but at most 192 MiB are allowed, or 128 times the file's";
     reader.expect(&whole(LARGEST_SIDE, PngColour::Rgb), 1, out_of_proportion);
     reader.expect(&whole(LARGEST_SIDE, PngColour::Palette), 1, "decoding takes 512 MiB");
     reader.expect(&whole(8_000, PngColour::Rgb), 0, "train: 2 images, 0 damaged");
