@@ -231,8 +231,8 @@ impl Definition {
         self.search.as_ref().map_or(self.cells.len(), |search| search.trials)
     }
 
-    /// Adds the next cell of a search, drawn from the cells so far. Values that are not a valid experiment are
-    /// drawn again. Returns whether there was one.
+    /// Adds the next cell of a search, drawn from the results so far. Values that are not a valid experiment
+    /// are drawn again. Returns whether there was one.
     ///
     /// # Errors
     /// If no other cell can be drawn.

@@ -303,7 +303,8 @@ impl<'a> SweepSection<'a> {
         Ok(cells)
     }
 
-    /// Returns the values of every cell of a grid, in order. An experiment of the file has `value_bytes` bytes.
+    /// Returns the values of every cell of a grid, in order. An experiment of the file has `value_bytes`
+    /// bytes.
     pub(super) fn combinations(&self, value_bytes: usize) -> Result<Vec<Vec<String>>> {
         if let Some(axis) = self.axes.iter().find(|axis| axis.count().is_none()) {
             return Err(self.source.error(

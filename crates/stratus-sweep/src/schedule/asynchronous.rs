@@ -1,17 +1,17 @@
 //! Asynchronous successive halving.
 //!
-//! L. Li, K. Jamieson, A. Rostamizadeh et al.: "A system for massively parallel hyperparameter tuning", MLSys
-//! 2020 (arXiv:1810.05934). A rung is an epoch at which cells are ranked. A cell continues from a rung as soon
-//! as it is among the best `1/factor` of the cells that have reached it, so no cell waits for all others. If no
-//! cell can continue, the next one is started.
+//! L. Li, K. Jamieson, A. Rostamizadeh et al.: "A system for massively parallel hyperparameter tuning",
+//! MLSys 2020 (arXiv:1810.05934). A rung is an epoch at which cells are ranked. A cell continues from a rung
+//! as soon as it is among the best `1/factor` of the cells that have reached it, so no cell waits for all
+//! others. If no cell can continue, the next one is started.
 //!
 //! ```text
 //! factor = 2, rungs at epochs 1 and 2:   cell 1 to 1, cell 2 to 1, the better of them to 2, cell 3 to 1, …
 //! ```
 //!
-//! A decision depends only on the epochs and metrics of the runs. A sweep that was killed has at most one cell
-//! between two rungs. It is trained to the next rung first, which gives the state of a sweep that was not
-//! killed.
+//! A decision depends only on the epochs and metrics of the runs. A sweep that was killed has at most one
+//! cell between two rungs. It is trained to the next rung first, which gives the state of a sweep that was
+//! not killed.
 
 use super::{Trainer, epochs, stop_reason};
 use crate::{Halving, Result, Status, Sweep};

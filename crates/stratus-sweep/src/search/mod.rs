@@ -78,7 +78,8 @@ impl Search {
         }
     }
 
-    /// Draws the values of a trial, from 1; `observations` are the cells before it, empty for the initial ones.
+    /// Draws the values of a trial, from 1; `observations` are the cells before it, empty for the initial
+    /// ones.
     pub(crate) fn draw(&self, trial: usize, attempt: u32, observations: &[Observation]) -> Vec<String> {
         let is_random = trial <= self.initial_trials() || attempt >= MAX_TPE_ATTEMPTS;
         let mut stream = Stream::new(self.seed, Purpose::Search, trial as u64, attempt);

@@ -1,10 +1,10 @@
 //! Proposals by the tree-structured Parzen estimator.
 //!
-//! J. Bergstra, R. Bardenet, Y. Bengio, B. Kégl: "Algorithms for hyper-parameter optimization", NIPS 2011. The
-//! cells are split into good and bad ones. Of candidates drawn near the good ones, the one with the greatest
-//! ratio of the good cells' density to that of the bad cells is proposed. As in BOHB (S. Falkner, A. Klein,
-//! F. Hutter, ICML 2018), a cell's kernel covers all dimensions together, so that a learning rate is not
-//! combined with the batch size of another good cell.
+//! J. Bergstra, R. Bardenet, Y. Bengio, B. Kégl: "Algorithms for hyper-parameter optimization", NIPS 2011.
+//! The cells are split into good and bad ones. Of candidates drawn near the good ones, the one with the
+//! greatest ratio of the good cells' density to that of the bad cells is proposed. As in BOHB (S. Falkner,
+//! A. Klein, F. Hutter, ICML 2018), a cell's kernel covers all dimensions together, so that a learning rate
+//! is not combined with the batch size of another good cell.
 
 use std::f64::consts::TAU;
 
