@@ -267,7 +267,7 @@ fn searches_that_cannot_run_say_which_key_to_set() {
             "uniform",
         ),
         (
-            format!("{random}[sweep.keys]\n\"train.batch_size\" = {{ uniform = [0, 5000] }}\n"),
+            format!("{random}seed = 1\n[sweep.keys]\n\"train.batch_size\" = {{ uniform = [0, 5000] }}\n"),
             "train.batch_size = 0 is not a valid experiment",
             "",
         ),
