@@ -72,6 +72,12 @@ impl LaunchSpec {
                 "train it with `stratus sweep`, or remove `halving`",
             ));
         }
+        if definition.cells.len() < definition.final_cells() {
+            return Err(Error::usage(
+                format!("{argument}: a TPE sweep proposes cells from results, so it cannot be launched"),
+                "train it with `stratus sweep`, or set sweep.search = \"random\"",
+            ));
+        }
         let count = definition.cells.len() * definition.repetitions;
         if count as u64 > MAX_RUNS {
             return Err(Error::usage(

@@ -38,6 +38,8 @@ pub enum Purpose {
     Mix = 14,
     /// The samples of a data set that are compared when a run is resumed, indexed by the stratum.
     Fingerprint = 15,
+    /// The values of a cell of a sweep, indexed by trial and attempt.
+    Search = 16,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

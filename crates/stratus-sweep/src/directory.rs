@@ -17,6 +17,7 @@ use stratus_run::layout::{CELLS, LOCK, RUNS, SWEEP};
 use stratus_run::lock::Lock;
 use stratus_run::{RunDir, atomic, csv};
 
+use crate::search::Observation;
 use crate::{Definition, Error, Result, read_definition};
 
 /// The maximum size of the table of rows.
@@ -139,16 +140,8 @@ impl Sweep {
             let hint = format!("{resume}, or choose another folder with --out");
             return Err(refused("already contains a sweep", hint));
         }
-        let rows = (1..=definition.cells.len())
-            .flat_map(|cell| (1..=definition.repetitions).map(move |repetition| (cell, repetition)))
-            .map(|(cell, repetition)| Row {
-                cell,
-                repetition,
-                status: Status::Waiting,
-                reason: String::new(),
-                run: String::new(),
-            })
-            .collect();
+        let rows =
+            (1..=definition.cells.len()).flat_map(|cell| new_rows(cell, definition.repetitions)).collect();
         atomic::clean(path)?;
         let sweep = Self { path: path.to_owned(), definition, rows, _lock: lock };
         sweep.write()?;
@@ -178,11 +171,11 @@ impl Sweep {
     pub(crate) fn read(path: &Path) -> Result<(Definition, Vec<Row>)> {
         let file = path.join(SWEEP);
         let text = read_definition(&file).map_err(stratus_run::Error::io("read", &file))?;
-        let definition = Definition::parse::<&str, &str>(&text, &file, &[])?;
+        let mut definition = Definition::parse::<&str, &str>(&text, &file, &[])?;
         let file = path.join(CELLS);
         let text =
             read_text_at_most(&file, MAX_TABLE_BYTES).map_err(stratus_run::Error::io("read", &file))?;
-        let rows = read_rows(&text, &definition).map_err(|problem| Error::Directory {
+        let rows = read_rows(&text, &mut definition).map_err(|problem| Error::Directory {
             path: file,
             problem,
             hint: format!("restore a copy, or start again with `stratus sweep {SWEEP} --out DIR`"),
@@ -229,6 +222,21 @@ impl Sweep {
         self.write()
     }
 
+    /// Adds the rows of the next cell of a search and writes the table, so that the cell never changes.
+    /// Returns the cell; `None` if the search has no further one.
+    ///
+    /// # Errors
+    /// If no cell can be drawn, or the table cannot be written.
+    pub(crate) fn draw_cell(&mut self, observations: &[Observation]) -> Result<Option<usize>> {
+        if !self.definition.draw_cell(observations)? {
+            return Ok(None);
+        }
+        let cell = self.definition.cells.len();
+        self.rows.extend(new_rows(cell, self.definition.repetitions));
+        self.write()?;
+        Ok(Some(cell))
+    }
+
     fn write(&self) -> Result<()> {
         let row = |row: &Row| {
             let numbers = [row.cell.to_string(), row.repetition.to_string(), row.status.name().to_owned()];
@@ -239,6 +247,17 @@ impl Sweep {
         let text = csv::to_text(once(header(&self.definition)).chain(self.rows.iter().map(row)));
         Ok(atomic::write(&self.path.join(CELLS), text.as_bytes())?)
     }
+}
+
+/// The rows of a cell that was not started.
+fn new_rows(cell: usize, repetitions: usize) -> impl Iterator<Item = Row> {
+    (1..=repetitions).map(move |repetition| Row {
+        cell,
+        repetition,
+        status: Status::Waiting,
+        reason: String::new(),
+        run: String::new(),
+    })
 }
 
 /// Returns whether the table in the folder `path` is that of a sweep of which nothing was trained.
@@ -271,8 +290,9 @@ fn fields(line: &str) -> Vec<String> {
     record.iter().skip(1).map(str::to_owned).collect()
 }
 
-/// Parses the rows of `cells.csv`, which must match the definition.
-fn read_rows(text: &str, definition: &Definition) -> Result<Vec<Row>, String> {
+/// Parses the rows of `cells.csv`, which must match the definition. Cells that a search has drawn later than
+/// at the start are added to it.
+fn read_rows(text: &str, definition: &mut Definition) -> Result<Vec<Row>, String> {
     let mut lines = text.lines();
     if fields(lines.next().unwrap_or_default()) != header(definition) {
         return Err(format!("the columns do not match {SWEEP}"));
@@ -290,6 +310,9 @@ fn read_rows(text: &str, definition: &Definition) -> Result<Vec<Row>, String> {
             };
             let status = Status::ALL.into_iter().find(|known| known.name() == status).ok_or_else(mismatch)?;
             let row = Row { cell, repetition, status, reason: reason.clone(), run: run.clone() };
+            if cell == definition.cells.len() + 1 && repetition == 1 {
+                definition.add_recorded_cell(values.to_vec());
+            }
             let is_cell = definition.cells.get(cell - 1).is_some_and(|cell| {
                 cell.values.iter().map(|value| on_one_line(value)).eq(values.iter().cloned())
             });

@@ -39,6 +39,14 @@ pub enum Error {
         /// The cause.
         source: Box<ExperimentError>,
     },
+    /// An end of a range, or a choice, is not a valid value.
+    #[error("{values} is not a valid experiment")]
+    Corner {
+        /// The values: `train.batch_size = 64`.
+        values: String,
+        /// The cause.
+        source: Box<ExperimentError>,
+    },
     /// The swept experiment is invalid.
     #[error(transparent)]
     Experiment(#[from] ExperimentError),
@@ -64,7 +72,7 @@ impl Error {
         match self {
             Self::Definition { hint, .. } | Self::Directory { hint, .. } => Some(hint.clone()),
             Self::Experiment(error) => error.hint(),
-            Self::Cell { source, .. } => source.hint(),
+            Self::Cell { source, .. } | Self::Corner { source, .. } => source.hint(),
             Self::Read { .. } | Self::Run(_) => None,
         }
     }

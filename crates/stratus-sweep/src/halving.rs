@@ -27,12 +27,14 @@ pub struct Halving {
     pub epochs: u64,
     /// The metric that ranks cells.
     pub metric: EpochMetric,
+    /// True if a cell continues as soon as it is among the best of those that got as far.
+    pub is_asynchronous: bool,
 }
 
 impl Halving {
     /// Reads `[sweep.halving]`. An error is a byte range in the file and a message.
     pub(crate) fn read(table: &DeTable<'_>) -> Result<Self, (Range<usize>, String)> {
-        let (mut factor, mut epochs, mut metric) = (2, 1, None);
+        let (mut factor, mut epochs, mut metric, mut is_asynchronous) = (2, 1, None, false);
         for (name, value) in table {
             let invalid = |problem: String| (name.span(), problem);
             match name.get_ref().as_ref() {
@@ -48,6 +50,12 @@ impl Halving {
                     epochs = number.ok_or_else(|| {
                         invalid("`sweep.halving.epochs` must be a positive integer".to_owned())
                     })? as u64;
+                }
+                "asynchronous" => {
+                    let DeValue::Boolean(value) = value.get_ref() else {
+                        return Err(invalid("`sweep.halving.asynchronous` must be true or false".to_owned()));
+                    };
+                    is_asynchronous = *value;
                 }
                 "metric" => {
                     let known = match value.get_ref() {
@@ -68,7 +76,7 @@ impl Halving {
             let at = table.iter().next().map_or(0..0, |(name, _)| name.span());
             return Err((at, "`sweep.halving.metric` is not set".to_owned()));
         };
-        Ok(Self { factor, epochs, metric })
+        Ok(Self { factor, epochs, metric, is_asynchronous })
     }
 
     /// Checks that the experiment has the metric at the epochs at which cells are ranked.
@@ -96,6 +104,16 @@ impl Halving {
     /// last; ties keep their order.
     #[must_use]
     pub fn survivors(&self, metrics: &[Option<f64>]) -> Vec<usize> {
+        let mut order = self.ranking(metrics);
+        order.truncate(metrics.len().div_ceil(self.factor));
+        order.sort_unstable();
+        order
+    }
+
+    /// The indices of the cells, the best first, given the metric of each cell. Cells without a metric rank
+    /// last; ties keep their order.
+    #[must_use]
+    pub(crate) fn ranking(&self, metrics: &[Option<f64>]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..metrics.len()).collect();
         let key = |at: usize| {
             let value = metrics[at].filter(|value| value.is_finite());
@@ -105,8 +123,6 @@ impl Halving {
             }
         };
         order.sort_by(|&a, &b| key(a).total_cmp(&key(b)));
-        order.truncate(metrics.len().div_ceil(self.factor));
-        order.sort_unstable();
         order
     }
 }
@@ -116,7 +132,7 @@ mod tests {
     use super::*;
 
     fn halving(factor: usize, epochs: u64) -> Halving {
-        Halving { factor, epochs, metric: EpochMetric::ValTop1 }
+        Halving { factor, epochs, metric: EpochMetric::ValTop1, is_asynchronous: false }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sweep.toml ──▶ Definition   the experiment, the swept keys and their values, the repetitions
-//!            ──▶ cells        one validated Experiment per combination
+//!            ──▶ cells        one validated Experiment per combination, or per draw of a search
 //!            ──▶ Sweep        sweeps/<name>/: one row per cell and repetition, with its status and run
 //!            ──▶ runs         trained row by row by a Trainer
 //! ```
@@ -20,8 +20,10 @@ mod directory;
 mod error;
 mod halving;
 mod lost;
+mod naming;
 mod process;
 mod schedule;
+mod search;
 mod value;
 
 pub use definition::{BUILTIN, Builtin, Cell, Definition, builtin, is_sweep, read_definition};
@@ -29,5 +31,7 @@ pub use directory::{Row, Status, Sweep};
 pub use error::{Error, Result};
 pub use halving::Halving;
 pub use lost::{Loss, LostRun};
+pub use naming::run_names;
 pub use process::{OUT_OF_MEMORY_PREFIX, train_in_process};
 pub use schedule::{RowOutcome, Trainer};
+pub use search::{Search, SearchMethod};

@@ -52,8 +52,19 @@ impl Report {
     /// Data that cannot be read becomes a [`Problem`] of the report, not an error.
     #[must_use]
     pub fn read(paths: &[PathBuf], skip: Option<u64>, here: Option<&Machine>) -> Self {
+        Self::read_labelled(paths, labels(paths), skip, here)
+    }
+
+    /// As [`Report::read`], with a label for each run.
+    #[must_use]
+    pub fn read_labelled(
+        paths: &[PathBuf],
+        labels: Vec<String>,
+        skip: Option<u64>,
+        here: Option<&Machine>,
+    ) -> Self {
         let (mut runs, mut problems) = (Vec::new(), Vec::new());
-        for (path, label) in paths.iter().zip(labels(paths)) {
+        for (path, label) in paths.iter().zip(labels) {
             match RunReport::read(path, label, skip, here, &mut problems) {
                 Ok(mut run) => {
                     run.headline = advice::headline(&run.accounting);

@@ -26,16 +26,19 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use stratus_base::{nearest, read_text_at_most};
+use stratus_base::read_text_at_most;
 use stratus_experiment::{Experiment, ExperimentError, ExperimentText, MAX_FILE_BYTES, ParsedExperiment};
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 use crate::halving::Halving;
-use crate::value::{parse_count, parse_key_groups, to_set_value};
+use crate::search::{MAX_ATTEMPTS, Observation, Search};
 use crate::{Error, Result};
+
+mod section;
+
+use section::{SavedCommand, SourceText, SweepSection};
 
 /// The section of a sweep file that names the swept keys.
 pub(crate) const SECTION: &str = "sweep";
@@ -93,41 +96,39 @@ pub struct Definition {
     pub name: String,
     /// The swept keys, in the order of the file.
     pub keys: Vec<String>,
-    /// Every combination of values.
+    /// The cells: every combination of values, or those that the search has drawn so far.
     pub cells: Vec<Cell>,
     /// Runs per cell, which differ only in the seed.
     pub repetitions: usize,
     /// Early stopping of worse cells; `None` if every cell is trained to its end.
     pub halving: Option<Halving>,
+    /// The search that draws the cells; `None` for every combination of values.
+    pub search: Option<Search>,
+    template: Template,
+}
+
+/// The file that cells are made from.
+#[derive(Clone, Debug, PartialEq)]
+struct Template {
+    /// The sweep file; read again for cells that a search draws later.
+    text: String,
+    path: PathBuf,
     command: SavedCommand,
 }
 
-/// The `[sweep.command]` section.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct SavedCommand {
-    /// A folder besides the working directory in which files named by the experiment are searched.
-    folder: Option<PathBuf>,
-    /// Overrides, in the syntax of `--set`.
-    set: Vec<(String, String)>,
-}
+impl Template {
+    /// Parses the experiment of the file.
+    fn parse(&self) -> Result<ParsedExperiment<'_>, ExperimentError> {
+        ParsedExperiment::parse(&ExperimentText {
+            text: &self.text,
+            path: &self.path,
+            folder: self.command.folder.as_deref(),
+            excluded_section: Some(SECTION),
+        })
+    }
 
-impl SavedCommand {
-    fn read(table: &DeTable<'_>) -> Option<Self> {
-        let mut command = Self::default();
-        for (name, value) in table {
-            match (name.get_ref().as_ref(), value.get_ref()) {
-                ("folder", DeValue::String(folder)) => command.folder = Some(PathBuf::from(folder.as_ref())),
-                ("set", DeValue::Array(set)) => {
-                    for pair in set {
-                        let DeValue::String(pair) = pair.get_ref() else { return None };
-                        let (key, value) = pair.split_once('=')?;
-                        command.set.push((key.to_owned(), value.to_owned()));
-                    }
-                }
-                _ => return None,
-            }
-        }
-        Some(command)
+    fn source(&self) -> SourceText<'_> {
+        SourceText { path: &self.path, text: &self.text }
     }
 }
 
@@ -150,13 +151,6 @@ impl Cell {
     }
 }
 
-/// A key and its values.
-struct Axis {
-    key: String,
-    values: Vec<String>,
-    line: usize,
-}
-
 impl Definition {
     /// Parses the text of a sweep file. `path` is used in messages, and its folder is searched for files that
     /// the experiment names. `overrides` override the experiment of the file; swept keys override both.
@@ -172,59 +166,162 @@ impl Definition {
         let given = overrides.iter().map(|(key, value)| (key.as_ref().to_owned(), value.as_ref().to_owned()));
         let overrides: Vec<(String, String)> = section.command.set.iter().cloned().chain(given).collect();
         let folder = section.command.folder.clone().or_else(|| path.parent().map(Path::to_owned));
-        let file = ExperimentText { text, path, folder: folder.as_deref(), excluded_section: Some(SECTION) };
+        let template = Template {
+            text: text.to_owned(),
+            path: path.to_owned(),
+            command: SavedCommand { folder, set: overrides },
+        };
         let sweeps = |key: &str| section.axes.iter().any(|axis| axis.key == key);
         // Parses without swept keys first, so that errors of the file are not reported for a cell.
-        let parsed = ParsedExperiment::parse(&file)?;
-        match parsed.experiment(&overrides) {
+        let parsed = template.parse()?;
+        match parsed.experiment(&template.command.set) {
             Err(ExperimentError::Missing { key, .. }) if sweeps(key) => {}
             other => _ = other?,
         }
-        if let Some((key, _)) = overrides.iter().find(|(key, _)| sweeps(key)) {
+        if let Some((key, _)) = template.command.set.iter().find(|(key, _)| sweeps(key)) {
             return Err(section.source.error(
                 None,
                 format!("`{key}` is both swept and set with --set"),
                 "remove it from --set or from [sweep.keys]",
             ));
         }
-        let keys: Vec<String> = section.axes.iter().map(|axis| axis.key.clone()).collect();
-        let mut cells: Vec<Cell> = Vec::new();
-        let mut numbers = HashMap::new();
-        for values in section.combinations(parsed.value_bytes())? {
-            if let Some(earlier) = numbers.insert(values.clone(), cells.len() + 1) {
-                let problem = format!(
-                    "cells {earlier} and {} are identical: {}",
-                    cells.len() + 1,
-                    describe_values(&keys, &values)
-                );
-                return Err(section.source.error(None, problem, "set sweep.repetitions to repeat runs"));
+        let search = section.search(parsed.value_bytes())?;
+        let mut definition = Self {
+            name: String::new(),
+            keys: section.axes.iter().map(|axis| axis.key.clone()).collect(),
+            cells: Vec::new(),
+            repetitions: section.repetitions,
+            halving: section.halving,
+            search: None,
+            template: template.clone(),
+        };
+        match &search {
+            None => {
+                let mut numbers = HashMap::new();
+                for (values, number) in section.combinations(parsed.value_bytes())?.into_iter().zip(1_usize..)
+                {
+                    if let Some(earlier) = numbers.insert(values.clone(), number) {
+                        let cell = describe_values(&definition.keys, &values);
+                        let problem = format!("cells {earlier} and {number} are identical: {cell}");
+                        let hint = "set sweep.repetitions to repeat runs";
+                        return Err(section.source.error(None, problem, hint));
+                    }
+                    definition.add_cell(values, &parsed)?;
+                }
             }
-            let swept = keys.iter().cloned().zip(values.iter().cloned());
-            let all: Vec<(String, String)> = overrides.iter().cloned().chain(swept).collect();
-            let experiment = parsed.experiment(&all).map_err(|source| Error::Cell {
-                cell: cells.len() + 1,
-                values: describe_values(&keys, &values),
+            Some(search) => {
+                for trial in 1..=search.initial_trials() {
+                    let values = definition.draw_new(search, trial, &[], |_| true)?;
+                    definition.add_cell(values, &parsed)?;
+                }
+                definition.check_corners(search, &parsed)?;
+            }
+        }
+        definition.search = search;
+        let experiment_name =
+            definition.cells.first().and_then(|cell| cell.experiment.experiment.name.clone());
+        let stem = || path.file_stem().and_then(|stem| stem.to_str()).unwrap_or(SECTION).to_owned();
+        definition.name = experiment_name.filter(|_| !sweeps("experiment.name")).unwrap_or_else(stem);
+        Ok(definition)
+    }
+
+    /// The number of cells at the end of the sweep.
+    #[must_use]
+    pub fn final_cells(&self) -> usize {
+        self.search.as_ref().map_or(self.cells.len(), |search| search.trials)
+    }
+
+    /// Adds the next cell of a search, drawn from the results so far. Values that are not a valid experiment
+    /// are drawn again. Returns whether there was one.
+    ///
+    /// # Errors
+    /// If no other cell can be drawn.
+    pub(crate) fn draw_cell(&mut self, observations: &[Observation]) -> Result<bool> {
+        let Some(search) = self.search.clone() else { return Ok(false) };
+        let trial = self.cells.len() + 1;
+        if trial > search.trials {
+            return Ok(false);
+        }
+        let template = self.template.clone();
+        let parsed = template.parse()?;
+        let is_valid = |values: &[String]| self.experiment(values, &parsed).is_ok();
+        let values = self.draw_new(&search, trial, observations, is_valid)?;
+        self.add_cell(values, &parsed)?;
+        Ok(true)
+    }
+
+    /// Adds the next cell of a search, with the values that a table has recorded. Returns whether it is one.
+    pub(crate) fn add_recorded_cell(&mut self, values: Vec<String>) -> bool {
+        let template = self.template.clone();
+        let is_in_space = self.search.as_ref().is_some_and(|search| {
+            self.cells.len() < search.trials
+                && values.len() == self.keys.len()
+                && search.space.point_of(&values).is_some()
+        });
+        is_in_space && template.parse().is_ok_and(|parsed| self.add_cell(values, &parsed).is_ok())
+    }
+
+    /// Draws values that no cell has and that are acceptable.
+    fn draw_new(
+        &self,
+        search: &Search,
+        trial: usize,
+        observations: &[Observation],
+        is_acceptable: impl Fn(&[String]) -> bool,
+    ) -> Result<Vec<String>> {
+        let is_new = |values: &Vec<String>| self.cells.iter().all(|cell| cell.values != *values);
+        (0..MAX_ATTEMPTS)
+            .map(|attempt| search.draw(trial, attempt, observations))
+            .find(|values| is_new(values) && is_acceptable(values))
+            .ok_or_else(|| {
+                self.template.source().error(
+                    None,
+                    format!("found no new valid values for cell {trial}"),
+                    "lower sweep.trials, or widen the ranges of [sweep.keys]",
+                )
+            })
+    }
+
+    /// Checks cells with the ends of each range and the choices of each list.
+    fn check_corners(&self, search: &Search, parsed: &ParsedExperiment<'_>) -> Result<()> {
+        let Some(point) = self.cells.first().and_then(|cell| search.space.point_of(&cell.values)) else {
+            return Ok(());
+        };
+        for corner in search.space.corners(&point) {
+            let values = search.space.values_at(&corner);
+            self.experiment(&values, parsed).map_err(|source| Error::Corner {
+                values: describe_values(&self.keys, &values),
                 source: Box::new(source),
             })?;
-            if let Some(halving) = &section.halving {
-                halving.check(&experiment).map_err(|problem| {
-                    section.source.error(None, problem, "change or remove [sweep.halving]")
-                })?;
-            }
-            cells.push(Cell { values, experiment });
         }
-        let experiment_name = cells.first().and_then(|cell| cell.experiment.experiment.name.clone());
-        let name = experiment_name.filter(|_| !sweeps("experiment.name"));
-        let stem = || path.file_stem().and_then(|stem| stem.to_str()).unwrap_or(SECTION).to_owned();
-        let SweepSection { repetitions, halving, .. } = section;
-        Ok(Self {
-            name: name.unwrap_or_else(stem),
-            keys,
-            cells,
-            repetitions,
-            halving,
-            command: SavedCommand { folder, set: overrides },
-        })
+        Ok(())
+    }
+
+    /// The experiment with the values of a cell.
+    fn experiment(
+        &self,
+        values: &[String],
+        parsed: &ParsedExperiment<'_>,
+    ) -> Result<Experiment, ExperimentError> {
+        let swept = self.keys.iter().cloned().zip(values.iter().cloned());
+        let all: Vec<(String, String)> = self.template.command.set.iter().cloned().chain(swept).collect();
+        parsed.experiment(&all)
+    }
+
+    fn add_cell(&mut self, values: Vec<String>, parsed: &ParsedExperiment<'_>) -> Result<()> {
+        let number = self.cells.len() + 1;
+        let experiment = self.experiment(&values, parsed).map_err(|source| Error::Cell {
+            cell: number,
+            values: describe_values(&self.keys, &values),
+            source: Box::new(source),
+        })?;
+        if let Some(halving) = &self.halving {
+            halving.check(&experiment).map_err(|problem| {
+                self.template.source().error(None, problem, "change or remove [sweep.halving]")
+            })?;
+        }
+        self.cells.push(Cell { values, experiment });
+        Ok(())
     }
 
     /// Returns the text of the sweep file with the command that started the sweep added. Parsed in any
@@ -237,19 +334,25 @@ impl Definition {
         let before = text.rfind(&format!("\n{COMMAND_HEADING}\n")).map_or(text, |at| &text[..at]);
         let mut extended = before.trim_end().to_owned();
         let set = self
+            .template
             .command
             .set
             .iter()
             .map(|(key, value)| toml::Value::String(format!("{key}={value}")).to_string());
         extended.push_str(&format!("\n\n{COMMAND_HEADING}\n"));
-        let folder =
-            self.command.folder.as_deref().map(|folder| std::path::absolute(folder).unwrap_or(folder.into()));
+        let folder = self
+            .template
+            .command
+            .folder
+            .as_deref()
+            .map(|folder| std::path::absolute(folder).unwrap_or(folder.into()));
         if let Some(folder) = folder.as_deref().and_then(Path::to_str) {
             extended.push_str(&format!("folder = {}\n", toml::Value::String(folder.to_owned())));
         }
         extended.push_str(&format!("set = [{}]\n", set.collect::<Vec<_>>().join(", ")));
         let reparsed = Self::parse::<&str, &str>(&extended, path, &[])?;
         let is_same = (reparsed.repetitions, reparsed.halving) == (self.repetitions, self.halving)
+            && reparsed.search == self.search
             && reparsed.cells.iter().map(|cell| &cell.values).eq(self.cells.iter().map(|cell| &cell.values));
         if is_same {
             return Ok(extended);
@@ -263,206 +366,31 @@ impl Definition {
     pub fn describe_cell(&self, cell: &Cell) -> String {
         describe_values(&self.keys, &cell.values)
     }
+
+    /// The name of a cell by its values, with keys as short as they are unique: `batch_size=64 width=8`.
+    #[must_use]
+    pub fn cell_name(&self, cell: &Cell) -> String {
+        let pairs = self.short_keys().into_iter().zip(&cell.values);
+        pairs.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The shortest end of each key, in whole words, that no other key ends with.
+    fn short_keys(&self) -> Vec<&str> {
+        let ends = |key: &str, end: &str| key == end || key.ends_with(&format!(".{end}"));
+        let shortest = |key| -> &str {
+            let key: &String = key;
+            let starts = key.rmatch_indices('.').map(|(at, _)| at + 1).chain([0]);
+            let mut candidates = starts.map(|start| &key[start..]);
+            let is_unique = |end: &&str| self.keys.iter().filter(|other| ends(other, end)).count() == 1;
+            candidates.find(is_unique).unwrap_or(key)
+        };
+        self.keys.iter().map(shortest).collect()
+    }
 }
 
 fn describe_values(keys: &[String], values: &[String]) -> String {
     let pairs: Vec<String> = keys.iter().zip(values).map(|(key, value)| format!("{key} = {value}")).collect();
     pairs.join(", ")
-}
-
-/// A sweep file and its path, for error messages.
-#[derive(Clone, Copy)]
-struct SourceText<'a> {
-    path: &'a Path,
-    text: &'a str,
-}
-
-impl SourceText<'_> {
-    fn error(self, at: Option<Range<usize>>, problem: impl Into<String>, hint: &str) -> Error {
-        Error::Definition {
-            path: self.path.to_owned(),
-            line: at.map(|at| self.line(&at)),
-            problem: problem.into(),
-            hint: hint.to_owned(),
-        }
-    }
-
-    fn line(self, at: &Range<usize>) -> usize {
-        self.text.as_bytes().iter().take(at.start).filter(|byte| **byte == b'\n').count() + 1
-    }
-}
-
-/// The `[sweep]` section.
-struct SweepSection<'a> {
-    source: SourceText<'a>,
-    repetitions: usize,
-    axes: Vec<Axis>,
-    /// Groups of keys that change together.
-    zip: Vec<Vec<String>>,
-    halving: Option<Halving>,
-    command: SavedCommand,
-}
-
-impl<'a> SweepSection<'a> {
-    fn read(text: &'a str, path: &'a Path) -> Result<Self> {
-        let file = SourceText { path, text };
-        let example = "list the values of a key, like [sweep.keys] \"train.batch_size\" = [64, 128]";
-        let document = DeTable::parse(text).map_err(|error| {
-            file.error(error.span(), format!("not valid TOML: {}", error.message()), example)
-        })?;
-        let Some(section) = document.get_ref().get(SECTION) else {
-            return Err(file.error(None, "[sweep] is missing", example));
-        };
-        let DeValue::Table(table) = section.get_ref() else {
-            return Err(file.error(Some(section.span()), "`sweep` must be a table", example));
-        };
-        let mut found = Self {
-            source: file,
-            repetitions: 1,
-            axes: Vec::new(),
-            zip: Vec::new(),
-            halving: None,
-            command: SavedCommand::default(),
-        };
-        for (name, value) in table {
-            let at = Some(name.span());
-            match (name.get_ref().as_ref(), value.get_ref()) {
-                ("repetitions", value) => {
-                    found.repetitions = parse_count(value).filter(|&count| count >= 1).ok_or_else(|| {
-                        file.error(at, "`sweep.repetitions` must be a positive integer", "write it like 3")
-                    })?;
-                }
-                ("keys", DeValue::Table(keys)) => found.read_keys(keys, "")?,
-                ("keys", _) => return Err(file.error(at, "`sweep.keys` must be a table", example)),
-                ("zip", value) => {
-                    found.zip = parse_key_groups(value).ok_or_else(|| {
-                        let hint = "write it like [[\"train.batch_size\", \"optimiser.learning_rate\"]]";
-                        file.error(at, "`sweep.zip` must be a list of lists of keys", hint)
-                    })?;
-                }
-                ("halving", DeValue::Table(table)) => {
-                    let read = Halving::read(table);
-                    found.halving = Some(read.map_err(|(at, problem)| {
-                        file.error(Some(at), problem, "the keys are factor, epochs and metric")
-                    })?);
-                }
-                ("command", DeValue::Table(table)) => {
-                    found.command = SavedCommand::read(table).ok_or_else(|| {
-                        let hint = "remove it: stratus writes this section";
-                        file.error(at, "`sweep.command` is invalid", hint)
-                    })?;
-                }
-                (other, _) => {
-                    let known = ["repetitions", "keys", "zip", "halving"];
-                    let hint = match nearest(other, known) {
-                        Some(name) => format!("did you mean `sweep.{name}`?"),
-                        None => format!("the keys are sweep.{}", known.join(", sweep.")),
-                    };
-                    return Err(file.error(at, format!("unknown key `sweep.{other}`"), &hint));
-                }
-            }
-        }
-        if found.axes.is_empty() {
-            return Err(file.error(Some(section.span()), "[sweep.keys] is empty", example));
-        }
-        found.axes.sort_by_key(|axis| axis.line);
-        Ok(found)
-    }
-
-    /// Reads keys, quoted (`"train.batch_size"`) or as nested sections.
-    fn read_keys(&mut self, table: &DeTable<'_>, prefix: &str) -> Result<()> {
-        let file = self.source;
-        for (name, value) in table {
-            let key = match prefix {
-                "" => name.get_ref().to_string(),
-                _ => format!("{prefix}.{}", name.get_ref()),
-            };
-            let at = Some(name.span());
-            let hint = "list its values, like [64, 128]";
-            match value.get_ref() {
-                DeValue::Table(inner) => self.read_keys(inner, &key)?,
-                DeValue::Array(values) if !values.is_empty() => {
-                    let values: Vec<String> =
-                        values.iter().map(|value| to_set_value(value.get_ref())).collect();
-                    self.axes.push(Axis { key, values, line: name.span().start });
-                }
-                DeValue::Array(_) => return Err(file.error(at, format!("`{key}` is empty"), hint)),
-                _ => return Err(file.error(at, format!("`{key}` must be a list of values"), hint)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks the memory of all cells, each of which has a copy of the file's values and of its own.
-    fn check_memory(&self, cells: usize, value_bytes: usize) -> Result<()> {
-        let longest = |axis: &Axis| axis.values.iter().map(String::len).max().unwrap_or(0);
-        let cell_bytes = value_bytes + self.axes.iter().map(longest).sum::<usize>();
-        if cells.saturating_mul(cell_bytes) <= MAX_CELL_BYTES {
-            return Ok(());
-        }
-        Err(self.source.error(
-            None,
-            format!("the texts and lists of {cells} cells take more than {} MiB", MAX_CELL_BYTES >> 20),
-            "sweep fewer values, or shorten the longest ones",
-        ))
-    }
-
-    /// Returns the values of every cell, in order. An experiment of the file has `value_bytes` bytes.
-    fn combinations(&self, value_bytes: usize) -> Result<Vec<Vec<String>>> {
-        let group_of = |key: &str| self.zip.iter().position(|group| group.iter().any(|member| member == key));
-        let hint = "zip keys of [sweep.keys] that have equal numbers of values, each key in one group";
-        let invalid = |problem: String| Err(self.source.error(None, problem, hint));
-        for (number, group) in self.zip.iter().enumerate() {
-            let mut lengths = Vec::new();
-            for key in group {
-                let Some(axis) = self.axes.iter().find(|axis| axis.key == *key) else {
-                    return invalid(format!("`sweep.zip` names `{key}`, which is not swept"));
-                };
-                if group_of(key) != Some(number) || group.iter().filter(|member| *member == key).count() > 1 {
-                    return invalid(format!("`sweep.zip` names `{key}` twice"));
-                }
-                lengths.push(axis.values.len());
-            }
-            if lengths.windows(2).any(|pair| pair[0] != pair[1]) {
-                let lengths: Vec<String> = lengths.iter().map(ToString::to_string).collect();
-                let (keys, lengths) = (group.join(", "), lengths.join(", "));
-                return invalid(format!("zipped keys {keys} have different numbers of values: {lengths}"));
-            }
-        }
-        // One counter per zip group and per other key, at the position of its first key.
-        let mut counters: Vec<(Vec<usize>, usize)> = Vec::new();
-        for (at, axis) in self.axes.iter().enumerate() {
-            let counter = group_of(&axis.key).and_then(|group| {
-                counters.iter_mut().find(|(axes, _)| group_of(&self.axes[axes[0]].key) == Some(group))
-            });
-            match counter {
-                Some((axes, _)) => axes.push(at),
-                None => counters.push((vec![at], axis.values.len())),
-            }
-        }
-        let cells = counters.iter().try_fold(1_usize, |cells, (_, values)| cells.checked_mul(*values));
-        let rows = cells.and_then(|cells| cells.checked_mul(self.repetitions));
-        let Some(cells) = cells.filter(|_| rows.is_some_and(|rows| rows <= MAX_ROWS)) else {
-            return Err(self.source.error(
-                None,
-                format!("the sweep has more than {MAX_ROWS} runs"),
-                "sweep fewer keys, fewer values or fewer repetitions",
-            ));
-        };
-        self.check_memory(cells, value_bytes)?;
-        Ok((0..cells)
-            .map(|mut number| {
-                let mut values = vec![String::new(); self.axes.len()];
-                for (axes, count) in counters.iter().rev() {
-                    for &axis in axes {
-                        values[axis].clone_from(&self.axes[axis].values[number % count]);
-                    }
-                    number /= count;
-                }
-                values
-            })
-            .collect())
-    }
 }
 
 #[cfg(test)]

@@ -180,3 +180,107 @@ fn cells_that_repeat_long_texts_are_refused() {
     let error = parse(&sweep(&"a".repeat(7_000))).unwrap_err().to_string();
     assert!(error.contains("the texts and lists of 10000 cells take more than 64 MiB"), "{error}");
 }
+
+const SEARCHED: &str = "[model]\nname = \"digits\"\n[sweep]\nsearch = \"random\"\ntrials = 12\nseed = 5\n\
+     [sweep.keys]\n\"optimiser.learning_rate\" = { log_uniform = [1e-4, 1e-1] }\n\
+     \"train.batch_size\" = { uniform = [16, 64] }\n\"model.width\" = { choice = [4, 8] }\n\
+     \"train.precision\" = [\"f32\", \"bf16\"]\n";
+
+#[test]
+fn random_cells_are_drawn_from_ranges_and_lists() {
+    let definition = parse(SEARCHED).unwrap();
+    assert_eq!((definition.cells.len(), definition.final_cells()), (12, 12));
+    for cell in &definition.cells {
+        let experiment = &cell.experiment;
+        assert!((1e-4..=0.1).contains(&experiment.optimiser.learning_rate), "{:?}", cell.values);
+        assert!((16..=64).contains(&experiment.train.batch_size), "{:?}", cell.values);
+        assert!([Some(4), Some(8)].contains(&experiment.model.width), "{:?}", cell.values);
+    }
+    assert_eq!(parse(SEARCHED).unwrap().cells, definition.cells);
+    let other_seed = parse(&SEARCHED.replace("seed = 5", "seed = 6")).unwrap();
+    assert_ne!(other_seed.cells, definition.cells);
+    // A smaller sweep has the first of these cells.
+    let fewer = parse(&SEARCHED.replace("trials = 12", "trials = 5")).unwrap();
+    assert_eq!(fewer.cells, definition.cells[..5]);
+    let again = definition.with_command(SEARCHED, Path::new(PATH)).unwrap();
+    assert_eq!(parse(&again).unwrap().cells, definition.cells);
+}
+
+#[test]
+fn tpe_begins_with_the_random_cells() {
+    let text = SEARCHED.replace("\"random\"", "\"tpe\"\nobjective = \"val_top1\"");
+    let mut definition = parse(&text).unwrap();
+    assert_eq!((definition.cells.len(), definition.final_cells()), (10, 12));
+    assert_eq!(definition.cells, parse(SEARCHED).unwrap().cells[..10]);
+    assert!(definition.draw_cell(&[]).unwrap());
+    let drawn = definition.cells[10].values.clone();
+    let mut resumed = parse(&text).unwrap();
+    let outside = ["0.5", "16", "4", "f32"].map(str::to_owned).to_vec();
+    assert!(!resumed.add_recorded_cell(outside));
+    assert!(resumed.add_recorded_cell(drawn));
+    assert_eq!(resumed.cells, definition.cells);
+    assert!(definition.draw_cell(&[]).unwrap());
+    assert!(!definition.draw_cell(&[]).unwrap(), "all trials are drawn");
+}
+
+#[test]
+fn every_combination_is_drawn_once() {
+    let text = "[model]\nname = \"digits\"\n[sweep]\nsearch = \"random\"\ntrials = 6\n\
+                zip = [[\"train.batch_size\", \"optimiser.learning_rate\"]]\n[sweep.keys]\n\
+                \"train.batch_size\" = [64, 128]\n\"optimiser.learning_rate\" = [0.1, 0.2]\n\
+                \"model.width\" = { uniform = [4, 6] }\n";
+    let mut drawn = values(&parse(text).unwrap());
+    drawn.sort();
+    let all = ["128 0.2 4", "128 0.2 5", "128 0.2 6", "64 0.1 4", "64 0.1 5", "64 0.1 6"];
+    assert_eq!(drawn, all);
+    let error = parse(&text.replace("trials = 6", "trials = 7")).unwrap_err();
+    assert!(error.to_string().contains("is 7, but the keys have only 6 combinations"), "{error}");
+}
+
+#[test]
+fn cell_names_have_the_shortest_unique_keys() {
+    let text = "[model]\nname = \"digits\"\n[sweep.keys]\n\"train.batch_size\" = [64]\n\
+                \"validation.batch_size\" = [32]\n\"optimiser.learning_rate\" = [0.01]\n";
+    let definition = parse(text).unwrap();
+    let name = definition.cell_name(&definition.cells[0]);
+    assert_eq!(name, "train.batch_size=64 validation.batch_size=32 learning_rate=0.01");
+}
+
+#[test]
+fn searches_that_cannot_run_say_which_key_to_set() {
+    let model = "[model]\nname = \"digits\"\n";
+    let range = "[sweep.keys]\n\"optimiser.learning_rate\" = { log_uniform = [1e-4, 1e-1] }\n";
+    let halving = "[sweep.halving]\nmetric = \"val_top1\"\n";
+    let tpe = "[sweep]\nsearch = \"tpe\"\ntrials = 30\n";
+    let random = "[sweep]\nsearch = \"random\"\ntrials = 30\n";
+    let cases = [
+        (range.to_owned(), "has a range, which a grid", "set sweep.search = \"random\" or \"tpe\""),
+        (format!("[sweep]\nsearch = \"random\"\n{range}"), "`sweep.trials` is not set", "sweep.trials = 30"),
+        (format!("[sweep]\nsearch = \"best\"\n{range}"), "must be grid, random or tpe", ""),
+        (format!("[sweep]\nseed = 3\n{range}"), "`sweep.seed` has no effect on a grid", "sweep.search"),
+        (format!("{tpe}{range}"), "`sweep.objective` is not set", "val_top1"),
+        (format!("{tpe}{range}{halving}"), "proposes them one after", "sweep.halving.asynchronous = true"),
+        (format!("{tpe}objective = \"speed\"\n{range}"), "`sweep.objective` must be one of train_loss", ""),
+        (
+            format!("{random}{}", range.replace("1e-1", "1e-5")),
+            "`optimiser.learning_rate` begins at 0.0001, which is not below its end 0.00001",
+            "uniform",
+        ),
+        (
+            format!("{random}seed = 1\n[sweep.keys]\n\"train.batch_size\" = {{ uniform = [0, 5000] }}\n"),
+            "train.batch_size = 0 is not a valid experiment",
+            "",
+        ),
+        (
+            format!("{random}zip = [[\"optimiser.learning_rate\"]]\n{range}"),
+            "`sweep.zip` names `optimiser.learning_rate`, which has a range",
+            "",
+        ),
+    ];
+    for (text, problem, hint) in cases {
+        let error = parse(&format!("{model}{text}")).unwrap_err();
+        assert!(error.is_usage());
+        assert!(error.to_string().contains(problem), "{text}\n{error}");
+        assert!(error.hint().unwrap_or_default().contains(hint), "{text}\n{:?}", error.hint());
+    }
+}

@@ -1,5 +1,7 @@
 //! Trains the rows of a sweep in order and records their outcomes.
 
+mod asynchronous;
+
 use std::path::Path;
 
 use stratus_experiment::Experiment;
@@ -48,6 +50,9 @@ impl Sweep {
     /// If the sweep's directory cannot be written, or no run has the metric that ranks cells. A row that
     /// fails is not an error.
     pub fn train(&mut self, trainer: &mut dyn Trainer) -> Result<bool> {
+        if let Some(halving) = self.definition.halving.filter(|halving| halving.is_asynchronous) {
+            return self.train_asynchronously(&halving, trainer);
+        }
         let epochs = self.definition.cells.iter().map(|cell| cell.experiment.train.epochs).max().unwrap_or(0);
         let rungs = self.definition.halving.map_or(Vec::new(), |halving| halving.rungs(epochs));
         let mut remaining: Vec<usize> = (1..=self.definition.cells.len()).collect();
@@ -57,7 +62,75 @@ impl Sweep {
             }
             remaining = self.stop_worse_cells(remaining, *rung, trainer)?;
         }
-        self.train_cells(&remaining, None, trainer)
+        if self.train_cells(&remaining, None, trainer)? {
+            return Ok(true);
+        }
+        // A row that was interrupted alone is resumed before its result counts.
+        while self.rows().iter().all(|row| row.status.is_settled()) {
+            let Some(cell) = self.draw_next_cell()? else { break };
+            if self.train_cells(&[cell], None, trainer)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Adds the next cell of a search, drawn from the results so far; `None` if there is none.
+    fn draw_next_cell(&mut self) -> Result<Option<usize>> {
+        if self.definition.cells.len() == self.definition.final_cells() {
+            return Ok(None);
+        }
+        let results: Vec<Option<f64>> =
+            (1..=self.definition.cells.len()).map(|cell| self.result(cell)).collect();
+        let has_run =
+            self.rows().iter().any(|row| matches!(row.status, Status::Completed | Status::StoppedEarly));
+        if let Some(search) = &self.definition.search
+            && let Some(objective) = search.objective
+            && has_run
+            && results.iter().all(Option::is_none)
+        {
+            let problem = format!("no run has the objective `{}`", objective.as_str());
+            return Err(self.metric_error(problem, "sweep.objective"));
+        }
+        let cells = self.definition.cells.iter().zip(results);
+        let observations = match &self.definition.search {
+            Some(search) => cells.filter_map(|(cell, result)| search.observe(&cell.values, result)).collect(),
+            None => Vec::new(),
+        };
+        self.draw_cell(&observations)
+    }
+
+    /// The result of a cell: the objective's best epoch, as the mean of the repetitions; `None` if no run of
+    /// it has one.
+    fn result(&self, cell: usize) -> Option<f64> {
+        let objective = self.definition.search.as_ref()?.objective?;
+        let better = |a: f64, b: f64| if objective.direction().improvement(a, b) > 0.0 { a } else { b };
+        let best = |row: &Row| {
+            let epochs = epochs(&self.run_path(row));
+            let values = epochs.iter().filter_map(|row| objective.value_in(row));
+            values.filter(|value| value.is_finite()).reduce(better)
+        };
+        let rows = self.rows().iter().filter(|row| row.cell == cell && row.status != Status::Failed);
+        mean(&rows.map(best).collect::<Vec<_>>())
+    }
+
+    /// The error for a metric that runs do not have, and the key that names it.
+    fn metric_error(&self, problem: String, key: &str) -> Error {
+        let hint = format!("set {key} to a column of epochs.csv and start a new sweep");
+        Error::Directory { path: self.path().join(SWEEP), problem, hint }
+    }
+
+    /// The cell with the best result, and the objective's value: its best epoch, as the mean of the
+    /// repetitions. `None` without an objective or a result.
+    #[must_use]
+    pub fn best_cell(&self) -> Option<(usize, f64)> {
+        let objective = self.definition.search.as_ref()?.objective?;
+        let results = (1..=self.definition.cells.len()).filter_map(|cell| Some((cell, self.result(cell)?)));
+        results.reduce(
+            |best, next| {
+                if objective.direction().improvement(next.1, best.1) > 0.0 { next } else { best }
+            },
+        )
     }
 
     /// Sets rows that failed or did not fit to waiting.
@@ -135,25 +208,14 @@ impl Sweep {
         let Some(halving) = self.definition.halving else { return Ok(cells) };
         let ranked: Vec<(usize, Option<f64>)> = cells
             .into_iter()
-            .filter_map(|cell| {
-                let rows = self.rows().iter().filter(|row| row.cell == cell);
-                let values: Vec<Option<f64>> =
-                    rows.filter_map(|row| metric_at(&halving, &self.run_path(row), rung)).collect();
-                // Cells without a run at this epoch are not ranked.
-                (!values.is_empty()).then(|| (cell, mean(&values)))
-            })
+            .filter_map(|cell| Some((cell, self.metric_of_cell(&halving, cell, rung)?)))
             .collect();
         let metrics: Vec<Option<f64>> = ranked.iter().map(|(_, metric)| *metric).collect();
         if !metrics.is_empty() && metrics.iter().all(Option::is_none) {
             // The metric may belong to another task; stopping any cell would be arbitrary.
-            return Err(Error::Directory {
-                path: self.path().join(SWEEP),
-                problem: format!(
-                    "no run has the metric `{}` by the end of epoch {rung}",
-                    halving.metric.as_str()
-                ),
-                hint: "set sweep.halving.metric to a column of epochs.csv and start a new sweep".to_owned(),
-            });
+            let name = halving.metric.as_str();
+            let problem = format!("no run has the metric `{name}` by the end of epoch {rung}");
+            return Err(self.metric_error(problem, "sweep.halving.metric"));
         }
         let kept = halving.survivors(&metrics);
         let remaining: Vec<usize> = kept.iter().map(|&at| ranked[at].0).collect();
@@ -163,18 +225,28 @@ impl Sweep {
             if row.status.is_settled() || remaining.contains(&row.cell) {
                 continue;
             }
-            let value = value.map_or("–".to_owned(), |value| format!("{value:.4}"));
-            let name = halving.metric.as_str();
-            let reason = format!(
-                "after epoch {rung}: {name} {value}, {} of {} cells continue",
-                remaining.len(),
-                ranked.len()
-            );
+            let reason = stop_reason(&halving, rung, value, remaining.len(), ranked.len());
             self.set_status(at, Status::StoppedEarly, reason)?;
             trainer.on_end(self, &self.rows()[at].clone());
         }
         Ok(remaining)
     }
+
+    /// The mean metric of a cell after an epoch; `None` if no run of it has reached the epoch.
+    fn metric_of_cell(&self, halving: &Halving, cell: usize, epoch: u64) -> Option<Option<f64>> {
+        let rows = self.rows().iter().filter(|row| row.cell == cell);
+        let values: Vec<Option<f64>> =
+            rows.filter_map(|row| metric_at(halving, &self.run_path(row), epoch)).collect();
+        // Cells without a run at this epoch are not ranked.
+        (!values.is_empty()).then(|| mean(&values))
+    }
+}
+
+/// The reason for stopping a cell after `rung`, where `kept` of `ranked` cells continue.
+fn stop_reason(halving: &Halving, rung: u64, metric: Option<f64>, kept: usize, ranked: usize) -> String {
+    let metric = metric.map_or("–".to_owned(), |value| format!("{value:.4}"));
+    let name = halving.metric.as_str();
+    format!("after epoch {rung}: {name} {metric}, {kept} of {ranked} cells continue")
 }
 
 fn pause_reason(until_epoch: u64) -> String {

@@ -11,6 +11,16 @@ pub(crate) const SWEEP: &str = "[model]\nname = \"digits\"\n[train]\nepochs = 6\
                      \"model.width\" = [4, 8, 16, 32, 64]\n";
 pub(crate) const HALVED: &str = "[sweep.halving]\nepochs = 2\nfactor = 2\nmetric = \"val_top1\"\n";
 
+const RANDOM: &str = "[model]\nname = \"digits\"\n[train]\nepochs = 6\n[sweep]\nsearch = \"random\"\n\
+     trials = 14\n[sweep.keys]\n\"model.width\" = { uniform = [1, 100] }\n";
+const ASYNCHRONOUS: &str = "[sweep.halving]\nepochs = 1\nfactor = 2\nmetric = \"val_top1\"\n\
+     asynchronous = true\n";
+
+/// A sweep by TPE, with the keys of a random one.
+fn tpe() -> String {
+    RANDOM.replace("\"random\"", "\"tpe\"\nobjective = \"val_top1\"")
+}
+
 /// Writes the files of runs without training. Wider networks have a better metric; the test sets the outcome
 /// of a cell of width 64.
 pub(crate) struct FakeTrainer {
@@ -106,12 +116,20 @@ fn every_row_is_trained_once() {
 
 #[test]
 fn sweep_stopped_after_any_epoch_resumes_to_the_same_table() {
-    for text in [SWEEP.to_owned(), format!("{SWEEP}{HALVED}")] {
+    let repeated = SWEEP.replace("[sweep.keys]", "[sweep.keys]\n\"train.batch_size\" = [16, 32]");
+    for text in [
+        SWEEP.to_owned(),
+        format!("{SWEEP}{HALVED}"),
+        format!("{repeated}{ASYNCHRONOUS}"),
+        tpe(),
+        format!("{RANDOM}{ASYNCHRONOUS}"),
+        format!("{}{ASYNCHRONOUS}", tpe()),
+    ] {
         let whole = tempfile::tempdir().unwrap();
         let mut trainer = FakeTrainer::new(usize::MAX);
         create(whole.path(), &text).train(&mut trainer).unwrap();
         let all: usize = trainer.trained.values().sum();
-        for budget in (1..all).step_by(5) {
+        for budget in (1..all).step_by(all.div_ceil(8)) {
             let folder = tempfile::tempdir().unwrap();
             let mut sweep = create(folder.path(), &text);
             assert!(sweep.train(&mut FakeTrainer::new(budget)).unwrap(), "{budget}");
@@ -137,6 +155,60 @@ fn halving_stops_the_worse_cells() {
     let first = &sweep.rows()[0];
     assert_eq!(first.status, Status::StoppedEarly);
     assert_eq!(first.reason, "after epoch 2: val_top1 0.0420, 3 of 5 cells continue");
+}
+
+#[test]
+fn asynchronous_halving_trains_good_cells_further() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sweep = create(folder.path(), &format!("{RANDOM}{ASYNCHRONOUS}"));
+    let mut trainer = FakeTrainer::new(usize::MAX);
+    assert!(!sweep.train(&mut trainer).unwrap());
+    let width = |row: &Row| sweep.definition.cells[row.cell - 1].experiment.model.width.unwrap();
+    let best = sweep.rows().iter().max_by_key(|row| width(row)).unwrap();
+    assert_eq!(best.status, Status::Completed);
+    let epochs: Vec<usize> = sweep.runs().map(|(_, run)| trainer.trained[&run]).collect();
+    let reached = |epoch: usize| epochs.iter().filter(|&&trained| trained >= epoch).count();
+    assert_eq!(reached(1), 14, "every cell is started");
+    // Cells that were promoted before better ones came may be more than a half.
+    assert!((7..=11).contains(&reached(2)), "{epochs:?}");
+    assert!((3..=8).contains(&reached(4)), "{epochs:?}");
+    assert!(epochs.iter().all(|trained| [1, 2, 4, 6].contains(trained)), "{epochs:?}");
+    let worst = sweep.rows().iter().min_by_key(|row| width(row)).unwrap();
+    assert_eq!(worst.status, Status::StoppedEarly);
+    assert!(worst.reason.starts_with("after epoch 1: val_top1 "), "{}", worst.reason);
+    assert!(worst.reason.ends_with("of 14 cells continue"), "{}", worst.reason);
+}
+
+#[test]
+fn asynchronous_halving_of_few_cells_completes_the_best() {
+    let folder = tempfile::tempdir().unwrap();
+    let halving = ASYNCHRONOUS.replace("factor = 2", "factor = 4");
+    let mut sweep = create(folder.path(), &format!("{}{halving}", RANDOM.replace("14", "3")));
+    assert!(!sweep.train(&mut FakeTrainer::new(usize::MAX)).unwrap());
+    let width = |row: &&Row| sweep.definition.cells[row.cell - 1].experiment.model.width.unwrap();
+    let completed: Vec<&Row> = sweep.rows().iter().filter(|row| row.status == Status::Completed).collect();
+    assert_eq!(completed, [sweep.rows().iter().max_by_key(width).unwrap()]);
+}
+
+#[test]
+fn tpe_prefers_values_of_good_cells() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sweep = create(folder.path(), &tpe());
+    assert_eq!(sweep.rows().len(), 10);
+    assert!(!sweep.train(&mut FakeTrainer::new(usize::MAX)).unwrap());
+    let widths: Vec<usize> =
+        sweep.definition.cells.iter().map(|cell| cell.experiment.model.width.unwrap()).collect();
+    assert_eq!(widths.len(), 14);
+    let mean = |widths: &[usize]| widths.iter().sum::<usize>() / widths.len();
+    assert!(mean(&widths[10..]) > mean(&widths[..10]) + 15, "{widths:?}");
+}
+
+#[test]
+fn tpe_without_its_objective_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sweep = create(folder.path(), &tpe().replace("val_top1", "val_miou"));
+    let error = sweep.train(&mut FakeTrainer::new(usize::MAX)).unwrap_err();
+    assert!(error.to_string().contains("no run has the objective `val_miou`"), "{error}");
 }
 
 #[test]

@@ -48,12 +48,24 @@ struct SweepReport<'a> {
     report: Option<PathBuf>,
     keys: &'a [String],
     cells: Vec<RowReport<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    best: Option<BestCell>,
+}
+
+/// The cell with the best objective of a search.
+#[derive(Serialize)]
+struct BestCell {
+    cell: usize,
+    name: String,
+    objective: &'static str,
+    value: f64,
 }
 
 #[derive(Serialize)]
 struct RowReport<'a> {
     #[serde(flatten)]
     row: &'a Row,
+    name: String,
     values: &'a [String],
 }
 
@@ -77,7 +89,9 @@ pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Re
                 let is_lost = || lost.iter().any(|lost| lost.row == **row);
                 if failed { arguments.retry } else { !row.status.is_settled() || is_lost() }
             };
-            return print_dry_run(&definition, Some(rows.iter().filter(is_remaining).count()), output);
+            let undrawn = (definition.final_cells() - definition.cells.len()) * definition.repetitions;
+            let remaining = rows.iter().filter(is_remaining).count() + undrawn;
+            return print_dry_run(&definition, Some(remaining), output);
         }
         return train(Sweep::open(path)?, arguments, output);
     }
@@ -150,13 +164,19 @@ fn print_dry_run(definition: &Definition, left: Option<usize>, output: &Output) 
         repetitions: usize,
         cells: Vec<&'a [String]>,
         #[serde(skip_serializing_if = "Option::is_none")]
+        search: Option<&'static str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        trials: Option<usize>,
+        #[serde(skip_serializing_if = "Option::is_none")]
         left: Option<usize>,
     }
-    let Definition { keys, repetitions, cells, .. } = definition;
+    let Definition { keys, repetitions, cells, search, .. } = definition;
     let planned = Planned {
         keys,
         repetitions: *repetitions,
         cells: cells.iter().map(|cell| &cell.values[..]).collect(),
+        search: search.as_ref().map(|search| search.method.name()),
+        trials: search.as_ref().map(|search| search.trials),
         left,
     };
     output.print_wrapped(&planned, || {
@@ -167,13 +187,17 @@ fn print_dry_run(definition: &Definition, left: Option<usize>, output: &Output) 
                 .zip(1..)
                 .map(|(cell, number): (_, usize)| [vec![number.to_string()], cell.values.clone()].concat()),
         );
-        let runs = cells.len() * repetitions;
+        let all = definition.final_cells();
+        let runs = all * repetitions;
+        let later = match all - cells.len() {
+            0 => String::new(),
+            later => format!("; {later} cells follow from the results of these"),
+        };
         let left = left.map_or(String::new(), |left| format!("; {left} remaining"));
         let plural = if *repetitions == 1 { "" } else { "s" };
         format!(
-            "{}\n{runs} runs: {} cells, {repetitions} repetition{plural} each{left}\n",
+            "{}\n{runs} runs: {all} cells, {repetitions} repetition{plural} each{later}{left}\n",
             table(&rows),
-            cells.len()
         )
     })
 }
@@ -186,7 +210,7 @@ fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Resul
     let stop = signals::stop_flag()?;
     let path = sweep.path().to_owned();
     warn_of_lost_runs(&sweep.definition, &lost, arguments.retry, output);
-    output.message(&format!("sweep {}: {} runs", path.display(), sweep.rows().len()));
+    output.message(&format!("sweep {}: {} runs", path.display(), run_count(&sweep.definition)));
     let mut trainer = ProcessTrainer::new(&sweep, stop, *output);
     let stopped = sweep.train(&mut trainer)?;
     drop(trainer);
@@ -202,14 +226,13 @@ fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Resul
             hint: Some(format!("resume with `stratus sweep {}`", path.display())),
         });
     }
-    let runs: Vec<PathBuf> = sweep.runs().map(|(_, run)| run).collect();
-    let report = if runs.is_empty() { None } else { write_report(&path, &runs, output)? };
+    let report = write_report(&sweep, output)?;
     let cells = sweep.rows().iter().map(|row| {
         let values = &sweep.definition.cells[row.cell - 1].values;
-        RowReport { row, values }
+        RowReport { row, name: sweep.definition.row_name(row), values }
     });
     let (keys, cells) = (&sweep.definition.keys[..], cells.collect());
-    let outcome = SweepReport { sweep: &path, report, keys, cells };
+    let outcome = SweepReport { sweep: &path, report, keys, cells, best: best_cell(&sweep) };
     output.print_wrapped(&outcome, || render(&sweep, &outcome, output.terminal_width()))?;
     let failed = sweep.rows().iter().filter(|row| row.status == Status::Failed).count();
     if failed > 0 {
@@ -220,9 +243,30 @@ fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Resul
     Ok(())
 }
 
-/// Writes the report that compares the runs.
-fn write_report(path: &Path, runs: &[PathBuf], output: &Output) -> Result<Option<PathBuf>> {
-    let report = Report::read(runs, None, None);
+/// The number of runs at the end of a sweep.
+fn run_count(definition: &Definition) -> usize {
+    definition.final_cells() * definition.repetitions
+}
+
+/// Returns the best cell of a search; `None` for a grid.
+fn best_cell(sweep: &Sweep) -> Option<BestCell> {
+    let objective = sweep.definition.search.as_ref()?.objective?.as_str();
+    let (cell, value) = sweep.best_cell()?;
+    let name = sweep.definition.cell_name(&sweep.definition.cells[cell - 1]);
+    Some(BestCell { cell, name, objective, value })
+}
+
+/// Writes the report that compares the runs; `None` if there are none. A run's label is its place in the
+/// sweep and its values: `3/1 learning_rate=0.05`.
+fn write_report(sweep: &Sweep, output: &Output) -> Result<Option<PathBuf>> {
+    let (runs, labels): (Vec<PathBuf>, Vec<String>) = sweep
+        .runs()
+        .map(|(row, run)| {
+            let name = sweep.definition.cell_name(&sweep.definition.cells[row.cell - 1]);
+            (run, format!("{}/{} {name}", row.cell, row.repetition))
+        })
+        .unzip();
+    let report = Report::read_labelled(&runs, labels, None, None);
     for problem in &report.problems {
         let run = problem.run.display();
         output.warning(&format!("{run}: cannot report {}: {}", problem.what, problem.reason));
@@ -230,7 +274,7 @@ fn write_report(path: &Path, runs: &[PathBuf], output: &Output) -> Result<Option
     if report.runs.is_empty() {
         return Ok(None);
     }
-    let file = path.join(layout::REPORT);
+    let file = sweep.path().join(layout::REPORT);
     stratus_run::atomic::write(&file, page::render(&report).as_bytes())?;
     Ok(Some(file))
 }
@@ -279,6 +323,9 @@ fn render(sweep: &Sweep, outcome: &SweepReport<'_>, width: Option<usize>) -> Str
     let with_reason = sweep.rows().iter().filter(|row| !row.reason.is_empty());
     for row in with_reason {
         text.push_str(&format!("cell {}, run {}: {}\n", row.cell, row.repetition, row.reason));
+    }
+    if let Some(BestCell { cell, name, objective, value }) = &outcome.best {
+        text.push_str(&format!("\nbest    cell {cell} ({name}): {objective} {value:.4}\n"));
     }
     if let Some(report) = &outcome.report {
         text.push_str(&format!("\nreport  {}\n", report.display()));
@@ -334,7 +381,7 @@ struct ProcessTrainer {
 impl ProcessTrainer {
     fn new(sweep: &Sweep, stop: Arc<AtomicBool>, output: Output) -> Self {
         let bar = (!output.quiet() && std::io::stderr().is_terminal()).then(|| {
-            let length = sweep.rows().len() as u64;
+            let length = run_count(&sweep.definition) as u64;
             let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
             if let Ok(style) = ProgressStyle::with_template("{pos}/{len} runs  {wide_msg}") {
                 bar.set_style(style);
@@ -399,11 +446,9 @@ impl Drop for ProcessTrainer {
     }
 }
 
-/// The label of a row: `cell 3 (train.batch_size = 64) run 2`.
+/// The label of a row: `cell 3 (batch_size=64 width=8 run 2)`.
 fn row_label(definition: &Definition, row: &Row) -> String {
-    let cell = &definition.cells[row.cell - 1];
-    let run = if definition.repetitions > 1 { format!(" run {}", row.repetition) } else { String::new() };
-    format!("cell {} ({}){run}", row.cell, definition.describe_cell(cell))
+    format!("cell {} ({})", row.cell, definition.row_name(row))
 }
 
 #[cfg(test)]

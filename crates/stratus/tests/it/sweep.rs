@@ -84,9 +84,7 @@ fn removed_run_is_trained_again() {
     };
     let removed = dir.run(&["runs", "rm", "rates/runs/1/1", "--yes"]).expect(0).err;
     assert!(removed.contains("belongs to a sweep: `stratus sweep rates` trains it again"), "{removed}");
-    resumes_with(
-        "cell 1 (optimiser.learning_rate = 0.05): its run is missing (rates/runs/1/1): will be trained again",
-    );
+    resumes_with("cell 1 (learning_rate=0.05): its run is missing (rates/runs/1/1): will be trained again");
     fs::remove_file(run.join("epochs.csv")).unwrap();
     resumes_with("its run is damaged: ");
     assert!(dir.path("rates/runs/1/.1.damaged/iterations.csv").is_file());
@@ -159,6 +157,39 @@ fn halving_stops_the_worse_cells_early() {
     settings.iter().for_each(|setting| arguments.extend(["--set", setting]));
     dir.run(&arguments).expect(0);
     assert_eq!(RunResult::read(&dir.path("whole")), RunResult::read(&folder.join("runs/2/1")));
+}
+
+/// The keys of a small search: a hundred learning rates, two batch sizes.
+const SEARCH: &str = "objective = \"val_top1\"\n[sweep.keys]\n\
+     \"optimiser.learning_rate\" = { log_uniform = [1e-3, 1] }\n\
+     \"train.batch_size\" = { choice = [256, 512] }\n\"train.epochs\" = [1]\n";
+
+#[test]
+fn tpe_sweep_names_its_cells_and_the_best_one() {
+    let dir = TestDir::new();
+    write(&dir, "rates.toml", &format!("[sweep]\nsearch = \"tpe\"\ntrials = 12\n{SEARCH}"));
+    let text = fs::read_to_string(dir.path("rates.toml")).unwrap().replace("batch_size = 256\n", "");
+    fs::write(dir.path("rates.toml"), text.replace("epochs = 2\n", "")).unwrap();
+    let planned = dir.run(&["sweep", "rates.toml", "--dry-run"]).expect(0).out;
+    let expected = "12 runs: 12 cells, 1 repetition each; 2 cells follow from the results of these";
+    assert!(planned.contains(expected), "{planned}");
+    let refused = dir.run(&["launch", "local", "rates.toml"]).expect(2).err;
+    assert!(refused.contains("a TPE sweep proposes cells from results"), "{refused}");
+    let ran = dir.run(&["sweep", "rates.toml"]).expect(0);
+    let folder = dir.path("sweeps/rates");
+    assert_eq!(table(&folder).matches(",completed,").count(), 12);
+    assert!(ran.err.contains("cell 11 (learning_rate="), "{}", ran.err);
+    let best = ran.out.lines().find(|line| line.starts_with("best    cell ")).unwrap();
+    assert!(best.contains("(learning_rate=0.") && best.contains(" epochs=1): val_top1 0."), "{best}");
+    let page = fs::read_to_string(folder.join("report.html")).unwrap();
+    assert!(page.contains("12/1 learning_rate=0."), "the page names runs by their values");
+    // A sweep that has lost its last cells draws the same ones again.
+    let whole = table(&folder);
+    let rows: Vec<&str> = whole.lines().take(11).collect();
+    fs::write(folder.join("cells.csv"), rows.join("\n") + "\n").unwrap();
+    fs::remove_dir_all(folder.join("runs/12")).unwrap();
+    dir.run(&["sweep", "sweeps/rates"]).expect(0);
+    assert_eq!(table(&folder), whole);
 }
 
 /// The sweep is killed at random moments; its child processes keep running.

@@ -35,6 +35,9 @@ struct LaunchStatus<'a> {
     launched: u64,
     age_s: u64,
     runs: &'a [PathBuf],
+    /// The names of a sweep's runs by their values.
+    #[serde(skip_serializing_if = "are_unnamed")]
+    names: Vec<Option<String>>,
     /// The forecast time of a repetition in seconds.
     forecast_s: Option<f64>,
     /// The end of the lease, in seconds since 1970.
@@ -60,6 +63,7 @@ impl<'a> LaunchStatus<'a> {
             launched: *launched,
             age_s,
             runs,
+            names: stratus_sweep::run_names(runs),
             forecast_s: *expected_s,
             until: lease.map(|lease| lease.ends_at),
             released: *released,
@@ -73,8 +77,8 @@ impl<'a> LaunchStatus<'a> {
         let time = |seconds: u64| clock(Duration::from_secs(seconds));
         let forecast = self.forecast_s.map_or_else(dash, |seconds| time(seconds.round() as u64));
         (1..)
-            .zip(self.runs)
-            .map(|(number, run): (usize, _)| {
+            .zip(self.runs.iter().zip(&self.names))
+            .map(|(number, (run, name)): (usize, _)| {
                 let repetition = self.state.as_ref().and_then(|state| state.repetitions.get(number - 1));
                 let (status, epochs, elapsed, last) = match repetition {
                     Some(one) => {
@@ -89,13 +93,19 @@ impl<'a> LaunchStatus<'a> {
                     None if self.released.is_some() => ("released", dash(), dash(), String::new()),
                     None => ("unknown", dash(), dash(), self.problem.clone().unwrap_or_default()),
                 };
-                let (number, run) = (number.to_string(), run.display().to_string());
+                let name = name.as_ref().map_or(String::new(), |name| format!(" ({name})"));
+                let (number, run) = (number.to_string(), format!("{}{name}", run.display()));
                 let (id, target, status) = (self.id.to_owned(), self.target.to_owned(), status.to_owned());
                 let age = time(self.age_s);
                 vec![id, target, number, status, epochs, age, elapsed, forecast.clone(), run, last]
             })
             .collect()
     }
+}
+
+/// Returns whether no run belongs to a sweep.
+fn are_unnamed(names: &[Option<String>]) -> bool {
+    names.iter().all(Option::is_none)
 }
 
 fn heading() -> Vec<String> {
