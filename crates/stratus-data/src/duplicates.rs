@@ -1,5 +1,5 @@
-//! Finds equal images by a hash of their decoded pixels, so that copies in other files or formats without loss
-//! are found too.
+//! Finds equal images by a hash of their decoded pixels, so that copies in other files or formats without
+//! loss are found too.
 
 use crate::dataset::Sample;
 use sha2::{Digest, Sha256};
