@@ -48,20 +48,22 @@ pub fn data_folder(name: &str) -> Option<PathBuf> {
     prefix().map(|prefix| prefix.join("share/stratus").join(name)).filter(|folder| folder.is_dir())
 }
 
-/// The checkout of Stratus in which Cargo built the running program.
+/// The checkout of Stratus in which Cargo built the running program. With a target folder elsewhere, it is
+/// known only to programs that Cargo runs.
 #[must_use]
 pub fn checkout() -> Option<PathBuf> {
-    checkout_of(&program()?)
+    let cargo = || std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    program().and_then(|program| checkout_of(&program)).or_else(|| checkout_of(&cargo()?))
 }
 
 /// The checkout in whose `target` folder `program` is. Folders that every user may write to, such as `/tmp`,
-/// are not checkouts.
+/// are not checkouts, unless every user may replace the program too.
 #[must_use]
 pub fn checkout_of(program: &Path) -> Option<PathBuf> {
     let is_checkout = |folder: &&Path| {
         folder.join("crates/stratus/Cargo.toml").is_file()
             && folder.join("scripts/deps.sh").is_file()
-            && !is_world_writable(folder)
+            && (!is_world_writable(folder) || is_replaceable(program))
     };
     program.ancestors().skip(1).find(is_checkout).map(Path::to_owned)
 }
@@ -85,6 +87,22 @@ fn is_world_writable(folder: &Path) -> bool {
 #[cfg(not(unix))]
 fn is_world_writable(_: &Path) -> bool {
     false
+}
+
+/// Returns whether every user may replace the program, as in a container whose `umask` is 0.
+fn is_replaceable(program: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // In a folder with the sticky bit, only its owner may replace a file.
+        let is_open = |metadata: std::fs::Metadata| metadata.permissions().mode() & 0o1002 == 0o0002;
+        program.parent().and_then(|folder| folder.metadata().ok()).is_some_and(is_open)
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = program;
+        false
+    }
 }
 
 #[cfg(test)]
@@ -128,8 +146,16 @@ mod tests {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            fs::set_permissions(&checkout, fs::Permissions::from_mode(0o777)).unwrap();
+            let set_mode = |folder: &Path, mode| {
+                fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+            };
+            set_mode(&checkout, 0o777);
             assert_eq!(checkout_of(&program), None, "every user could plant a library");
+            fs::create_dir_all(program.parent().unwrap()).unwrap();
+            set_mode(program.parent().unwrap(), 0o777);
+            assert_eq!(checkout_of(&program), Some(checkout), "or replace the program");
+            set_mode(program.parent().unwrap(), 0o1777);
+            assert_eq!(checkout_of(&program), None, "the program is its owner's");
         }
     }
 }

@@ -36,6 +36,8 @@ struct SearchContext {
     named: Option<PathBuf>,
     /// The path of the running program.
     program: Option<PathBuf>,
+    /// The checkout in which it was built, see [`installation::checkout`].
+    checkout: Option<PathBuf>,
     /// The folders of the active Python environments, see [`python_environments`].
     environments: Vec<PathBuf>,
 }
@@ -45,6 +47,7 @@ impl LibrarySearch {
         SearchContext {
             named: std::env::var_os(self.environment).map(PathBuf::from),
             program: installation::program(),
+            checkout: installation::checkout(),
             environments: python_environments(|name| std::env::var_os(name)),
         }
     }
@@ -93,8 +96,7 @@ impl LibrarySearch {
     fn own_folders(&self, context: &SearchContext) -> Vec<PathBuf> {
         let program = context.program.as_deref();
         let mut folders: Vec<PathBuf> = program.map(installation::library_folders).unwrap_or_default();
-        let checkout = program.and_then(installation::checkout_of);
-        folders.extend(checkout.map(|checkout| checkout.join(self.dependency_folder)));
+        folders.extend(context.checkout.as_ref().map(|checkout| checkout.join(self.dependency_folder)));
         for lib in context.environments.iter().map(|environment| environment.join("lib")) {
             if !folders.contains(&lib) {
                 folders.push(lib);
@@ -204,13 +206,14 @@ mod tests {
         let mut context = SearchContext {
             named: None,
             program: Some(at("target/release/stratus")),
+            checkout: installation::checkout_of(&at("target/release/stratus")),
             environments: vec![at("venv"), at("without")],
         };
         let found = SEARCH.candidates_in(&context);
         assert_eq!(found[..expected.len()], expected);
         assert_eq!(found[expected.len()..][..bare.len()], bare);
 
-        context.program = None;
+        (context.program, context.checkout) = (None, None);
         assert_eq!(SEARCH.candidates_in(&context)[0], expected[4]);
 
         // The variable replaces all other places, and the file need not exist.
