@@ -120,7 +120,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
 
 /// Fetches a missing data set before several workers need it at the same time. They report all other errors.
 fn fetch_for_workers(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
-    let globals = &arguments.common.prepend_to(globals)?;
+    let globals = &arguments.common.prepend_to(globals);
     match RunOrExperiment::resolve(&arguments.target, globals) {
         Ok(RunOrExperiment::Experiment(mut experiment)) => fetch_if_missing(&mut experiment, output),
         _ => Ok(()),
