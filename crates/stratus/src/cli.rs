@@ -8,7 +8,7 @@ use crate::errors::{Failure, Result};
 use crate::globals::Globals;
 use crate::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use stratus_experiment::foreign_names;
 use stratus_train::libraries::LibraryProbes;
 
@@ -73,32 +73,6 @@ pub enum Command {
     Man(man::ManArguments),
     /// Report on this machine: CPU, memory, libraries, measured peaks
     Doctor(doctor::DoctorArguments),
-    /// Print the help of a command: `stratus help train`
-    Help(HelpArguments),
-}
-
-/// Arguments of `stratus help`.
-#[derive(Args, Debug)]
-pub struct HelpArguments {
-    /// The command, like train or data check [default: the list of commands]
-    #[arg(value_name = "COMMAND")]
-    pub command: Vec<String>,
-}
-
-impl HelpArguments {
-    /// Prints the help of the command, as `--help` does.
-    fn print(&self) -> Result {
-        let words = std::iter::once("stratus").chain(self.command.iter().map(String::as_str));
-        let Err(help) = Arguments::try_parse_from(words.chain(["--help"])) else { return Ok(()) };
-        if help.use_stderr() {
-            let name = self.command.join(" ");
-            return Err(Failure::usage(format!("unknown command `{name}`"))
-                .with_hint("`stratus help` lists the commands, `stratus help COMMAND` those of a command"));
-        }
-        // Printing fails only if the reader has closed the pipe.
-        let _ = help.print();
-        Ok(())
-    }
 }
 
 impl Command {
@@ -126,7 +100,6 @@ impl Command {
             Command::Completions(arguments) => completions::run(arguments, &mut Arguments::command(), output),
             Command::Man(arguments) => man::run(arguments, Arguments::command(), output),
             Command::Doctor(arguments) => doctor::run(arguments, output, &LibraryProbes::detect()),
-            Command::Help(arguments) => arguments.print(),
         }
     }
 }

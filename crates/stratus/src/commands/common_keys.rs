@@ -1,10 +1,9 @@
 //! Flags for the most common configuration keys.
 
-use crate::errors::{Failure, Result};
 use crate::globals::Globals;
 use clap::Args;
 
-/// Flags for the most common configuration keys.
+/// Flags for the most common configuration keys; `--set` overrides them.
 #[derive(Args, Debug, Default)]
 pub struct CommonKeyArguments {
     /// Number of epochs: `train.epochs`
@@ -44,17 +43,8 @@ impl CommonKeyArguments {
     }
 
     /// Prepends the flags as overrides to the `--set` overrides.
-    ///
-    /// # Errors
-    /// If `--set` gives a key of a flag another value.
-    pub(super) fn prepend_to(&self, globals: &Globals) -> Result<Globals> {
-        for (flag, key, value) in self.flags() {
-            if let Some((_, other)) = globals.set.iter().find(|(set, other)| set == key && other != value) {
-                let problem = format!("`{flag} {value}` and `--set {key}={other}` contradict each other");
-                return Err(Failure::usage(problem).with_hint("give one of them"));
-            }
-        }
+    pub(super) fn prepend_to(&self, globals: &Globals) -> Globals {
         let given = self.flags().map(|(_, key, value)| (key.to_owned(), value.clone()));
-        Ok(Globals { set: given.chain(globals.set.iter().cloned()).collect(), ..globals.clone() })
+        Globals { set: given.chain(globals.set.iter().cloned()).collect(), ..globals.clone() }
     }
 }

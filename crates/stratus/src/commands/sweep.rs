@@ -1,6 +1,5 @@
 //! `stratus sweep`: trains every combination of configuration values, each as a separate run.
 
-use super::common_keys::CommonKeyArguments;
 use crate::errors::{Failure, INTERRUPTED, Result};
 use crate::globals::Globals;
 use crate::output::{Output, Table, table};
@@ -31,9 +30,6 @@ pub struct SweepArguments {
     /// of a sweep to resume
     #[arg(value_name = "FILE|SWEEP")]
     pub target: String,
-    /// Flags of common keys.
-    #[command(flatten)]
-    pub common: CommonKeyArguments,
     /// Directory of the sweep [default: sweeps/NAME]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -80,10 +76,8 @@ struct RowReport<'a> {
 pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Result {
     let path = Path::new(&arguments.target);
     if Sweep::is_sweep(path) {
-        let common_flag = arguments.common.flags().next().map(|(flag, ..)| flag);
-        let out = arguments.out.is_some().then_some("--out");
-        let set = (!globals.set.is_empty()).then_some("--set");
-        if let Some(flag) = out.or(common_flag).or(set) {
+        let given = [("--out", arguments.out.is_some()), ("--set", !globals.set.is_empty())];
+        if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
             return Err(Failure::usage(format!("{flag} cannot be used when resuming"))
                 .with_hint("a sweep keeps its experiments; start a new one to change them"));
         }
@@ -101,7 +95,6 @@ pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Re
         }
         return train(Sweep::open(path)?, arguments, output);
     }
-    let globals = &arguments.common.prepend_to(globals)?;
     let (text, path) = match stratus_sweep::builtin(&arguments.target) {
         Some(builtin) => (builtin.text.to_owned(), PathBuf::from(format!("built-in sweep {}", builtin.name))),
         None => (read_sweep_file(path)?, path.to_owned()),

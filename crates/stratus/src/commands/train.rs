@@ -136,7 +136,7 @@ fn train(
     heartbeat: &Heartbeat,
 ) -> Result {
     let first_flag = arguments.common.flags().next().map(|(flag, ..)| flag);
-    let globals = &arguments.common.prepend_to(globals)?;
+    let globals = &arguments.common.prepend_to(globals);
     let given = [("train.deadline", &arguments.deadline), ("train.budget", &arguments.budget)];
     let limits: Vec<(String, String)> =
         given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))).collect();

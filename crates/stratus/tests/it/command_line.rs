@@ -33,39 +33,6 @@ fn error_of(arguments: &[&str]) -> String {
     format!("$ stratus {}\n{}", arguments.join(" "), without_registries(&ran.err))
 }
 
-#[test]
-fn help_command_prints_the_help_of_the_named_command() {
-    assert_eq!(help(&["help"]), help(&["--help"]));
-    for command in [&["train"] as &[&str], &["data", "check"], &["launch"], &["launch", "fetch"]] {
-        let with_flag: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
-        let with_word: Vec<&str> = std::iter::once("help").chain(command.iter().copied()).collect();
-        assert_eq!(help(&with_word), help(&with_flag));
-    }
-    assert!(error_of(&["help", "trian"]).contains("unknown command `trian`"));
-}
-
-#[test]
-fn contradicting_flag_and_key_are_both_named() {
-    for command in [&["train", "digits"] as &[&str], &["plan", "digits"], &["sweep", "digits-batch-filters"]]
-    {
-        let flags = ["--epochs", "2", "--set", "train.epochs=3"];
-        let arguments: Vec<&str> = command.iter().copied().chain(flags).collect();
-        let error = error_of(&arguments);
-        assert!(error.contains("`--epochs 2` and `--set train.epochs=3`"), "{error}");
-    }
-}
-
-#[test]
-fn sweep_takes_the_flags_of_common_keys() {
-    let dry_run = |flags: [&str; 2]| {
-        let arguments = ["sweep", "digits-batch-filters", "--dry-run", "--json", flags[0], flags[1]];
-        let ran = stratus(&arguments);
-        assert_eq!(ran.code, Some(0), "{}", ran.err);
-        ran.out
-    };
-    assert_eq!(dry_run(["--epochs", "2"]), dry_run(["--set", "train.epochs=2"]));
-}
-
 fn help(arguments: &[&str]) -> String {
     let ran = stratus(arguments);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));

@@ -374,16 +374,6 @@ fn terminated_run_saves_a_checkpoint_and_resumes() {
     assert!(!dir.path("other").exists());
 }
 
-#[test]
-fn hangup_saves_a_checkpoint() {
-    let dir = TestDir::new();
-    let mut training = TrainingProcess::start(&dir, "run");
-    assert!(training.wait_until(|run| newest(run) > 0));
-    let (status, log) = training.signal("HUP");
-    assert_eq!(status.code(), Some(75), "{log}");
-    assert_eq!(summary(&dir.path("run"))["iterations"], newest(&dir.path("run")));
-}
-
 /// Marks the existing checkpoints, since a new start may write checkpoints of the same iterations.
 const EARLIER_MARKER: &str = "of-before";
 

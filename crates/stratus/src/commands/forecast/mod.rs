@@ -244,7 +244,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         .for_each(|path| outputs.protect(path));
     arguments.chart.iter().try_for_each(|path| outputs.claim(path, "the chart", Mark::None))?;
     let common = CommonKeyArguments { data: arguments.data.clone(), ..CommonKeyArguments::default() };
-    let globals = &common.prepend_to(globals)?;
+    let globals = &common.prepend_to(globals);
     let objective: Objective = arguments.objective.parse()?;
     let catalogue = arguments.catalogue.read(output)?;
     let mut profiles = shipped::profiles()?;

@@ -7,7 +7,6 @@ mod start;
 mod until;
 mod watch;
 
-use super::common_keys::CommonKeyArguments;
 use super::data::location::locate;
 use super::target::RunOrExperiment;
 use crate::errors::{Failure, Result};
@@ -39,9 +38,6 @@ pub struct LaunchArguments {
     /// Built-in experiment, experiment file, layer file or sweep, or a launched run to resume
     #[arg(value_name = "EXPERIMENT|SWEEP|RUN", required = true)]
     pub experiment: Option<String>,
-    /// Flags of common keys.
-    #[command(flatten)]
-    pub common: CommonKeyArguments,
     /// Number of runs, with consecutive seeds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = repetitions())]
     pub repetitions: u64,
@@ -155,8 +151,6 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
     let (Some(name), Some(experiment)) = (&arguments.target, &arguments.experiment) else {
         return Err(Failure::usage("missing target or experiment: `stratus launch TARGET EXPERIMENT`"));
     };
-    let first_flag = arguments.common.flags().next().map(|(flag, ..)| flag);
-    let globals = &arguments.common.prepend_to(globals)?;
     let settings = find_target(name)?;
     if let Some(mut spec) = LaunchSpec::of_sweep(experiment, arguments.repetitions, &globals.set)? {
         spec.cells.iter_mut().for_each(locate);
@@ -184,8 +178,7 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
                 )));
             }
             if !globals.set.is_empty() {
-                let flag = first_flag.unwrap_or("--set");
-                return Err(Failure::usage(format!("{flag} cannot be used when resuming")));
+                return Err(Failure::usage("--set cannot be used when resuming"));
             }
             resume(&record, arguments.until.as_deref(), output)
         }
