@@ -1,6 +1,6 @@
 //! `stratus train`: starts or resumes a run.
 
-use super::common_keys::CommonKeyArguments;
+use super::common_keys::{CommonKeyArguments, KeyFlags};
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
 use crate::errors::{FAILED, Failure, Result};
@@ -124,8 +124,8 @@ fn train(
     group: ProcessGroup,
     heartbeat: &Heartbeat,
 ) -> Result {
-    let first_flag = arguments.common.flags().next().map(|(flag, ..)| flag);
-    let globals = &arguments.common.prepend_to(globals);
+    let first_flag = arguments.common.flags().first().map(|flag| flag.flag);
+    let globals = &arguments.common.prepend_to(globals)?;
     let given = [("train.deadline", &arguments.deadline), ("train.budget", &arguments.budget)];
     let limits: Vec<(String, String)> =
         given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))).collect();

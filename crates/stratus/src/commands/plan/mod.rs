@@ -5,7 +5,7 @@ mod steps;
 mod summary;
 mod workers;
 
-use super::common_keys::CommonKeyArguments;
+use super::common_keys::{CommonKeyArguments, KeyFlags};
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
 use crate::errors::{Failure, Result};
@@ -86,7 +86,7 @@ enum Report<'a> {
 /// # Errors
 /// If the experiment, its data or its device is invalid.
 pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Result {
-    let globals = &arguments.common.prepend_to(globals);
+    let globals = &arguments.common.prepend_to(globals)?;
     let target = RunOrExperiment::resolve(&arguments.target, globals)?;
     let mut experiment = target.experiment(globals)?;
     if arguments.largest_batch {
