@@ -5,10 +5,12 @@ use crate::commands::{
     plan, report, runs, sweep, train,
 };
 use crate::errors::{Failure, Result};
+use crate::examples::add_examples;
 use crate::globals::Globals;
 use crate::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 use stratus_experiment::foreign_names;
 use stratus_train::libraries::LibraryProbes;
 
@@ -30,6 +32,26 @@ pub struct Arguments {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// The program with all commands, and examples in their help.
+    #[must_use]
+    pub fn program() -> clap::Command {
+        add_examples(Self::command())
+    }
+
+    /// Reads the words of a command line, of which the first is the name of the program.
+    ///
+    /// # Errors
+    /// If they are invalid, or ask for help or the version.
+    pub fn read(
+        words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> std::result::Result<Self, clap::Error> {
+        let mut program = Self::program();
+        let matches = program.try_get_matches_from_mut(words)?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut program))
+    }
 }
 
 /// The commands.
@@ -73,6 +95,8 @@ pub enum Command {
     Man(man::ManArguments),
     /// Report on this machine: CPU, memory, libraries, measured peaks
     Doctor(doctor::DoctorArguments),
+    /// Print the help of a command, like `stratus help data check`
+    Help(HelpArguments),
 }
 
 impl Command {
@@ -97,9 +121,35 @@ impl Command {
             Command::Sweep(arguments) => sweep::run(arguments, globals, output),
             Command::Launch(arguments) => launch::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),
-            Command::Completions(arguments) => completions::run(arguments, &mut Arguments::command(), output),
-            Command::Man(arguments) => man::run(arguments, Arguments::command(), output),
+            Command::Completions(arguments) => completions::run(arguments, &mut Arguments::program(), output),
+            Command::Man(arguments) => man::run(arguments, Arguments::program(), output),
             Command::Doctor(arguments) => doctor::run(arguments, output, &LibraryProbes::detect()),
+            Command::Help(arguments) => print_help(&arguments.command),
+        }
+    }
+}
+
+/// Arguments of `stratus help`.
+#[derive(Args, Debug)]
+pub struct HelpArguments {
+    /// Command, with its subcommand if it has any [default: the list of commands]
+    #[arg(value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// Prints the help of a command, exactly as its `--help` does.
+///
+/// # Errors
+/// If there is no such command.
+fn print_help(command: &[String]) -> Result {
+    let words = command.iter().map(String::as_str);
+    match Arguments::read(["stratus"].into_iter().chain(words).chain(["--help"])) {
+        Err(error) if error.kind() == ErrorKind::DisplayHelp => {
+            error.print().map_err(|error| Failure::failed(format!("cannot write the help: {error}")))
+        }
+        _ => {
+            let problem = format!("no command named `{}`", command.join(" "));
+            Err(Failure::usage(problem).with_hint("`stratus help` lists the commands"))
         }
     }
 }
@@ -131,5 +181,34 @@ mod tests {
     #[test]
     fn arguments_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn short_flags_are_the_same_in_every_command() {
+        let program = Arguments::command();
+        let all = ["epochs", "batch", "lr", "data", "device", "seed"];
+        for (path, flags) in [
+            ("train", &all[..]),
+            ("plan", &all),
+            ("sweep", &all),
+            ("launch", &all),
+            ("forecast", &["epochs", "batch", "data", "device"]),
+            ("eval", &["batch", "data", "device"]),
+            ("bench kernels", &["batch", "data", "device"]),
+            ("bench overhead", &["batch", "data", "device"]),
+            ("bench data", &["batch", "data", "device"]),
+            ("bench trace", &["batch", "data", "device"]),
+            ("data check", &["data"]),
+        ] {
+            let command =
+                path.split(' ').fold(&program, |command, word| command.find_subcommand(word).unwrap());
+            for flag in flags {
+                let is_flag = |name: &str| name == *flag;
+                let has = command.get_arguments().any(|argument| {
+                    argument.get_long_and_visible_aliases().unwrap_or_default().into_iter().any(is_flag)
+                });
+                assert!(has, "{path} --{flag}");
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod commands;
 pub mod errors;
+pub mod examples;
 pub mod globals;
 pub mod output;
 pub mod outputs;
@@ -13,12 +14,11 @@ pub mod progress;
 pub mod signals;
 pub mod workers;
 
-use clap::Parser;
 use std::process::ExitCode;
 
 /// Parses the arguments, runs the command and renders its error.
 pub fn main() -> ExitCode {
-    let arguments = match cli::Arguments::try_parse() {
+    let arguments = match cli::Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             if let Some(failure) = cli::explain_foreign_flag(&error) {

@@ -9,7 +9,6 @@
 mod calibrated_runs;
 mod here;
 mod machines;
-mod placeholder;
 mod planner;
 mod scaling;
 mod supply;

@@ -1,10 +1,9 @@
 //! The programs and the memory of a training run on another machine.
 
-use super::placeholder::PlaceholderDataset;
 use super::supply::{SupplyInputs, image_supply};
 use crate::compile::{Programs, programs};
 use crate::device::OpenDevice;
-use crate::input::{Datasets, open_dataset};
+use crate::input::{Datasets, PlaceholderDataset, open_dataset};
 use crate::network::Network;
 use crate::{ResolvedProcess, TrainError};
 use std::collections::BTreeMap;

@@ -9,6 +9,7 @@ mod datasets;
 mod fingerprint;
 mod host_memory;
 mod pipeline;
+mod placeholder;
 mod read_ahead;
 
 pub(crate) use class_weights::with_class_weights;
@@ -18,4 +19,6 @@ pub(crate) use fingerprint::data_record;
 pub use host_memory::HostMemory;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};
 pub(crate) use pipeline::{dataset_facts, image_shape};
+pub(crate) use placeholder::PlaceholderDataset;
+pub use placeholder::open_datasets_or_placeholders;
 pub use read_ahead::usable_cores;

@@ -1,5 +1,6 @@
 //! `stratus eval`: evaluates the weights of a run or file on labelled images.
 
+use super::common_keys::{BatchAndDeviceArguments, KeyFlag, KeyFlags};
 use super::target::RunOrExperiment;
 use super::windows::WindowArguments;
 use crate::errors::{Failure, Result};
@@ -34,6 +35,9 @@ pub struct EvalArguments {
     /// Folder of another data set to evaluate on [default split: val, or all if it has no splits]
     #[arg(long, value_name = "PATH")]
     pub data: Option<String>,
+    /// Batch size and device.
+    #[command(flatten)]
+    pub batch_and_device: BatchAndDeviceArguments,
     /// Split to evaluate on: train, val, test or all [default: val]
     #[arg(long, value_name = "SPLIT")]
     pub split: Option<DataPart>,
@@ -87,6 +91,10 @@ struct FileReport {
 pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Result {
     let windows = arguments.windows.windows()?;
     arguments.claim_files()?;
+    if let Some(value) = &arguments.data {
+        KeyFlag { flag: "--data", key: "data.path", value }.check_agreement(globals)?;
+    }
+    let globals = &arguments.batch_and_device.prepend_to(globals)?;
     let target = RunOrExperiment::resolve(&arguments.target, globals)?;
     let images = ImageSelection { path: arguments.data.clone(), part: arguments.split };
     let mut warn = |text: &str| output.warning(text);

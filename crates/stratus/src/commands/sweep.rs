@@ -1,5 +1,6 @@
 //! `stratus sweep`: trains every combination of configuration values, each as a separate run.
 
+use super::common_keys::{CommonKeyArguments, KeyFlags};
 use crate::errors::{Failure, INTERRUPTED, Result};
 use crate::globals::Globals;
 use crate::output::{Output, Table, table};
@@ -30,6 +31,9 @@ pub struct SweepArguments {
     /// of a sweep to resume
     #[arg(value_name = "FILE|SWEEP")]
     pub target: String,
+    /// Common configuration keys.
+    #[command(flatten)]
+    pub common: CommonKeyArguments,
     /// Directory of the sweep [default: sweeps/NAME]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -76,8 +80,13 @@ struct RowReport<'a> {
 pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Result {
     let path = Path::new(&arguments.target);
     if Sweep::is_sweep(path) {
-        let given = [("--out", arguments.out.is_some()), ("--set", !globals.set.is_empty())];
-        if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+        let flags = arguments.common.flags();
+        let given = [
+            flags.first().map(|flag| flag.flag),
+            arguments.out.as_ref().map(|_| "--out"),
+            globals.set.first().map(|_| "--set"),
+        ];
+        if let Some(flag) = given.into_iter().flatten().next() {
             return Err(Failure::usage(format!("{flag} cannot be used when resuming"))
                 .with_hint("a sweep keeps its experiments; start a new one to change them"));
         }
@@ -95,6 +104,7 @@ pub fn run(arguments: &SweepArguments, globals: &Globals, output: &Output) -> Re
         }
         return train(Sweep::open(path)?, arguments, output);
     }
+    let globals = &arguments.common.prepend_to(globals)?;
     let (text, path) = match stratus_sweep::builtin(&arguments.target) {
         Some(builtin) => (builtin.text.to_owned(), PathBuf::from(format!("built-in sweep {}", builtin.name))),
         None => (read_sweep_file(path)?, path.to_owned()),

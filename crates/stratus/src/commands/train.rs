@@ -1,6 +1,6 @@
 //! `stratus train`: starts or resumes a run.
 
-use super::common_keys::CommonKeyArguments;
+use super::common_keys::{CommonKeyArguments, KeyFlags};
 use super::data::location::fetch_if_missing;
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
@@ -120,7 +120,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
 
 /// Fetches a missing data set before several workers need it at the same time. They report all other errors.
 fn fetch_for_workers(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
-    let globals = &arguments.common.prepend_to(globals);
+    let globals = &arguments.common.prepend_to(globals)?;
     match RunOrExperiment::resolve(&arguments.target, globals) {
         Ok(RunOrExperiment::Experiment(mut experiment)) => fetch_if_missing(&mut experiment, output),
         _ => Ok(()),
@@ -135,8 +135,8 @@ fn train(
     group: ProcessGroup,
     heartbeat: &Heartbeat,
 ) -> Result {
-    let first_flag = arguments.common.flags().next().map(|(flag, ..)| flag);
-    let globals = &arguments.common.prepend_to(globals);
+    let first_flag = arguments.common.flags().first().map(|flag| flag.flag);
+    let globals = &arguments.common.prepend_to(globals)?;
     let given = [("train.deadline", &arguments.deadline), ("train.budget", &arguments.budget)];
     let limits: Vec<(String, String)> =
         given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))).collect();

@@ -87,7 +87,7 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn set_overrides_short_flags() {
+fn short_flags_set_their_keys() {
     let folder = tempfile::tempdir().unwrap();
     let mut arguments =
         vec!["train", "digits", "--device", "cpu", "--epochs", "1", "--batch", "8", "--lr", "0.01"];
@@ -97,7 +97,7 @@ fn set_overrides_short_flags() {
         "--out",
         "run",
         "--set",
-        "train.epochs=2",
+        "train.epochs=1",
         "--set",
         "data.name=synthetic",
     ]);
@@ -108,7 +108,7 @@ fn set_overrides_short_flags() {
     let position = |text: &str| ran.out.find(text).unwrap_or_else(|| panic!("{text}: {}", ran.out));
     assert!(position("run directory") < position("Milliseconds per iteration"));
     let text = std::fs::read_to_string(folder.path().join("run/experiment.toml")).unwrap();
-    for line in ["epochs = 2", "batch_size = 8", "learning_rate = 0.01", "seed = 7", "device = \"cpu\""] {
+    for line in ["epochs = 1", "batch_size = 8", "learning_rate = 0.01", "seed = 7", "device = \"cpu\""] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
     let ran = stratus_in(folder.path(), &["train", "run", "--epochs", "3"]);
@@ -117,6 +117,45 @@ fn set_overrides_short_flags() {
     let ran = stratus_in(folder.path(), &["train", "digits", "--lr", "fast"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("`optimiser.learning_rate` expects a number"), "{}", ran.err);
+}
+
+#[test]
+fn short_flag_that_contradicts_set_is_rejected() {
+    let small = ["--set", "data.name=synthetic", "--set", "train.epochs=3", "--set", "train.batch_size=16"];
+    let cases: &[(&[&str], &str)] = &[
+        (&["train", "digits", "--epochs", "2"], "`--epochs 2` and `--set train.epochs=3`"),
+        (&["plan", "digits", "--batch", "8"], "`--batch 8` and `--set train.batch_size=16`"),
+        (&["sweep", "throughput", "--dry-run", "--epochs", "2"], "`--epochs 2` and `--set train.epochs=3`"),
+        (&["launch", "local", "digits", "--batch", "8"], "`--batch 8` and `--set train.batch_size=16`"),
+        (&["forecast", "digits", "--batch", "8,16"], "`--batch 8,16` and `--set train.batch_size=16`"),
+        (&["eval", "digits", "--batch", "8"], "`--batch 8` and `--set train.batch_size=16`"),
+        (&["bench", "data", "digits", "--batch", "8"], "`--batch 8` and `--set train.batch_size=16`"),
+    ];
+    for (command, named) in cases {
+        let error = error_of(&[command, &small[..]].concat());
+        assert!(error.contains(&format!("error: {named} contradict each other")), "{error}");
+    }
+}
+
+#[test]
+fn sweep_takes_short_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let sweep = "[model]\nname = \"digits\"\n[sweep.keys]\n\"train.seed\" = [1, 2]\n";
+    std::fs::write(folder.path().join("sweep.toml"), sweep).unwrap();
+    let short = ["sweep", "sweep.toml", "--dry-run", "--batch", "none"];
+    let ran = stratus_in(folder.path(), &short);
+    assert_eq!(ran.code, Some(2), "{}", ran.out);
+    assert!(ran.err.contains("`train.batch_size`"), "{}", ran.err);
+}
+
+#[test]
+fn help_of_a_command_is_that_of_its_flag() {
+    assert_eq!(help(&["help"]), help(&["--help"]));
+    assert_eq!(help(&["help", "train"]), help(&["train", "--help"]));
+    assert_eq!(help(&["help", "data", "check"]), help(&["data", "check", "--help"]));
+    let error = error_of(&["help", "trian"]);
+    assert!(error.contains("error: no command named `trian`\n"), "{error}");
+    assert!(error_of(&["help", "data", "chek"]).contains("no command named `data chek`"));
 }
 
 #[test]
@@ -249,6 +288,15 @@ fn reference_page_is_current() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let written = std::fs::read_to_string(page).unwrap();
     assert_eq!(written, help(&["config", "keys", "--markdown"]), "docs/configuration.md is out of date");
+}
+
+/// `make reference` updates the page.
+#[test]
+fn command_reference_is_current() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
+    let written = std::fs::read_to_string(page).unwrap_or_default();
+    let printed = help(&["man", "--markdown"]);
+    assert!(written == printed, "docs/commands.md is out of date: run `make reference`");
 }
 
 #[test]

@@ -333,7 +333,7 @@ fn terminated_run_saves_a_checkpoint_and_resumes() {
     );
     dir.run(&["collect", "run"]).expect(0);
 
-    for signal in ["TERM", "INT"] {
+    for signal in ["TERM", "INT", "HUP"] {
         let (status, log) = training.signal(signal);
         assert_eq!(status.code(), Some(75), "{log}");
         assert!(log.ends_with("hint: resume with `stratus train run`\n"), "{log}");
@@ -352,7 +352,7 @@ fn terminated_run_saves_a_checkpoint_and_resumes() {
     }
     assert!(!training.wait_until(|_| false));
     assert_eq!(RunResult::read(&run), *uninterrupted());
-    assert_eq!(summary(&run)["resumed"], 2);
+    assert_eq!(summary(&run)["resumed"], 3);
 
     // A completed run stays as it is.
     let files = ["iterations.csv", "epochs.csv", "summary.json", "plan.json", "experiment.toml"];

@@ -193,6 +193,32 @@ fn largest_batch_is_found_and_fits() {
 }
 
 #[test]
+fn largest_batch_needs_no_data() {
+    let dir = TestDir::without_kernel_cache();
+    let plan = |data: &[&str]| {
+        let begin = ["plan", "digits", "--largest-batch", "--memory-limit", "64MiB", "--json"];
+        dir.run(&[&begin, data].concat()).expect(0)
+    };
+    let missing = plan(&[]);
+    let message = "data set `mnist` is not at data/mnist: assuming images of 1×28×28 and 10 classes\n";
+    assert!(missing.err.contains(message), "{}", missing.err);
+    assert_eq!(plan(&["-q"]).err, "");
+    let synthetic = plan(&["--set", "data.name=synthetic", "--set", "data.synthetic.images=100000"]);
+    let [missing, synthetic] =
+        [&missing, &synthetic].map(|ran| serde_json::from_str::<Value>(&ran.out).unwrap());
+    // The search is approximate; the last batch of an epoch depends on the number of images.
+    for found in [&missing, &synthetic] {
+        let bytes = found["arena_bytes"].as_u64().unwrap();
+        assert!(bytes <= 64 << 20 && bytes as f64 >= 0.95 * f64::from(64 << 20), "{found}");
+    }
+    let [one, other] = [&missing, &synthetic].map(|found| found["batch_size"].as_f64().unwrap());
+    assert!((0.95..1.05).contains(&(one / other)), "{one} {other}");
+    assert_eq!(missing["is_whole_data_set"], false);
+    // A plan of a training run needs its data.
+    assert!(dir.run(&["plan", "digits"]).expect(1).err.starts_with("error: data/mnist: "));
+}
+
+#[test]
 fn rejects_plans_that_exceed_the_machine_before_kernels_are_timed() {
     let dir = TestDir::without_kernel_cache();
     let huge = ["--set", "train.batch_size=8000000", "--set", "data.synthetic.images=9000000"];

@@ -3,6 +3,7 @@
 mod exchange;
 mod threads;
 
+use super::common_keys::{BenchKeyArguments, KeyFlags};
 use super::forecast::bench_here::HereOptions;
 use super::target::RunOrExperiment;
 use crate::errors::{Failure, Result};
@@ -35,6 +36,9 @@ pub enum BenchCommand {
         /// Built-in experiment, experiment file or run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
+        /// Common configuration keys.
+        #[command(flatten)]
+        keys: BenchKeyArguments,
         /// Number of rounds, each of five whole steps and five runs of each kernel
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         rounds: u32,
@@ -47,6 +51,9 @@ pub enum BenchCommand {
         /// Built-in experiment, experiment file or run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
+        /// Common configuration keys.
+        #[command(flatten)]
+        keys: BenchKeyArguments,
         /// Number of pairs of iterations
         #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
         pairs: u32,
@@ -56,6 +63,9 @@ pub enum BenchCommand {
         /// Built-in experiment, experiment file or run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
+        /// Common configuration keys.
+        #[command(flatten)]
+        keys: BenchKeyArguments,
         /// Minimum number of images per round
         #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
         images: u32,
@@ -89,6 +99,9 @@ pub enum BenchCommand {
         /// Built-in experiment, experiment file or run directory
         #[arg(value_name = "EXPERIMENT", default_value = "digits")]
         target: String,
+        /// Common configuration keys.
+        #[command(flatten)]
+        keys: BenchKeyArguments,
         /// Number of steps
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         runs: u32,
@@ -136,12 +149,14 @@ pub enum BenchCommand {
 /// # Errors
 /// If the experiment is invalid, or a kernel fails.
 pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Result {
-    let open = |target: &str| -> Result<Bench> {
+    let open = |target: &str, keys: &BenchKeyArguments| -> Result<Bench> {
+        let globals = &keys.prepend_to(globals)?;
         let experiment = RunOrExperiment::resolve(target, globals)?.single_process_experiment(globals)?;
         Ok(Bench::new(&experiment, &mut |text| output.warning(text))?)
     };
     match &arguments.command {
-        BenchCommand::Kernels { target, rounds, threads: Some(counts) } => {
+        BenchCommand::Kernels { target, keys, rounds, threads: Some(counts) } => {
+            let globals = &keys.prepend_to(globals)?;
             let experiment = RunOrExperiment::resolve(target, globals)?.single_process_experiment(globals)?;
             let by = measure_threads(counts, |count| {
                 let mut experiment = experiment.clone();
@@ -152,12 +167,12 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             })?;
             output.print_wrapped(&by, || threads::render(&by, output.terminal_width()))
         }
-        BenchCommand::Kernels { target, rounds, threads: None } => {
-            let floor = open(target)?.floor(*rounds as usize)?;
+        BenchCommand::Kernels { target, keys, rounds, threads: None } => {
+            let floor = open(target, keys)?.floor(*rounds as usize)?;
             output.print_wrapped(&floor, || render_floor(&floor))
         }
-        BenchCommand::Overhead { target, pairs: count } => {
-            let overhead = open(target)?.overhead(*count)?;
+        BenchCommand::Overhead { target, keys, pairs: count } => {
+            let overhead = open(target, keys)?.overhead(*count)?;
             output.print_wrapped(&overhead, || {
                 let mut rows = vec![
                     ("pairs".to_owned(), overhead.pairs.to_string()),
@@ -174,7 +189,8 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
                 key_value_list(&rows)
             })
         }
-        BenchCommand::Data { target, images, rounds, epochs: whole_epochs } => {
+        BenchCommand::Data { target, keys, images, rounds, epochs: whole_epochs } => {
+            let globals = &keys.prepend_to(globals)?;
             let experiment = RunOrExperiment::resolve(target, globals)?.experiment(globals)?;
             let device = device::open(&experiment.train)?;
             let rate = if *whole_epochs {
@@ -184,8 +200,8 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             };
             output.print_wrapped(&rate, || render_rate(&rate))
         }
-        BenchCommand::Trace { target, runs } => {
-            let traced = open(target)?.trace(*runs as usize)?;
+        BenchCommand::Trace { target, keys, runs } => {
+            let traced = open(target, keys)?.trace(*runs as usize)?;
             output.print_wrapped(&traced, || render_trace(&traced))
         }
         BenchCommand::Forecast { here, .. } if here.is_empty() => super::forecast::bench::run(output),

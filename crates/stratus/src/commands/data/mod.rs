@@ -46,7 +46,7 @@ pub enum DataCommand {
         /// Data set, like mnist, or folder of images
         name: String,
         /// Folder of the data set [default: data/NAME]
-        #[arg(long, value_name = "DIR")]
+        #[arg(long, value_name = "DIR", visible_alias = "data")]
         path: Option<PathBuf>,
     },
     /// Pack a data set into tar shards (WebDataset) with an index, for fast sequential reading from disk or a

@@ -13,7 +13,7 @@ pub(super) mod request;
 mod scaling;
 mod within_limit;
 
-use super::common_keys::CommonKeyArguments;
+use super::common_keys::{DataArgument, DeviceArgument, KeyFlag, KeyFlags};
 use super::target::RunOrExperiment;
 use crate::errors::{Failure, Result};
 use crate::globals::Globals;
@@ -73,9 +73,12 @@ pub struct ForecastArguments {
     /// Number of epochs [default: the experiment's]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     epochs: Option<u64>,
-    /// Data folder: `data.path`
-    #[arg(long, value_name = "PATH")]
-    data: Option<String>,
+    /// Data folder.
+    #[command(flatten)]
+    data: DataArgument,
+    /// Device, for `--on here`.
+    #[command(flatten)]
+    device: DeviceArgument,
     /// Number of training images, if the data set is not on this machine
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     images: Option<u64>,
@@ -243,8 +246,16 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         .chain(&arguments.published)
         .for_each(|path| outputs.protect(path));
     arguments.chart.iter().try_for_each(|path| outputs.claim(path, "the chart", Mark::None))?;
-    let common = CommonKeyArguments { data: arguments.data.clone(), ..CommonKeyArguments::default() };
-    let globals = &common.prepend_to(globals);
+    let epochs = arguments.epochs.map(|epochs| epochs.to_string());
+    let batches: Vec<String> = arguments.batch.iter().map(u32::to_string).collect();
+    let batches = (!batches.is_empty()).then(|| batches.join(","));
+    for (flag, key, value) in [("--epochs", "train.epochs", epochs), ("--batch", "train.batch_size", batches)]
+    {
+        let given = value.as_deref().map(|value| KeyFlag { flag, key, value });
+        given.map_or(Ok(()), |given| given.check_agreement(globals))?;
+    }
+    let globals = &arguments.data.prepend_to(globals)?;
+    let globals = &arguments.device.prepend_to(globals)?;
     let objective: Objective = arguments.objective.parse()?;
     let catalogue = arguments.catalogue.read(output)?;
     let mut profiles = shipped::profiles()?;

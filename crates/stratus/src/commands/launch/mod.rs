@@ -7,6 +7,7 @@ mod start;
 mod until;
 mod watch;
 
+use super::common_keys::{CommonKeyArguments, KeyFlags};
 use super::data::location::locate;
 use super::target::RunOrExperiment;
 use crate::errors::{Failure, Result};
@@ -38,6 +39,9 @@ pub struct LaunchArguments {
     /// Built-in experiment, experiment file, layer file or sweep, or a launched run to resume
     #[arg(value_name = "EXPERIMENT|SWEEP|RUN", required = true)]
     pub experiment: Option<String>,
+    /// Common configuration keys.
+    #[command(flatten)]
+    pub common: CommonKeyArguments,
     /// Number of runs, with consecutive seeds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = repetitions())]
     pub repetitions: u64,
@@ -152,6 +156,8 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
         return Err(Failure::usage("missing target or experiment: `stratus launch TARGET EXPERIMENT`"));
     };
     let settings = find_target(name)?;
+    let first_flag = arguments.common.flags().first().map_or("--set", |flag| flag.flag);
+    let globals = &arguments.common.prepend_to(globals)?;
     if let Some(mut spec) = LaunchSpec::of_sweep(experiment, arguments.repetitions, &globals.set)? {
         spec.cells.iter_mut().for_each(locate);
         return start::launch(&settings, &spec, arguments, output);
@@ -178,7 +184,7 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
                 )));
             }
             if !globals.set.is_empty() {
-                return Err(Failure::usage("--set cannot be used when resuming"));
+                return Err(Failure::usage(format!("{first_flag} cannot be used when resuming")));
             }
             resume(&record, arguments.until.as_deref(), output)
         }

@@ -5,7 +5,7 @@ mod steps;
 mod summary;
 mod workers;
 
-use super::common_keys::CommonKeyArguments;
+use super::common_keys::{CommonKeyArguments, KeyFlags};
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
 use crate::errors::{Failure, Result};
@@ -19,7 +19,7 @@ use stratus_engine::Program;
 use stratus_exchange::ExchangeError;
 use stratus_graph::Graph;
 use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs, check_batch_norm_samples};
-use stratus_train::input::{HostMemory, open_datasets};
+use stratus_train::input::{HostMemory, open_datasets, open_datasets_or_placeholders};
 use stratus_train::network::{Network, check_layer_file};
 use stratus_train::plan_summary::{PipelineStages, PlanSummary};
 use stratus_train::resolve::Rank;
@@ -86,7 +86,7 @@ enum Report<'a> {
 /// # Errors
 /// If the experiment, its data or its device is invalid.
 pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Result {
-    let globals = &arguments.common.prepend_to(globals);
+    let globals = &arguments.common.prepend_to(globals)?;
     let target = RunOrExperiment::resolve(&arguments.target, globals)?;
     let mut experiment = target.experiment(globals)?;
     if arguments.largest_batch {
@@ -104,8 +104,19 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         experiment = run::with_parts_for(&experiment, workers)?;
     }
     check_layer_file(&experiment)?;
-    let datasets = open_datasets(&experiment)?;
+    let (datasets, are_placeholders) = match arguments.largest_batch {
+        true => open_datasets_or_placeholders(&experiment)?,
+        false => (open_datasets(&experiment)?, false),
+    };
     let dataset = &datasets.train;
+    if let (true, Some([channels, height, width])) = (are_placeholders, dataset.sample_shape()) {
+        output.message(&format!(
+            "data set `{}` is not at {}: assuming images of {channels}×{height}×{width} and {} classes",
+            experiment.data.name,
+            experiment.data_path().display(),
+            dataset.classes()
+        ));
+    }
     let graph = Network::for_dataset(&experiment, dataset.as_ref())?.graph;
     if arguments.dump == Some(Dump::Graph) {
         return output.print_verbatim(&Report::Graph(&graph), || super::model::layer_table(&graph, None));
@@ -134,6 +145,8 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         let limit = arguments.memory.memory_limit.map(|mib| mib << 20);
         let search = LargestBatchSearch { resolved: &resolved, graph: &graph, device: &device, limit };
         let found = search.find(&datasets, &mut warn)?;
+        let is_whole_data_set = found.is_whole_data_set && !are_placeholders;
+        let found = LargestBatch { is_whole_data_set, ..found };
         drop(progress);
         return output
             .print_wrapped(&found, || render_largest(&found, &forecast_arguments(arguments, globals)));

@@ -1,12 +1,14 @@
 //! A placeholder for a missing data set: it has the published shape and classes of a network, but no samples.
 
+use super::datasets::{Datasets, open_datasets};
 use crate::TrainError;
 use crate::network::Network;
+use std::sync::Arc;
 use stratus_data::{DataError, Dataset, Normalisation, Sample, Scratch};
 use stratus_experiment::Experiment;
 
 /// A placeholder for the data set of an experiment.
-pub(super) struct PlaceholderDataset {
+pub(crate) struct PlaceholderDataset {
     name: String,
     shape: [usize; 3],
     classes: usize,
@@ -15,6 +17,25 @@ pub(super) struct PlaceholderDataset {
 
 /// The number of samples that the placeholder reports; forecasts do not depend on it.
 const SAMPLES: usize = 1 << 20;
+
+/// Opens an experiment's data sets, or if they are not at their path, placeholders that fit its network;
+/// then the flag is true.
+///
+/// # Errors
+/// As [`open_datasets`], except for a missing data set.
+pub fn open_datasets_or_placeholders(experiment: &Experiment) -> Result<(Datasets, bool), TrainError> {
+    let path = experiment.data_path();
+    // Some formats report the first missing file rather than the folder. A store that cannot be reached is an
+    // error all the same.
+    let is_missing = !path.exists() && !path.to_string_lossy().contains("://");
+    match open_datasets(experiment) {
+        Err(TrainError::Data(_)) if is_missing => {
+            let train: Arc<dyn Dataset> = Arc::new(PlaceholderDataset::of(experiment)?);
+            Ok((Datasets { validation: Arc::clone(&train), train }, true))
+        }
+        opened => opened.map(|datasets| (datasets, false)),
+    }
+}
 
 impl PlaceholderDataset {
     /// A placeholder that fits the network of an experiment.
