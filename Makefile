@@ -91,8 +91,8 @@ check:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
-# Writes the pages of configuration keys and of commands, and the tables of operations of the pages; tests fail
-# if they are out of date.
+# Writes the pages of configuration keys and of commands, and the tables of operations of the pages; tests
+# fail if they are out of date.
 reference:
 	$(CARGO) run -q --locked -p stratus -- config keys --markdown > docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
