@@ -19,8 +19,6 @@ DEFINITION = re.compile(r"^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)", re.M)
 FENCE = re.compile(r"^\s*(```+|~~~+)")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
 ANCHOR = re.compile(r"<a\s+(?:id|name)=\"([^\"]+)\"")
-# Pages that others already link to, and that are added separately: remove each once it exists.
-PENDING = {ROOT / "docs/commands.md", ROOT / "docs/installation.md"}
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
 
 
@@ -65,8 +63,6 @@ def problem(page, target, files):
     path = (page.parent / target).resolve() if target else page
     if target.startswith("/") or not path.is_relative_to(ROOT):
         return "is outside the repository"
-    if path in PENDING - files:
-        return None
     if path not in files and not any(path in file.parents for file in files):
         return "does not exist" if not path.exists() else "is not tracked"
     if anchor and (path.suffix != ".md" or anchor not in anchors(path)):
