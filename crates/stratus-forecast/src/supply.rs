@@ -210,8 +210,8 @@ mod tests {
     fn a_gpu_waits_for_the_slowest_supply() {
         let gpu = machine("g4dn.xlarge");
         let of = |supply: ImageSupply| supply.batch(&gpu, false, STEP, 100.0);
-        // Four virtual CPUs count as 2.6 cores, and decode 100 images of 20 ms in 0.77 s, which the step of 1 s
-        // covers.
+        // Four virtual CPUs count as 2.6 cores, which decode 100 images of 20 ms in 0.77 s. The step of 1 s
+        // covers that.
         let fast = of(supply(0.02, None, None));
         assert_eq!((fast.batch.seconds, fast.limit, fast.loader_threads), (1.0, None, 4));
         assert!((fast.decoding_rate.unwrap() - 130.0).abs() < 1e-9);
