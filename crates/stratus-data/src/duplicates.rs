@@ -13,7 +13,7 @@ pub struct HashedImage {
     hash: [u8; HASH_BYTES],
     /// The index of the sample.
     pub index: u32,
-    /// Its label, or [`crate::IGNORED`].
+    /// Its label, or that of samples without a class.
     pub label: u32,
 }
 
