@@ -1,7 +1,7 @@
 //! Finds equal images by a hash of their decoded pixels, so that copies in other files or formats without
 //! loss are found too.
 
-use crate::dataset::Sample;
+use crate::dataset::{IGNORED, Sample};
 use sha2::{Digest, Sha256};
 
 /// Bytes of a hash: two of 10⁹ different images have the same with a probability below 10⁻²⁰.
@@ -13,12 +13,13 @@ pub struct HashedImage {
     hash: [u8; HASH_BYTES],
     /// The index of the sample.
     pub index: u32,
-    /// Its label, or that of samples without a class.
-    pub label: u32,
+    /// Its label, or [`IGNORED`].
+    label: u32,
 }
 
 impl HashedImage {
-    /// Hashes the shape and the pixels of a sample.
+    /// Hashes the shape and the pixels of a sample as it is stored: one that is only turned by its
+    /// orientation is the same picture.
     #[must_use]
     pub fn new(sample: &Sample<'_>, index: u32) -> Self {
         let mut digest = Sha256::new();
@@ -29,6 +30,12 @@ impl HashedImage {
         let mut hash = [0; HASH_BYTES];
         hash.copy_from_slice(&digest.finalize()[..HASH_BYTES]);
         Self { hash, index, label: sample.label }
+    }
+
+    /// Returns whether both have a class, and not the same one.
+    #[must_use]
+    pub fn has_another_class(&self, other: &Self) -> bool {
+        self.label != other.label && self.label != IGNORED && other.label != IGNORED
     }
 }
 
@@ -81,6 +88,9 @@ mod tests {
         ];
         others.sort_unstable();
         assert_eq!(common_images(&images, &others), [[0, 6], [2, 8], [3, 6]]);
+        let [first, unlabelled] = [0, IGNORED].map(|label| hashed(&[1], [1, 1, 1], 0, label));
+        assert!(first.has_another_class(&hashed(&[1], [1, 1, 1], 1, 2)) && !first.has_another_class(&first));
+        assert!(!first.has_another_class(&unlabelled) && !unlabelled.has_another_class(&first));
         assert!(common_images(&images, &[]).is_empty() && common_images(&[], &others).is_empty());
     }
 }

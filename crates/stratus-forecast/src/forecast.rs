@@ -97,7 +97,7 @@ pub struct Forecast {
     /// Images per second that its cores decode, if they decode any.
     pub decoding_images_per_second: Option<f64>,
     /// Loader threads: as set, or those that decode as many images as the device trains; at most one per core
-    /// of the machine, if that number is known.
+    /// of the machine, or per virtual CPU of an instance, if that number is known.
     pub loader_threads: u64,
     /// Images per second over the link, if images stream.
     pub link_images_per_second: Option<f64>,

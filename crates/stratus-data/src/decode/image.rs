@@ -57,14 +57,21 @@ impl Format {
 
 /// The name of a known image format that is not decoded, with its article.
 fn unsupported_format(file: &[u8]) -> Option<&'static str> {
-    // ISO/IEC 14496-12: a box of this type, then its major brand.
-    if let [_, _, _, _, b'f', b't', b'y', b'p', brand @ ..] = file {
-        return match brand.get(..4)? {
-            b"avif" | b"avis" => Some("an AVIF image"),
-            b"heic" | b"heix" | b"heim" | b"heis" | b"hevc" | b"hevx" | b"mif1" | b"msf1" => {
-                Some("a HEIC image")
-            }
-            _ => None,
+    // ISO/IEC 14496-12: the length of a box of this type, then its major brand, a version, and compatible
+    // brands.
+    if let [a, b, c, d, b'f', b't', b'y', b'p', box_content @ ..] = file {
+        let length = (u32::from_be_bytes([*a, *b, *c, *d]) as usize).saturating_sub(8);
+        let brands = &box_content[..length.min(box_content.len())];
+        let has =
+            |names: &[&[u8; 4]]| brands.chunks_exact(4).any(|brand| names.iter().any(|name| brand == *name));
+        return if has(&[b"avif", b"avis"]) {
+            Some("an AVIF image")
+        } else if has(&[b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"]) {
+            Some("a HEIC image")
+        } else if has(&[b"mif1", b"msf1"]) {
+            Some("a HEIF image")
+        } else {
+            None
         };
     }
     match file {

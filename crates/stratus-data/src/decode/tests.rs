@@ -359,8 +359,9 @@ fn rejects_non_images() {
     for (file, name) in [
         (&b"GIF89a"[..], "a GIF image"),
         (b"RIFF\x24\0\0\0WEBPVP8 ", "a WebP image"),
-        (b"\0\0\0\x18ftypheic", "a HEIC image"),
-        (b"\0\0\0\x18ftypavif", "an AVIF image"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "a HEIC image"),
+        (b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf", "an AVIF image"),
+        (b"\0\0\0\x14ftypmif1\0\0\0\0mif1heic", "a HEIF image"),
         (b"II\x2a\0", "a TIFF image"),
         (b"BM\x36\0\0\0\0\0\0\0\x36", "a BMP image"),
         (b"\xff\x0a\0", "a JPEG XL image"),

@@ -184,8 +184,8 @@ pub fn network(index: usize) -> Result<Design, GraphError> {
     Ok(Design { graph, batch })
 }
 
-/// The network whose step tells the speed of a machine at a moment. A CPU core takes about 20 ms, about half
-/// of them for arithmetic and half for memory.
+/// The network whose step tells the speed of a machine at a moment: convolutions with much arithmetic, and
+/// batch norms that mostly move memory. A step has about 3 GFLOP.
 ///
 /// # Errors
 /// Only if the design is invalid (covered by a test).
@@ -407,6 +407,13 @@ mod tests {
             assert!((2e8..2.0 * STEP_FLOPS[1]).contains(&operations), "{index}: {operations}, batch {batch}");
             assert_eq!(network(index).unwrap().graph, graph);
         }
+    }
+
+    #[test]
+    fn speed_reference_is_valid_and_short() {
+        let Design { graph, batch } = speed_reference().unwrap();
+        let operations = 3.0 * (graph.forward_flops() * batch as u64) as f64;
+        assert!((1e9..STEP_FLOPS[0]).contains(&operations), "{operations}");
     }
 
     /// The calibration networks differ from those that forecasts are evaluated on: no network of the zoo has

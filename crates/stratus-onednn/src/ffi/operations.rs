@@ -43,8 +43,9 @@ macro_rules! create {
     }};
 }
 
-/// As `create!`, for operations whose threads do not wait for each other in oneDNN's kernels: there are no
-/// sums over the work of several threads.
+/// As `create!`, for operations that have no sums over the work of several threads, for which oneDNN's
+/// kernels wait for each other. If a kernel waits after all, it loses time while other programs use the CPUs,
+/// but ends ([`stratus_threads::with_independent_parts`]).
 macro_rules! create_with_independent_parts {
     ($context:ident, $function:ident($($argument:expr),* $(,)?)) => {{
         let created: Result<PrimitiveDesc, String> = create!($context, $function($($argument),*));

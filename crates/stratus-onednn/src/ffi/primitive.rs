@@ -247,10 +247,10 @@ impl Kernel {
         }
         let functions = self.context.functions();
         let (count, arguments) = (self.arguments.len() as c_int, self.arguments.as_ptr());
-        // SAFETY: every memory object points at a live, exclusively borrowed slice of at least the bytes its
-        // descriptor needs (checked by `bind`), and was created from the descriptors of this primitive. The
-        // CPU stream executes before it returns.
         let execute = || {
+            // SAFETY: every memory object points at a live, exclusively borrowed slice of at least the bytes
+            // its descriptor needs (checked by `bind`), and was created from the descriptors of this
+            // primitive. The CPU stream executes before it returns.
             denormals::with_flush_to_zero(|| unsafe {
                 call!(functions, dnnl_primitive_execute(self.primitive, self.stream, count, arguments))
             })

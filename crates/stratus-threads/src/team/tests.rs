@@ -2,19 +2,33 @@ use super::*;
 use std::sync::Mutex;
 use std::time::Duration;
 
+/// Calls the closure that `data` points to.
+#[expect(unsafe_code, reason = "as C does it")]
+unsafe extern "C" fn call(data: *mut c_void) {
+    // SAFETY: a reference to a closure, which outlives the region.
+    let body = unsafe { *data.cast::<&(dyn Fn() + Sync)>() };
+    body();
+}
+
 /// Calls `body` on every thread of a region.
 fn region(threads: usize, body: &(dyn Fn() + Sync)) {
-    #[expect(unsafe_code, reason = "as C does it")]
-    unsafe extern "C" fn call(data: *mut c_void) {
-        // SAFETY: the reference below, which outlives the region.
-        let body = unsafe { *data.cast::<&(dyn Fn() + Sync)>() };
-        body();
-    }
     // SAFETY: the body is `Sync`; a panic in it aborts the program.
     #[expect(unsafe_code, reason = "as C does it")]
     unsafe {
         parallel(threads, call, (&raw const body).cast_mut().cast());
     }
+}
+
+/// Calls `body` on every thread of a region whose other threads are not woken.
+fn region_with_sleepers(threads: usize, may_claim: bool, body: &(dyn Fn() + Sync)) {
+    let data = (&raw const body).cast_mut().cast();
+    // SAFETY: the body is `Sync`; a panic in it aborts the program.
+    #[expect(unsafe_code, reason = "as C does it")]
+    unsafe {
+        open_region_and_wake(threads, call, data, false);
+        call(data);
+    }
+    close_region(may_claim);
 }
 
 /// The numbers of a region's threads, each with the team size it sees, in order.
@@ -28,24 +42,6 @@ fn contexts(threads: usize) -> Vec<[usize; 2]> {
 
 fn expected(threads: usize) -> Vec<[usize; 2]> {
     (0..threads).map(|number| [number, threads]).collect()
-}
-
-/// Calls `body` on every thread of a region whose other threads are not woken.
-fn region_with_sleepers(threads: usize, may_claim: bool, body: &(dyn Fn() + Sync)) {
-    #[expect(unsafe_code, reason = "as C does it")]
-    unsafe extern "C" fn call(data: *mut c_void) {
-        // SAFETY: the reference below, which outlives the region.
-        let body = unsafe { *data.cast::<&(dyn Fn() + Sync)>() };
-        body();
-    }
-    let data = (&raw const body).cast_mut().cast();
-    // SAFETY: the body is `Sync`; a panic in it aborts the program.
-    #[expect(unsafe_code, reason = "as C does it")]
-    unsafe {
-        open_region_and_wake(threads, call, data, false);
-        call(data);
-    }
-    close_region(may_claim);
 }
 
 /// Waits until the workers of a team of the calling thread sleep as on a loaded machine.

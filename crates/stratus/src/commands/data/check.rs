@@ -28,7 +28,7 @@ struct SplitCheck {
     in_two_classes: Vec<EqualImages>,
     /// Images with the same pixels as one of an earlier split.
     in_another_split: Vec<EqualImages>,
-    /// The number of images with the same pixels and class as an earlier one of this split.
+    /// The number of images with the same pixels as an earlier one of this split, and no other class.
     repeated: usize,
 }
 
@@ -98,16 +98,16 @@ impl SplitCheck {
     }
 }
 
-/// The images of a split that are equal to an earlier one, by their classes.
+/// The images of a split that are equal to an earlier one: those of another class, and the number of others.
 fn equal_within(set: &dyn Dataset, hashes: &[HashedImage]) -> (Vec<EqualImages>, usize) {
     let (mut in_two_classes, mut repeated) = (Vec::new(), 0);
     let name = |image: &HashedImage| set.sample_name(image.index as usize);
     for group in duplicates::equal_images(hashes) {
         let Some((first, others)) = group.split_first() else { continue };
         for other in others {
-            match other.label == first.label {
-                true => repeated += 1,
-                false => in_two_classes.push(EqualImages { name: name(other), other: name(first) }),
+            match other.has_another_class(first) {
+                true => in_two_classes.push(EqualImages { name: name(other), other: name(first) }),
+                false => repeated += 1,
             }
         }
     }
