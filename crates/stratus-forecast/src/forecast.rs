@@ -125,6 +125,8 @@ pub struct Forecast {
     pub limit: Limit,
     /// False if Stratus has no kernels for the machine: the forecast is hypothetical.
     pub is_supported: bool,
+    /// The number of GPUs that are charged, but not used.
+    pub idle_gpus: u32,
     /// The price of the bill.
     #[serde(flatten)]
     pub cost: Cost,
@@ -380,6 +382,7 @@ fn row(machine: &Machine, plan: &TrainingWork, length: &TrainingLength, timed: &
         largest_batch: usable_memory(machine).map(|memory| max_batch(plan, device, memory)),
         limit: supplied.limit.unwrap_or(limit.into()),
         is_supported: is_supported(machine, plan.framework),
+        idle_gpus: idle_gpus(machine),
         cost: Cost::new(instance, hourly, total),
         energy: MaxEnergy::new(machine, total_s, conditions.grid_g_per_kwh),
         bill,
@@ -478,6 +481,14 @@ fn is_supported(machine: &Machine, framework: Framework) -> bool {
     framework != Framework::Stratus || !matches!(&machine.processor, Processor::Gpu(gpu) if is_old(gpu))
 }
 
+/// The number of GPUs of an instance that are charged, but not used.
+fn idle_gpus(machine: &Machine) -> u32 {
+    match (&machine.processor, &machine.instance) {
+        (Processor::Gpu(_), Some(instance)) => instance.gpus.saturating_sub(1),
+        _ => 0,
+    }
+}
+
 fn warnings(
     machine: &Machine,
     plan: &TrainingWork,
@@ -493,7 +504,7 @@ fn warnings(
         warnings.push("hypothetical: Stratus needs Turing or later".to_owned());
     }
     if let (Processor::Gpu(_), Some(instance)) = (&machine.processor, &machine.instance) {
-        if instance.gpus > 1 {
+        if idle_gpus(machine) > 0 {
             warnings.push(
                 "one of its GPUs is used, but all are charged; --devices shows how several would scale"
                     .to_owned(),

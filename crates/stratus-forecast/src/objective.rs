@@ -12,7 +12,8 @@ pub const VALUE_TIME_FACTOR: f64 = 2.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Objective {
     /// The lowest price among those that take at most [`VALUE_TIME_FACTOR`] times as long as the fastest of
-    /// the candidates with a price; without any price, the shortest time.
+    /// the candidates with a price, of those whose devices are all used if there are any; without any price,
+    /// the shortest time.
     #[default]
     Value,
     /// The shortest time.
@@ -32,6 +33,8 @@ pub struct Candidate {
     pub seconds: [f64; 2],
     /// The prices of these seconds, if known.
     pub price: Option<[f64; 2]>,
+    /// True if devices are charged that are not used.
+    pub has_idle_devices: bool,
 }
 
 /// Candidates in the order of an objective.
@@ -44,7 +47,8 @@ pub struct Ranking {
     pub met: usize,
     /// Positions of those that are expected to meet a deadline or budget, but might not.
     pub near: Vec<usize>,
-    /// The position of the fastest candidate with a price.
+    /// The position of the fastest candidate with a price, of those whose devices are all used if there are
+    /// any.
     pub fastest_priced: Option<usize>,
 }
 
@@ -91,7 +95,11 @@ impl Objective {
             Self::Value if priced().next().is_none() => Self::Fastest,
             other => other,
         };
-        let fastest = priced().min_by(|(_, a), (_, b)| a.seconds[1].total_cmp(&b.seconds[1]));
+        let fastest = priced().min_by(|(_, a), (_, b)| {
+            a.has_idle_devices
+                .cmp(&b.has_idle_devices)
+                .then(a.seconds[1].total_cmp(&b.seconds[1]))
+        });
         let shortest = fastest.map_or(f64::INFINITY, |(_, candidate)| candidate.seconds[1]);
         let meets = |candidate: &Candidate, end: usize| match objective {
             Self::Value => {
@@ -153,7 +161,7 @@ mod tests {
     fn finds_the_best_candidate() {
         let candidate = |seconds: f64, price: Option<f64>| {
             let upper = price.map(|price| [0.5 * price, price]);
-            Some(Candidate { seconds: [0.5 * seconds, seconds], price: upper })
+            Some(Candidate { seconds: [0.5 * seconds, seconds], price: upper, has_idle_devices: false })
         };
         let candidates = [None, candidate(10.0, Some(5.0)), candidate(30.0, Some(1.0)), candidate(5.0, None)];
         let best = |objective: Objective| objective.rank(&candidates).best();
@@ -174,9 +182,25 @@ mod tests {
     }
 
     #[test]
+    fn machines_that_are_charged_for_idle_devices_set_no_pace() {
+        let of = |seconds: f64, price: f64, has_idle_devices: bool| {
+            Some(Candidate { seconds: [seconds; 2], price: Some([price; 2]), has_idle_devices })
+        };
+        // Eight GPUs, of which one is used, are 2.5 times as fast for ten times the price.
+        let candidates = [of(4.0, 100.0, true), of(10.0, 10.0, false), of(19.0, 9.0, false)];
+        let ranking = Objective::Value.rank(&candidates);
+        assert_eq!((ranking.best(), ranking.fastest_priced), (Some(2), Some(1)));
+        assert_eq!(Objective::Fastest.rank(&candidates).best(), Some(0));
+        let all_idle = [of(4.0, 100.0, true), of(10.0, 10.0, true)];
+        assert_eq!(Objective::Value.rank(&all_idle).best(), Some(0));
+    }
+
+    #[test]
     fn near_misses_follow_those_that_meet_the_limit() {
         let of =
-            |seconds: [f64; 2], price: f64| Some(Candidate { seconds, price: Some([price, 2.0 * price]) });
+            |seconds: [f64; 2], price: f64| {
+            Some(Candidate { seconds, price: Some([price, 2.0 * price]), has_idle_devices: false })
+        };
         let candidates =
             [of([9.0, 11.0], 1.0), of([5.0, 8.0], 3.0), of([20.0, 30.0], 0.1), of([2.0, 3.0], 4.0)];
         let ranking = Objective::Deadline(10.0).rank(&candidates);

@@ -116,6 +116,22 @@ pub fn pin_to_share(index: usize, count: usize) -> Option<usize> {
     system::pin_to(|cpus| share(cpus, index, count))
 }
 
+/// The system's number of the calling thread; 0 if there is none.
+pub fn thread_id() -> i32 {
+    system::thread_id()
+}
+
+/// The CPU on which the calling thread runs; `None` if unknown.
+pub fn current_cpu() -> Option<usize> {
+    system::current_cpu()
+}
+
+/// Allows a thread of this process all CPUs of the calling thread except `cpu`; returns false, with nothing
+/// changed, if none would be left, or if the system does not support it.
+pub fn allow_own_cpus_except(cpu: Option<usize>, thread_id: i32) -> bool {
+    system::allow_own_cpus_except(cpu, thread_id).is_some()
+}
+
 /// The CPUs of share `index`, of `count` equal shares of `cpus` CPUs.
 fn share(cpus: usize, index: usize, count: usize) -> std::ops::Range<usize> {
     let count = count.max(1);
@@ -260,6 +276,30 @@ mod system {
         (!failed).then_some(cpus.len())
     }
 
+    pub fn thread_id() -> i32 {
+        // SAFETY: a query.
+        unsafe { libc::gettid() }
+    }
+
+    pub fn current_cpu() -> Option<usize> {
+        // SAFETY: a query.
+        usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+    }
+
+    pub fn allow_own_cpus_except(cpu: Option<usize>, thread_id: i32) -> Option<()> {
+        let mut cpus = affinity()?;
+        if let Some(cpu) = cpu.filter(|cpu| *cpu < libc::CPU_SETSIZE as usize) {
+            // SAFETY: clears one bit of the set.
+            unsafe { libc::CPU_CLR(cpu, &mut cpus) };
+        }
+        // SAFETY: counts the bits of the set, and reads it.
+        let succeeded = unsafe {
+            libc::CPU_COUNT(&cpus) > 0
+                && libc::sched_setaffinity(thread_id, size_of::<libc::cpu_set_t>(), &raw const cpus) == 0
+        };
+        succeeded.then_some(())
+    }
+
     fn open() -> Option<ProcStatReader> {
         let allowed = affinity()?;
         // SAFETY: a query.
@@ -334,6 +374,21 @@ mod system {
 
     /// Not supported.
     pub fn pin_to(_share: impl Fn(usize) -> std::ops::Range<usize>) -> Option<usize> {
+        None
+    }
+
+    /// Not known.
+    pub fn thread_id() -> i32 {
+        0
+    }
+
+    /// Not known.
+    pub fn current_cpu() -> Option<usize> {
+        None
+    }
+
+    /// Not supported.
+    pub fn allow_own_cpus_except(_cpu: Option<usize>, _thread_id: i32) -> Option<()> {
         None
     }
 

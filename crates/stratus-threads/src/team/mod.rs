@@ -13,12 +13,15 @@
 //! that opened the region claims all parts. A part that was claimed by a thread whose CPU is then given to
 //! another program would take milliseconds. A barrier wakes them; and if parts wait for each other in some
 //! other way after all, they wake by themselves after a while.
+//!
+//! If the parts may wait for each other, the others are woken, but not on the CPU of the thread that opened
+//! the region: there, they would not start before that thread had spun for its whole time slice.
 
 use crate::load;
 use crate::wait::{Signal, WaitPolicy, full_fence, now};
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
@@ -144,26 +147,40 @@ pub unsafe fn parallel(threads: usize, function: Function, data: *mut c_void) {
 /// As for [`parallel`], until [`close_region`] has returned.
 #[expect(unsafe_code, reason = "the function is C's")]
 pub unsafe fn open_region(threads: usize, function: Function, data: *mut c_void) {
-    let is_alone = INDEPENDENT_PARTS.get()
-        && WaitPolicy::from_env() == WaitPolicy::Adaptive
-        && load::prefers_single_thread(threads);
+    let is_loaded =
+        WaitPolicy::from_env() == WaitPolicy::Adaptive && load::prefers_single_thread(threads);
+    let start = match (is_loaded, INDEPENDENT_PARTS.get()) {
+        (false, _) => Start::Together,
+        (true, true) => Start::Alone,
+        (true, false) => Start::Apart,
+    };
     // SAFETY: the caller's contract.
-    unsafe { open_region_and_wake(threads, function, data, !is_alone) };
+    unsafe { open_region_with(threads, function, data, start) };
 }
 
-/// Opens a region. If the others are not to be woken and sleep, they start when the region is closed or meets
-/// a barrier.
+/// How the other threads of a region start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// They are woken.
+    Together,
+    /// They are woken, but not on the CPU of the thread that opens the region.
+    Apart,
+    /// If all of them sleep, they are not woken before the region is closed or meets a barrier.
+    Alone,
+}
+
+/// Opens a region.
 ///
 /// # Safety
 /// As for [`open_region`].
 #[expect(unsafe_code, reason = "the function is C's")]
-unsafe fn open_region_and_wake(threads: usize, function: Function, data: *mut c_void, wakes_others: bool) {
+unsafe fn open_region_with(threads: usize, function: Function, data: *mut c_void, start: Start) {
     let before = CONTEXT.get();
     OUTER_CONTEXTS.with_borrow_mut(|contexts| contexts.push(before));
     let context = if threads <= 1 || before.in_parallel {
         TeamContext { in_parallel: before.in_parallel, ..NO_REGION }
     } else {
-        POOL.with_borrow_mut(|pool| pool.begin(threads, function, data, wakes_others))
+        POOL.with_borrow_mut(|pool| pool.begin(threads, function, data, start))
     };
     CONTEXT.set(context);
 }
@@ -240,6 +257,8 @@ struct WorkerSlot {
     job: UnsafeCell<Job>,
     /// The thread that opens the regions.
     primary: Thread,
+    /// The system's number of the worker; 0 until it has started.
+    thread_id: AtomicI32,
 }
 
 // SAFETY: one thread writes the job and one reads it, at times that the counters separate. The opener of a
@@ -285,6 +304,7 @@ impl WorkerSlot {
 
     /// The main loop of a worker thread.
     fn worker_loop(&self) {
+        self.thread_id.store(load::thread_id(), Ordering::Relaxed);
         let (mut count, mut threads) = (0, 1);
         loop {
             count = self.assigned.wait_while(count, threads);
@@ -306,6 +326,8 @@ struct Worker {
     slot: Arc<WorkerSlot>,
     /// The number of its last job.
     count: u32,
+    /// The CPU that it must not use.
+    avoided_cpu: Option<usize>,
     thread: JoinHandle<()>,
 }
 
@@ -318,13 +340,14 @@ impl Worker {
             completed: Signal::default(),
             job: UnsafeCell::new(Job::Exit),
             primary: std::thread::current(),
+            thread_id: AtomicI32::new(0),
         });
         let builder = std::thread::Builder::new().name(format!("kernels-{number}")).stack_size(STACK_BYTES);
         let thread = builder.spawn({
             let slot = Arc::clone(&slot);
             move || slot.worker_loop()
         });
-        Some(Self { slot, count: 0, thread: thread.ok()? })
+        Some(Self { slot, count: 0, avoided_cpu: None, thread: thread.ok()? })
     }
 
     fn assign(&mut self, job: Job) {
@@ -334,6 +357,14 @@ impl Worker {
 
     fn wake(&self) {
         self.slot.assigned.wake(self.thread.thread());
+    }
+
+    /// Allows the worker all CPUs of the calling thread except `cpu`.
+    fn avoid(&mut self, cpu: Option<usize>) {
+        let thread_id = self.slot.thread_id.load(Ordering::Relaxed);
+        if cpu != self.avoided_cpu && thread_id != 0 && load::allow_own_cpus_except(cpu, thread_id) {
+            self.avoided_cpu = cpu;
+        }
     }
 }
 
@@ -364,7 +395,7 @@ impl Pool {
         threads: usize,
         function: Function,
         data: *mut c_void,
-        wakes_others: bool,
+        start: Start,
     ) -> TeamContext {
         if self.workers.len() + 1 < threads {
             self.grow(threads - 1);
@@ -372,13 +403,17 @@ impl Pool {
         let size = threads.min(self.workers.len() + 1);
         let barrier = self.barrier.as_deref().map_or(std::ptr::null(), |barrier| &raw const *barrier);
         let workers = &mut self.workers[..size - 1];
+        let avoided_cpu = if start == Start::Apart { load::current_cpu() } else { None };
         for (number, worker) in (1..).zip(&mut *workers) {
+            if start != Start::Alone {
+                worker.avoid(avoided_cpu);
+            }
             let context = TeamContext { number, size, in_parallel: size > 1, barrier, ..NO_REGION };
             worker.assign(Job::Region { function, data, context });
         }
         full_fence();
         let sleeps = |worker: &Worker| worker.slot.assigned.has_timed_sleeper();
-        let others_sleep = !wakes_others && size > 1 && self.workers[..size - 1].iter().all(sleeps);
+        let others_sleep = start == Start::Alone && size > 1 && self.workers[..size - 1].iter().all(sleeps);
         if !others_sleep {
             self.wake(size);
         }

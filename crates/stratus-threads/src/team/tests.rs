@@ -25,7 +25,7 @@ fn region_with_sleepers(threads: usize, may_claim: bool, body: &(dyn Fn() + Sync
     // SAFETY: the body is `Sync`; a panic in it aborts the program.
     #[expect(unsafe_code, reason = "as C does it")]
     unsafe {
-        open_region_and_wake(threads, call, data, false);
+        open_region_with(threads, call, data, Start::Alone);
         call(data);
     }
     close_region(may_claim);

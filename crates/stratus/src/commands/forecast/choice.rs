@@ -30,7 +30,8 @@ fn candidate(row: &Forecast, currency: Option<&str>) -> Option<Candidate> {
     };
     let price = row.cost.price.zip(row.cost.price_high).map(|(price, high)| [price, high]);
     let is_comparable = row.cost.currency.as_deref() == currency;
-    Some(Candidate { seconds, price: price.filter(|_| is_comparable) })
+    let has_idle_devices = row.idle_gpus > 0;
+    Some(Candidate { seconds, price: price.filter(|_| is_comparable), has_idle_devices })
 }
 
 /// A row with its time and price.
@@ -98,6 +99,14 @@ pub(super) fn render(report: &Report) -> String {
     if let Some(offer) = describe_offer(best) {
         let _ = writeln!(text, "{}: {offer}", best.name);
     }
+    if let Some(idle) = faster_with_idle_gpus(report, best) {
+        let _ = writeln!(
+            text,
+            "faster, but charged for {} idle GPUs as well: {}",
+            idle.idle_gpus,
+            describe(idle)
+        );
+    }
     if let Some(rival) = rows.iter().find(|row| is_expected_better(row, best)) {
         let _ = writeln!(
             text,
@@ -121,6 +130,17 @@ pub(super) fn render(report: &Report) -> String {
         let _ = writeln!(text, "{}: {note}", best.name);
     }
     text
+}
+
+/// The fastest row that the best value left out because some of its GPUs would be idle.
+fn faster_with_idle_gpus<'a>(report: &'a Report, best: &Forecast) -> Option<&'a Forecast> {
+    if report.objective != Objective::Value || best.idle_gpus > 0 {
+        return None;
+    }
+    let total = |row: &Forecast| row.total_high_s.unwrap_or(f64::INFINITY);
+    let ranked = report.ranking.order.iter().map(|&at| &report.machines[at]);
+    let idle = ranked.filter(|row| row.idle_gpus > 0 && total(row) < total(best));
+    idle.min_by(|a, b| total(a).total_cmp(&total(b)))
 }
 
 /// The cloud, region and hourly price of a row.
