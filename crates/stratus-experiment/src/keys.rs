@@ -422,7 +422,7 @@ settings! {
         /// 1: off.
         micro_batches: usize = 1, Constraint::Inclusive(1.0, 16_777_216.0);
         /// Number of equal parts per batch, divided among the workers (`--workers`); a power of two. Each
-        /// part has its own batch norm statistics and loss; gradients and running statistics are summed along
+        /// part has its own batch norm statistics; losses, gradients and running statistics are summed along
         /// one tree over the parts, so that results are bit-identical for any number of workers. 0: the
         /// number of workers at the start.
         parts: usize = 0, Constraint::Inclusive(0.0, 65_536.0);
