@@ -313,8 +313,8 @@ settings! {
         /// within each class. The split is a function of the file names. Default: the data set's own split.
         split_seed: Option<u64> = None, Constraint::AtLeast(0.0);
         /// folder, camvid: two or three files that list the training, validation and test images, one path
-        /// per line; for camvid the path of the image and that of its label image. Default: the data set's
-        /// own split.
+        /// per line; for camvid the path of the image and that of its mask. Default: the data set's own
+        /// split.
         lists: Option<Vec<String>> = None, Constraint::NotEmpty;
         /// shards: folder for local copies of remote shards. Default: `data` in the folder that
         /// `STRATUS_CACHE` names, or `~/.cache/stratus/data`.
@@ -422,7 +422,7 @@ settings! {
         /// 1: off.
         micro_batches: usize = 1, Constraint::Inclusive(1.0, 16_777_216.0);
         /// Number of equal parts per batch, divided among the workers (`--workers`); a power of two. Each
-        /// part has its own batch norm statistics and loss; gradients and running statistics are summed along
+        /// part has its own batch norm statistics; losses, gradients and running statistics are summed along
         /// one tree over the parts, so that results are bit-identical for any number of workers. 0: the
         /// number of workers at the start.
         parts: usize = 0, Constraint::Inclusive(0.0, 65_536.0);
@@ -526,8 +526,8 @@ settings! {
         /// for adam and adamw, 1 for adadelta.
         learning_rate: f64 = 0.01, Constraint::Above(0.0);
         /// Batch size that `learning_rate` was tuned for; other sizes scale the rate
-        /// (`schedule.scale_with_batch`). Recipes set it. Default: none, also if only `learning_rate` is set:
-        /// the rate is not scaled.
+        /// (`schedule.scale_with_batch`). Built-in experiments set it. Default: none, also if only
+        /// `learning_rate` is set: the rate is not scaled.
         learning_rate_batch: Option<usize> = None, Constraint::Inclusive(1.0, 16_777_216.0);
         /// sgd: momentum.
         momentum: f64 = 0.9, Constraint::HalfOpen(0.0, 1.0);

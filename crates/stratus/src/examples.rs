@@ -88,7 +88,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "stratus data sync",
         &[
             "stratus data sync s3://bucket/photos photos",
-            "stratus data sync s3://bucket/photos photos --set data.classes=cat,dog",
+            "stratus data sync s3://bucket/photos photos --set data.classes=classes.txt",
         ],
     ),
     (

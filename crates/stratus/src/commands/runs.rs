@@ -35,7 +35,7 @@ pub struct RunsArguments {
     /// Sort order
     #[arg(long, value_enum, default_value_t = Order::Path)]
     pub sort: Order,
-    /// Show the forecast of each run, what came, and the part of the run with the largest error
+    /// Show the forecast and the measured time of each run, and the part with the largest error
     #[arg(long)]
     pub forecast: bool,
 }
