@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Images per second of `digits` beside 0, 1 and 2 busy loops, with and without the scheduler's autogroups, with
-# the default threads and with one thread, in turn. The loops run in sessions of their own, as those of another
-# user.
+# Images per second of `digits` beside 0, 1 and 2 busy loops, with and without the scheduler's autogroups,
+# with the default threads and with one thread, in turn. The loops run in sessions of their own, as those of
+# another user.
 #
 #   scripts/benchmark-fair-share.sh STRATUS [ROUNDS]
 #
