@@ -1,6 +1,6 @@
 //! Utilities that crates of every layer use: memory aligned for vector units, checksums, errors about a file,
 //! text for a terminal, times in UTC, the median, suggestions for misspelt names, the folders of the
-//! installation, the search for C libraries, messages in protobuf's wire format.
+//! installation, the search for C libraries, the program for SSH, messages in protobuf's wire format.
 
 mod aligned;
 pub mod checksum;
@@ -8,6 +8,7 @@ mod file;
 pub mod installation;
 pub mod library;
 pub mod protobuf;
+pub mod ssh;
 mod statistics;
 mod suggest;
 pub mod text;

@@ -1,6 +1,6 @@
 //! The bundle of a launch: everything that is uploaded to a target, and the job that uses it.
 
-use crate::uploads::{UploadCollector, UploadsByKey, remote_experiment};
+use crate::uploads::{UploadCollector, UploadedPaths, UploadsByKey};
 use crate::{Executable, FileSet, Job, LaunchSpec, Resources, Result, TargetSettings};
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ pub struct LaunchBundle {
     pub program: Executable,
     /// MPI, if there are several workers.
     mpi: Option<BundledMpi>,
-    /// The files of each cell.
+    /// The files of each cell, then of cells that are drawn later.
     uploads: Vec<UploadsByKey>,
 }
 
@@ -56,7 +56,8 @@ impl LaunchBundle {
         mpi: Option<BundledMpi>,
     ) -> Result<Self> {
         let mut collector = UploadCollector::default();
-        let uploads = spec.cells.iter().map(|cell| collector.collect(cell, remote_data));
+        let cells = spec.cells.iter().chain(&spec.later_cells);
+        let uploads = cells.map(|cell| collector.collect(cell, remote_data));
         Ok(Self { uploads: uploads.collect::<Result<_>>()?, program, mpi })
     }
 
@@ -73,8 +74,20 @@ impl LaunchBundle {
         all
     }
 
-    /// The job of a launch, with uploads in `root`.
+    /// The paths of the files of all cells, uploaded to `root`.
     #[must_use]
+    pub fn uploaded_paths(&self, spec: &LaunchSpec, root: &str) -> UploadedPaths {
+        let mut paths = UploadedPaths::default();
+        for (cell, uploads) in spec.cells.iter().chain(&spec.later_cells).zip(&self.uploads) {
+            paths.add(cell, uploads, root);
+        }
+        paths
+    }
+
+    /// The job of a launch, with uploads in `root`.
+    ///
+    /// # Errors
+    /// If a file of an experiment is not in the bundle.
     pub fn job(
         &self,
         settings: &TargetSettings,
@@ -82,7 +95,7 @@ impl LaunchBundle {
         spec: &LaunchSpec,
         resources: Resources,
         root: &str,
-    ) -> Job {
+    ) -> Result<Job> {
         let mut environment = settings.environment.clone();
         let folder = format!("{root}/{}", self.program.file_set.remote_folder());
         let libraries = self
@@ -98,15 +111,16 @@ impl LaunchBundle {
             environment.entry(variable.to_owned()).or_insert(path);
         }
         let mut experiments = Vec::new();
-        for (cell, uploads) in spec.cells.iter().zip(&self.uploads) {
-            let remote = remote_experiment(cell, uploads, root);
+        let paths = self.uploaded_paths(spec, root);
+        for cell in &spec.cells {
+            let remote = paths.remote_experiment(cell)?;
             experiments.extend((0..spec.repetitions).map(|number| {
                 let mut experiment = remote.clone();
                 experiment.train.seed = experiment.train.seed.wrapping_add(number);
                 experiment.to_toml()
             }));
         }
-        Job {
+        Ok(Job {
             id: id.to_owned(),
             program: format!("{folder}/stratus"),
             environment,
@@ -116,7 +130,8 @@ impl LaunchBundle {
             stop_at: None,
             notify: settings.notify.clone(),
             host_by_repetition: Vec::new(),
+            goals: Vec::new(),
             selected: None,
-        }
+        })
     }
 }

@@ -7,7 +7,7 @@ use crate::job::LaunchState;
 
 /// Parses the outputs of the scripts of all kinds of targets.
 pub fn answers(text: &str) {
-    let _ = LaunchState::from_script_output(text);
+    let _ = LaunchState::from_script_output(text, &[]);
     crate::slurm::fuzz(text);
     crate::sky::fuzz(text);
     if let Ok(files) = crate::fetch::parse_file_list(text, Path::new("/run"), "target") {

@@ -1,7 +1,7 @@
 //! Jobs, their local records and their states. A job is a folder on a target that holds the repetitions.
 
 use crate::shell::escape_control_characters;
-use crate::{Error, Lease, Result};
+use crate::{Error, Lease, Result, SearchRecord};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,6 +13,8 @@ use stratus_run::layout::{EXPERIMENT, LAUNCHES};
 /// The script that trains the repetitions.
 const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scripts/launch.sh"));
 
+/// The file with the goal of a repetition.
+const GOAL: &str = "goal";
 /// The maximum number of owners that are named in a message.
 const MAX_NAMED_OWNERS: usize = 8;
 /// The maximum size of a record.
@@ -39,6 +41,8 @@ pub struct Job {
     pub notify: Option<String>,
     /// The host of each repetition, for targets with several hosts.
     pub host_by_repetition: Vec<String>,
+    /// The goal of each repetition, see [`LaunchRecord::goals`]; empty if all are trained to their end.
+    pub goals: Vec<String>,
     /// The repetitions to train; `None` means all.
     pub selected: Option<Vec<usize>>,
 }
@@ -91,6 +95,9 @@ impl Job {
         for (number, text) in (1..).zip(&self.experiments) {
             let number: usize = number;
             files.push((format!("{number}/{EXPERIMENT}"), text.clone()));
+            if let Some(goal) = self.goals.get(number - 1) {
+                files.push((format!("{number}/{GOAL}"), format!("{goal}\n")));
+            }
         }
         files
     }
@@ -135,6 +142,9 @@ pub struct LaunchRecord {
     /// The hosts that have the executable and the data, for targets with several hosts.
     #[serde(rename = "ready")]
     pub prepared_hosts: Vec<String>,
+    /// The search of a sweep in which results decide which cells are trained, and for how long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<SearchRecord>,
 }
 
 impl LaunchRecord {
@@ -151,8 +161,16 @@ impl LaunchRecord {
             stop_at: self.lease.map(|lease| lease.stop_at),
             notify,
             host_by_repetition: self.host_by_repetition.clone(),
+            goals: self.goals(),
             selected: None,
         }
+    }
+
+    /// The goal of each repetition: the epoch until which it is trained, or `end`. Empty if all are trained
+    /// to their end.
+    #[must_use]
+    pub fn goals(&self) -> Vec<String> {
+        self.search.as_ref().map_or(Vec::new(), SearchRecord::goals)
     }
 
     /// Locks the launch until the file is dropped.
@@ -304,6 +322,9 @@ pub struct RepetitionState {
     /// A checksum that changes with the files of its run; `None` if there is no run.
     #[serde(skip)]
     pub stamp: Option<u64>,
+    /// The goal to which it was last trained.
+    #[serde(skip)]
+    pub reached: Option<String>,
 }
 
 /// The state of a launch on its target.
@@ -323,13 +344,18 @@ pub struct LaunchState {
 }
 
 impl LaunchState {
-    /// Parses the output of the state script of a host.
-    pub(crate) fn from_script_output(text: &str) -> Self {
-        let (mut state, started) = Self::parse_fields(text);
-        // Repetitions are trained in order: the first started one without an exit code is running.
+    /// Parses the output of the state script of a host, whose repetitions have these goals.
+    pub(crate) fn from_script_output(text: &str, goals: &[String]) -> Self {
+        let (mut state, started) = Self::parse_fields(text, goals);
+        let head = text.lines().take_while(|line| !line.starts_with("repetition="));
+        let current = head.filter_map(|line| line.strip_prefix("current=")?.trim().parse().ok()).next();
+        // Scripts of older launches do not name it. They train repetitions in order: the first started one
+        // without an exit code is running.
         let mut has_process = state.is_running;
         for (repetition, started) in state.repetitions.iter_mut().zip(started) {
-            let running = repetition.exit.is_none() && started && std::mem::take(&mut has_process);
+            let is_current = current.is_none_or(|current: usize| current == repetition.repetition);
+            let can_run = repetition.exit.is_none() && started && is_current;
+            let running = can_run && std::mem::take(&mut has_process);
             repetition.status = repetition.derive_status(started, running);
         }
         state
@@ -342,8 +368,9 @@ impl LaunchState {
     }
 
     /// Parses the output of a state script. Also returns, for each repetition, whether it was started; the
-    /// statuses are not set yet.
-    pub(crate) fn parse_fields(text: &str) -> (Self, Vec<bool>) {
+    /// statuses are not set yet. A repetition that reached another goal than that in `goals` counts as not
+    /// started.
+    pub(crate) fn parse_fields(text: &str, goals: &[String]) -> (Self, Vec<bool>) {
         let mut state = Self::all_waiting(0);
         let mut started = Vec::new();
         for line in text.lines() {
@@ -365,11 +392,17 @@ impl LaunchState {
                 }
                 ("exit", Some(last)) => last.exit = value.trim().parse().ok(),
                 ("elapsed_s", Some(last)) => last.elapsed_s = value.trim().parse().ok(),
+                ("reached", Some(last)) => last.reached = Some(printable(value.trim())),
                 ("stamp", Some(last)) => last.stamp = value.trim().parse().ok(),
                 ("epochs", Some(last)) => last.epochs = value.trim().parse().ok(),
                 ("last", Some(last)) => last.last_line = printable(escape_control_characters(value).trim()),
                 ("begun", Some(_)) => started.iter_mut().last().into_iter().for_each(|last| *last = true),
                 _ => {}
+            }
+        }
+        for ((one, started), goal) in state.repetitions.iter_mut().zip(&mut started).zip(goals) {
+            if one.exit == Some(0) && one.reached.as_ref() != Some(goal) {
+                (one.exit, *started) = (None, false);
             }
         }
         (state, started)
@@ -425,6 +458,7 @@ pub(crate) fn describe_owner(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Job, LaunchRecord, LaunchState, Lease, RepetitionStatus, Resources};
+    use crate::{SearchRecord, UploadedPaths};
     use std::collections::BTreeMap;
     use std::path::PathBuf;
 
@@ -433,7 +467,7 @@ mod tests {
         let text = "alive=1\nowner=t box 12 99\nheartbeat_s=3\nrepetition=1\nexit=0\nbegun=1\nepochs=4\n\
                     last=ok\n\
                     repetition=2\nbegun=1\nlast=\u{1b}[2Jepoch\nrepetition=3\nlast=\n";
-        let state = LaunchState::from_script_output(text);
+        let state = LaunchState::from_script_output(text, &[]);
         assert_eq!((state.owner.as_str(), state.heartbeat_s), ("box, process 12", Some(3)));
         let statuses: Vec<RepetitionStatus> = state.repetitions.iter().map(|one| one.status).collect();
         assert_eq!(
@@ -441,8 +475,24 @@ mod tests {
             [RepetitionStatus::Completed, RepetitionStatus::Running, RepetitionStatus::Waiting]
         );
         assert!(!state.repetitions[1].last_line.contains('\u{1b}'));
-        let dead = LaunchState::from_script_output(&text.replace("alive=1", "alive=0"));
+        let dead = LaunchState::from_script_output(&text.replace("alive=1", "alive=0"), &[]);
         assert_eq!(dead.repetitions[1].status, RepetitionStatus::Interrupted);
+    }
+
+    #[test]
+    fn repetition_is_completed_if_it_reached_its_goal() {
+        use RepetitionStatus::{Completed, Interrupted, Running, Waiting};
+        let text = "alive=1\ncurrent=3\nrepetition=1\nexit=0\nreached=2\nbegun=1\nlast=current=1\n\
+                    repetition=2\nbegun=1\nrepetition=3\nreached=2\nbegun=1\n\
+                    repetition=4\nexit=0\nreached=end\nbegun=1\n";
+        let statuses = |goals: &[&str]| -> Vec<RepetitionStatus> {
+            let goals: Vec<String> = goals.iter().map(ToString::to_string).collect();
+            let state = LaunchState::from_script_output(text, &goals);
+            state.repetitions.iter().map(|one| one.status).collect()
+        };
+        assert_eq!(statuses(&["2", "2", "4", "end"]), [Completed, Interrupted, Running, Completed]);
+        assert_eq!(statuses(&["4", "2", "4", "4"]), [Waiting, Interrupted, Running, Waiting]);
+        assert_eq!(statuses(&[]), [Completed, Interrupted, Running, Completed]);
     }
 
     #[test]
@@ -478,6 +528,11 @@ mod tests {
             done: vec![1],
             host_by_repetition: vec!["a".to_owned()],
             prepared_hosts: Vec::new(),
+            search: Some(SearchRecord {
+                sweep: PathBuf::from("sweeps/rates"),
+                until_epochs: vec![0, 2],
+                uploaded_paths: UploadedPaths::default(),
+            }),
         };
         assert!(LaunchRecord::find(runs.path(), None).is_err());
         for (id, launched) in [("b-1", 1), ("a-2", 2)] {
@@ -515,8 +570,11 @@ mod tests {
             stop_at: Some(7),
             notify: Some("it's".to_owned()),
             host_by_repetition: Vec::new(),
+            goals: vec!["2".to_owned(), "end".to_owned()],
             selected: None,
         };
+        let files = job.files();
+        assert!(files.contains(&("1/goal".to_owned(), "2\n".to_owned())), "{files:?}");
         let script = job.script();
         let head = "export A='$(x)'\nprogram='/it'\\''s/p'\nlaunch='a'\nworkers=4\nstop_at=7\n\
                     notify='it'\\''s'\nrepetitions='1 2'\n";

@@ -8,6 +8,7 @@
 //! LaunchBundle ──▶ Job                           a folder on the target; trains repetitions in order
 //! Target, Job ──▶ LaunchRecord                   what was started where; a file next to the runs
 //! LaunchRecord ──▶ LaunchState, log, runs        fetched as they grow
+//! LaunchRecord, runs of a sweep ──▶ next steps   if results decide which cells are trained
 //! ```
 //!
 //! Everything from a target is untrusted: numbers are parsed, text is escaped, and no path leaves the folder
@@ -30,6 +31,7 @@ mod local_file;
 mod notices;
 mod open;
 mod restore;
+mod search;
 mod shell;
 mod sky;
 mod slurm;
@@ -49,6 +51,7 @@ pub use hook::run_hook;
 pub use job::{Job, LaunchRecord, LaunchState, RepetitionState, RepetitionStatus, Resources};
 pub use lease::{Lease, LinkMeasurement, seconds_left};
 pub use open::open_target;
+pub use search::{SearchAdvance, SearchRecord};
 pub use shell::escape_control_characters;
 pub use spec::{LaunchSpec, MAX_RUNS};
 pub use target::{PrepareOptions, PreparedTarget, Target};
@@ -56,3 +59,4 @@ pub use targets::{
     HostsSettings, SkySettings, SlurmSettings, SshSettings, TARGETS_FILE, TargetKind, TargetSettings,
     find_target, user_targets_file,
 };
+pub use uploads::UploadedPaths;

@@ -7,7 +7,7 @@ use crate::{Error, LaunchRecord, Result};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use stratus_run::layout::{CHECKPOINTS, LOCK};
+use stratus_run::layout::{CHECKPOINTS, EPOCHS, LOCK};
 
 /// The maximum depth of folders in a run.
 const MAX_DEPTH: usize = 8;
@@ -25,9 +25,7 @@ pub(crate) fn restore(
 ) -> Result<u64> {
     let mut files = Vec::new();
     // A run without a checkpoint is not uploaded, and starts again.
-    let has_checkpoint =
-        fs::read_dir(run.join(CHECKPOINTS)).is_ok_and(|mut entries| entries.next().is_some());
-    if has_checkpoint {
+    if has_checkpoint(run) {
         collect_files(run, "", MAX_DEPTH, &mut files).map_err(Error::file("read", run))?;
     }
     let number = repetition.to_string();
@@ -42,6 +40,18 @@ pub(crate) fn restore(
     let script = include_str!("scripts/restore.sh");
     shell::run_to_success(shell, "receive the run", script, &arguments, send, shell::drain)?;
     Ok(files.iter().map(|(_, _, size)| size).sum())
+}
+
+/// Returns whether the local run has a checkpoint and more epochs than the host's copy.
+pub(crate) fn is_ahead(run: &Path, host_epochs: Option<u64>) -> bool {
+    let count = |file| io::BufReader::new(file).bytes().filter(|byte| matches!(byte, Ok(b'\n'))).count();
+    // The first line has the names of the columns.
+    let epochs = fs::File::open(run.join(EPOCHS)).map_or(0, count).saturating_sub(1) as u64;
+    epochs > host_epochs.unwrap_or(0) && has_checkpoint(run)
+}
+
+fn has_checkpoint(run: &Path) -> bool {
+    fs::read_dir(run.join(CHECKPOINTS)).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 fn collect_files(

@@ -24,6 +24,10 @@ const STATE_SCRIPT: &str =
 /// Without `squeue`, a heartbeat younger than this counts as running.
 const HEARTBEAT_TIMEOUT_S: u64 = 60;
 
+/// The repetitions of a search in the queue, unless `concurrent` is set. More would be drawn before there are
+/// results to draw them from.
+const DEFAULT_SLOTS: usize = 4;
+
 /// The maximum number of the tasks of an array, which is that of a sweep's runs.
 const MAX_ARRAY_TASKS: usize = 10_000;
 
@@ -142,12 +146,12 @@ fn parse_sacct(text: &str) -> BTreeMap<usize, String> {
 
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(text: &str) {
-    let _ = parse_state(text);
+    let _ = parse_state(text, &[]);
 }
 
-/// Parses the state of a launch from the output of the state script.
-fn parse_state(text: &str) -> LaunchState {
-    let (mut state, started) = LaunchState::parse_fields(text);
+/// Parses the state of a launch, whose repetitions have these goals, from the output of the state script.
+fn parse_state(text: &str, goals: &[String]) -> LaunchState {
+    let (mut state, started) = LaunchState::parse_fields(text, goals);
     let (queue, accounts) = (parse_squeue(text), parse_sacct(text));
     let is_unknown = text.lines().any(|line| line == "queue_unknown=1");
     for (one, started) in state.repetitions.iter_mut().zip(started) {
@@ -210,7 +214,9 @@ impl Target for SlurmTarget {
     }
 
     fn submit(&self, root: &str, job: &Job) -> Result<()> {
-        let numbers: Vec<String> = (1..=job.experiments.len()).map(|number| number.to_string()).collect();
+        let all = (1..=job.experiments.len()).collect();
+        let numbers = job.selected.as_ref().unwrap_or(&all);
+        let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         let concurrent = self.settings.concurrent.unwrap_or(0).to_string();
         let mut arguments = vec![root, job.id.as_str(), concurrent.as_str()];
         arguments.extend(numbers.iter().map(String::as_str));
@@ -225,12 +231,20 @@ impl Target for SlurmTarget {
         }
     }
 
+    fn slots(&self) -> usize {
+        self.settings.concurrent.map_or(DEFAULT_SLOTS, |count| usize::try_from(count).unwrap_or(usize::MAX))
+    }
+
+    fn extend(&self, root: &str, job: &Job) -> Result<()> {
+        self.submit(root, job)
+    }
+
     fn state(&self, launch: &LaunchRecord) -> Result<LaunchState> {
         let text = self
             .shell_target
             .state_text(launch, STATE_SCRIPT)?
             .ok_or_else(|| self.shell_target.missing_job_error(launch))?;
-        Ok(parse_state(&text))
+        Ok(parse_state(&text, &launch.goals()))
     }
 
     fn logs(&self, launch: &LaunchRecord, repetition: usize, from: u64, out: &mut dyn Write) -> Result<u64> {
@@ -283,7 +297,7 @@ mod tests {
                     repetition=3\nexit=75\nbegun=1\nrepetition=4\nrepetition=5\n\
                     repetition=6\nexit=75\nbegun=1\nrepetition=7\nexit=1\nbegun=1\nrepetition=8\nbegun=1\n\
                     repetition=9\n";
-        let merged = parse_state(text);
+        let merged = parse_state(text, &[]);
         let statuses: Vec<RepetitionStatus> = merged.repetitions.iter().map(|one| one.status).collect();
         use RepetitionStatus::{Completed, Failed, Interrupted, Running, Unknown, Waiting};
         assert_eq!(
@@ -302,10 +316,10 @@ mod tests {
             .lines()
             .filter(|line| !line.starts_with("queue="))
             .fold(String::new(), |text, line| format!("{text}{line}\n"));
-        assert!(!parse_state(&over).is_running);
-        assert_eq!(parse_state(&over).repetitions[1].status, Interrupted);
+        assert!(!parse_state(&over, &[]).is_running);
+        assert_eq!(parse_state(&over, &[]).repetitions[1].status, Interrupted);
         // Without the queue, the heartbeat decides.
-        let unknown = parse_state(&format!("queue_unknown=1\n{over}"));
+        let unknown = parse_state(&format!("queue_unknown=1\n{over}"), &[]);
         let statuses: Vec<RepetitionStatus> = unknown.repetitions.iter().map(|one| one.status).collect();
         assert_eq!(
             statuses,

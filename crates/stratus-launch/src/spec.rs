@@ -18,6 +18,8 @@ pub struct LaunchSpec {
     pub cells: Vec<Experiment>,
     /// The number of repetitions of each experiment.
     pub repetitions: u64,
+    /// Experiments that name the files of cells that are drawn later.
+    pub later_cells: Vec<Experiment>,
     /// The sweep of the experiments, and the text of its `sweep.toml`.
     sweep: Option<(Definition, String)>,
 }
@@ -27,7 +29,7 @@ impl LaunchSpec {
     #[must_use]
     pub fn of_experiment(experiment: Experiment, repetitions: u64) -> Self {
         let name = experiment.name().to_owned();
-        Self { name, cells: vec![experiment], repetitions, sweep: None }
+        Self { name, cells: vec![experiment], repetitions, later_cells: Vec::new(), sweep: None }
     }
 
     /// A launch of a built-in sweep or a sweep file, with `overrides` of its keys. Returns `None` if the
@@ -66,19 +68,7 @@ impl LaunchSpec {
         if let Some(builtin) = builtin {
             builtin.name.clone_into(&mut definition.name);
         }
-        if definition.halving.is_some() {
-            return Err(Error::usage(
-                format!("{argument}: a sweep with halving cannot be launched"),
-                "train it with `stratus sweep`, or remove `halving`",
-            ));
-        }
-        if definition.cells.len() < definition.final_cells() {
-            return Err(Error::usage(
-                format!("{argument}: a TPE sweep proposes cells from results, so it cannot be launched"),
-                "train it with `stratus sweep`, or set sweep.search = \"random\"",
-            ));
-        }
-        let count = definition.cells.len() * definition.repetitions;
+        let count = definition.final_cells() * definition.repetitions;
         if count as u64 > MAX_RUNS {
             return Err(Error::usage(
                 format!("{argument} has {count} runs, more than the {MAX_RUNS} of a launch"),
@@ -88,13 +78,23 @@ impl LaunchSpec {
         let text = definition.with_command(&text, &source)?;
         let cells = definition.cells.iter().map(|cell| cell.experiment.clone()).collect();
         let (name, repetitions) = (definition.name.clone(), definition.repetitions as u64);
-        Ok(Some(Self { name, cells, repetitions, sweep: Some((definition, text)) }))
+        let later_cells = definition.experiments_of_later_cells()?;
+        Ok(Some(Self { name, cells, repetitions, later_cells, sweep: Some((definition, text)) }))
     }
 
-    /// The number of runs.
+    /// The number of runs at the end.
     #[must_use]
     pub fn runs(&self) -> u64 {
-        self.cells.len() as u64 * self.repetitions
+        let cells = self.sweep.as_ref().map_or(self.cells.len(), |(definition, _)| definition.final_cells());
+        cells as u64 * self.repetitions
+    }
+
+    /// Returns whether results decide which cells are trained, and for how long.
+    #[must_use]
+    pub fn depends_on_results(&self) -> bool {
+        self.sweep.as_ref().is_some_and(|(definition, _)| {
+            definition.halving.is_some() || definition.cells.len() < definition.final_cells()
+        })
     }
 
     /// Creates the directories of the runs and of the sweep, and returns both.

@@ -1,4 +1,5 @@
-//! The kind `ssh`: a machine reached by the system's `ssh`, with its configuration, agent and known hosts.
+//! The kind `ssh`: a machine reached by the system's `ssh`, or the program in `STRATUS_SSH`, with its
+//! configuration, agent and known hosts.
 //!
 //! Consecutive commands share one connection (`ControlMaster`), through a socket in a private folder. There
 //! are no prompts (`BatchMode`), and a host with an unknown key is never trusted.
@@ -8,7 +9,7 @@ use crate::{Error, Result, SshSettings};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use stratus_base::printable;
+use stratus_base::{printable, ssh};
 
 /// The exit code of `ssh` if the connection failed.
 const CONNECTION_FAILED: i32 = 255;
@@ -26,7 +27,7 @@ pub(crate) struct SshShell {
 
 impl SshShell {
     fn ssh_command(&self) -> Result<Command> {
-        let mut command = Command::new("ssh");
+        let mut command = Command::new(ssh::program());
         if let Some(config) = &self.settings.config {
             command.arg("-F").arg(config);
         }

@@ -1,6 +1,7 @@
 //! The files that the experiments of a launch name: layer files, weights and data.
 
 use crate::{Error, FileSet, Result};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stratus_experiment::Experiment;
@@ -65,25 +66,55 @@ fn needs_no_upload(experiment: &Experiment) -> bool {
     experiment.data.name == "synthetic" || experiment.data_path().to_str().is_some_and(is_address)
 }
 
-/// The experiment with the paths of its files on the target, where uploads are in `root`.
-pub(crate) fn remote_experiment(experiment: &Experiment, uploads: &UploadsByKey, root: &str) -> Experiment {
-    let mut experiment = experiment.clone();
-    for (key, file_set) in uploads {
-        let local = match *key {
-            NETWORK => experiment.layer_file().map(Path::to_owned),
-            WEIGHTS => experiment.model.weights.as_ref().map(PathBuf::from),
-            _ => Some(experiment.data_path()),
-        };
-        let folder = format!("{root}/{}", file_set.remote_folder());
-        let path = match &file_set.files[..] {
-            [file] if local.is_some_and(|local| local.is_file()) => format!("{folder}/{}", file.path),
-            _ => folder,
-        };
-        match *key {
-            NETWORK => experiment.model.name = path,
-            WEIGHTS => experiment.model.weights = Some(path),
-            _ => experiment.data.path = Some(path),
+/// The path on the target of every uploaded file and folder, by its local path.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct UploadedPaths(BTreeMap<String, String>);
+
+impl UploadedPaths {
+    /// Adds the files of an experiment, uploaded to `root`.
+    pub(crate) fn add(&mut self, experiment: &Experiment, uploads: &UploadsByKey, root: &str) {
+        for (key, file_set) in uploads {
+            let Some(local) = local_path(experiment, key) else { continue };
+            let folder = format!("{root}/{}", file_set.remote_folder());
+            let path = match &file_set.files[..] {
+                [file] if local.is_file() => format!("{folder}/{}", file.path),
+                _ => folder,
+            };
+            self.0.insert(local.display().to_string(), path);
         }
     }
-    experiment
+
+    /// The experiment with the paths of its files on the target.
+    ///
+    /// # Errors
+    /// If a layer file or weights were not uploaded.
+    pub(crate) fn remote_experiment(&self, experiment: &Experiment) -> Result<Experiment> {
+        let mut remote = experiment.clone();
+        for key in [NETWORK, WEIGHTS, DATA] {
+            let Some(local) = local_path(experiment, key) else { continue };
+            let path = self.0.get(&local.display().to_string()).cloned();
+            match (key, path) {
+                (NETWORK, Some(path)) => remote.model.name = path,
+                (WEIGHTS, Some(path)) => remote.model.weights = Some(path),
+                (_, Some(path)) => remote.data.path = Some(path),
+                // The data are on the target, synthetic, or opened by their address.
+                (DATA, None) => {}
+                (_, None) => {
+                    let problem = format!("{key}: {} was not uploaded", local.display());
+                    return Err(Error::usage(problem, "launch the sweep again with this file in it"));
+                }
+            }
+        }
+        Ok(remote)
+    }
+}
+
+/// The local path that a key names; `None` if it names no file.
+fn local_path(experiment: &Experiment, key: &str) -> Option<PathBuf> {
+    match key {
+        NETWORK => experiment.layer_file().map(Path::to_owned),
+        WEIGHTS => experiment.model.weights.as_ref().map(PathBuf::from),
+        _ => Some(experiment.data_path()),
+    }
 }

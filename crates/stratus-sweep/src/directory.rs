@@ -213,6 +213,12 @@ impl Sweep {
         self.path.join(relative_run_path(row))
     }
 
+    /// The directory of a row's run, relative to the sweep's directory.
+    #[must_use]
+    pub fn relative_run_path(row: &Row) -> String {
+        relative_run_path(row)
+    }
+
     /// Sets the status of a row and writes the table.
     pub(crate) fn set_status(&mut self, at: usize, status: Status, reason: String) -> Result<()> {
         let has_run = RunDir::is_run(&self.run_path(&self.rows[at]));

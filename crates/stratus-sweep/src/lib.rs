@@ -12,6 +12,9 @@
 //! bit-identical, the table equals that of a sweep that was never killed. A settled row whose run was removed
 //! is trained again.
 //!
+//! Several machines train a sweep step by step ([`Sweep::next_step`]): each step follows from the results of
+//! those that have ended.
+//!
 //! This crate neither trains nor prints, and does not depend on networks: a row is trained by a process of
 //! the program ([`train_in_process`]).
 
@@ -33,5 +36,5 @@ pub use halving::Halving;
 pub use lost::{Loss, LostRun};
 pub use naming::run_names;
 pub use process::{OUT_OF_MEMORY_PREFIX, train_in_process};
-pub use schedule::{RowOutcome, Trainer};
+pub use schedule::{RowOutcome, Step, Trainer};
 pub use search::{Search, SearchMethod};

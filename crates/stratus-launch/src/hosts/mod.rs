@@ -174,6 +174,10 @@ impl Target for HostsTarget {
         error.map_or(Ok(()), Err)
     }
 
+    fn slots(&self) -> usize {
+        self.hosts.len()
+    }
+
     fn state(&self, launch: &LaunchRecord) -> Result<LaunchState> {
         let mut states = self.states(launch);
         if states.iter().all(|(_, state)| state.is_err())
@@ -223,7 +227,17 @@ impl Target for HostsTarget {
     ) -> Result<Vec<String>> {
         let mut messages = Vec::new();
         let lost_after = if retry_stopped { Duration::ZERO } else { self.lost_after };
-        let states = self.states(record);
+        let mut states = self.states(record);
+        if retry_stopped {
+            for (host, found) in &mut states {
+                let Ok(HostState { state, .. }) = found else { continue };
+                if state.stopped && !state.is_running {
+                    host.target.withdraw_stop(&record.root, &job_id_on_host(&record.id, &host.name))?;
+                    state.stopped = false;
+                }
+            }
+        }
+        let states = states;
         // True if the launch was stopped while a repetition was unfinished.
         let is_stopped = states.iter().any(|(host, found)| {
             let is_assigned = |one: &&RepetitionState| {
@@ -286,6 +300,14 @@ impl Target for HostsTarget {
         }
         for host in idle {
             if let Some(numbers) = unfinished.remove(host.name.as_str()) {
+                // A search may continue a repetition on another host than before.
+                for number in &numbers {
+                    let run = &record.runs[number - 1];
+                    if restore::is_ahead(run, epochs_on(&states, host, *number)) {
+                        let on_host = record_on_host(record, &host.name);
+                        restore::restore(&*host.target.shell, &on_host, *number, run)?;
+                    }
+                }
                 self.start(host, record, job, numbers.clone())?;
                 messages.push(format!("{}: resumes {}", host.name, describe_repetitions(&numbers)));
                 continue;
@@ -344,6 +366,12 @@ impl Target for HostsTarget {
     fn release(&self) {
         self.hosts.iter().for_each(|host| host.target.release());
     }
+}
+
+/// The completed epochs of a repetition on a host.
+fn epochs_on(states: &[(&Host, Result<HostState>)], host: &Host, repetition: usize) -> Option<u64> {
+    let (_, found) = states.iter().find(|(other, _)| other.name == host.name)?;
+    found.as_ref().ok()?.state.repetitions.get(repetition - 1)?.epochs
 }
 
 fn describe_repetitions(numbers: &[usize]) -> String {

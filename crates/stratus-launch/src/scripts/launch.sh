@@ -5,11 +5,13 @@ take_ownership . "$1"
 # The listed repetitions belong to this script, even if another host claimed them before.
 for n in $repetitions; do
   [ -e "$n/claimed/trained" ] || rm -rf "$n/claimed"
+  # One that failed before waits to be trained again.
+  is_done "$n" || rm -f "$n/exit"
 done
 for n in $repetitions; do
   [ -e stop ] && break
   lease_expired && break
-  [ "$(cat "$n/exit" 2> /dev/null)" = 0 ] && continue
+  is_done "$n" && continue
   # Another host may have claimed a waiting repetition.
   mkdir "$n/claimed" 2> /dev/null && : > "$n/claimed/trained"
   [ -e "$n/claimed/trained" ] || continue

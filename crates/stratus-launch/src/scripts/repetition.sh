@@ -2,6 +2,7 @@
 repetition() {
   echo "repetition=$1"
   [ -f "$1/exit" ] && echo "exit=$(head -c 20 "$1/exit")"
+  [ -f "$1/reached" ] && echo "reached=$(head -c 20 "$1/reached")"
   [ -f "$1/log.txt" ] && echo "begun=1"
   [ -f "$1/run/epochs.csv" ] && echo "epochs=$(($(wc -l < "$1/run/epochs.csv") - 1))"
   # A checksum that changes when a file is added, grows or is removed.

@@ -10,7 +10,8 @@ queued=$(squeue -h -r -u "$(id -un)" -n "$job" -o '%K') || exit 22
 tar -x -f - || exit 12
 todo=
 for n in "$@"; do
-  [ "$(cat "$n/exit" 2> /dev/null)" = 0 ] && continue
+  [ "$(cat "$n/exit" 2> /dev/null)" = 0 ] \
+    && [ "$(cat "$n/goal" 2> /dev/null)" = "$(cat "$n/reached" 2> /dev/null)" ] && continue
   echo "$queued" | grep -q -x "$n" && continue
   todo="$todo,$n"
 done

@@ -9,7 +9,7 @@ say() {
 }
 [ -e stop ] && exit 75
 lease_expired && exit 75
-[ "$(cat "$n/exit" 2> /dev/null)" = 0 ] && exit 0
+is_done "$n" && exit 0
 # One thread per requested CPU, even if Slurm does not bind processes to CPUs.
 if [ -n "$SLURM_CPUS_PER_TASK" ]; then
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}"

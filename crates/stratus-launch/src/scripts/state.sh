@@ -8,6 +8,7 @@ alive=$?
 [ "$alive" -le 1 ] || exit 13
 echo "alive=$alive"
 owner .
+[ -f current ] && echo "current=$(head -c 20 current)"
 [ -e stop ] && echo stopped=1
 for n in "$@"; do
   repetition "$n" .

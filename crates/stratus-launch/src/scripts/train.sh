@@ -30,6 +30,11 @@ is_full() {
   room=$(df -Pk "$n" | tail -n 1 | { read -r _ _ _ room _; echo "$room"; })
   [ "${room:-1000000}" -lt 16384 ] || tail -n 5 "$n/log.txt" 2> /dev/null | grep -q 'No space left on device'
 }
+# is_done N: succeeds if the repetition was trained to its goal. Without a search, there is no goal.
+is_done() {
+  [ "$(cat "$1/exit" 2> /dev/null)" = 0 ] \
+    && [ "$(cat "$1/goal" 2> /dev/null)" = "$(cat "$1/reached" 2> /dev/null)" ]
+}
 # take_ownership FOLDER TOKEN: takes the lock of the folder. Training processes inherit it, so that no other
 # script starts while one is alive.
 take_ownership() {
@@ -62,9 +67,15 @@ train() {
   if [ -n "$workers" ]; then
     set -- "$@" --workers "$workers"
   fi
+  goal=$(cat "$n/goal" 2> /dev/null)
+  case $goal in
+    '' | *[!0-9]*) ;;
+    *) set -- "$@" --until-epoch "$goal" ;;
+  esac
   # The notice runs in the background, so that training does not wait for it.
   notice start "$n" 9>&- &
   notify_pid=$!
+  echo "$n" > "$owned/current"
   date +%s > "$n/began"
   "$program" train "$@" < /dev/null >> "$n/log.txt" 2>&1 &
   child=$!
@@ -93,6 +104,7 @@ train() {
   fi
   # The end of the lease is not a failure.
   [ "$code" != 0 ] && lease_expired && code=75
+  [ "$code" = 0 ] && [ -n "$goal" ] && echo "$goal" > "$n/.reached" && mv -f "$n/.reached" "$n/reached"
   echo "$code" > "$n/.exit" && mv -f "$n/.exit" "$n/exit"
   wait "$notify_pid"
   case $code in

@@ -12,7 +12,7 @@ pub(crate) use frame::Frame;
 use frame::Frame;
 use std::io::{self, BufRead, Read, Write};
 use std::process::{Command, Stdio};
-use stratus_base::printable;
+use stratus_base::{printable, ssh};
 
 /// The maximum length of a script's standard output as text.
 const MAX_STDOUT_BYTES: u64 = 64 << 20;
@@ -128,7 +128,8 @@ pub(crate) fn run<T>(
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let program = command.get_program().to_string_lossy().into_owned();
     let mut process = command.spawn().map_err(|error| {
-        Error::target(format!("cannot start `{program}`: {error}"), format!("install {program}"))
+        let shown = printable(&program);
+        Error::target(format!("cannot start `{shown}`: {error}"), ssh::start_hint(&program))
     })?;
     let (stdin, stdout, stderr) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
     let boxed = |from: Option<Box<dyn Read + Send>>| from.unwrap_or_else(|| Box::new(io::empty()));

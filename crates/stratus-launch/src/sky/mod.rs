@@ -115,7 +115,7 @@ pub(crate) fn fuzz(text: &str) {
 
 /// Parses the state of a launch from the states of its jobs and the queue.
 fn parse_state(text: &str, id: &str, queue: &JobQueue) -> LaunchState {
-    let (mut state, started) = LaunchState::parse_fields(text);
+    let (mut state, started) = LaunchState::parse_fields(text, &[]);
     for (one, started) in state.repetitions.iter_mut().zip(started) {
         let queued = queue.get(&job_name(id, one.repetition));
         let (is_live, is_running) =

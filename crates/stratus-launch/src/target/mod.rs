@@ -1,7 +1,7 @@
 //! The trait that all kinds of targets implement, and its implementation for a host with a shell.
 
 use crate::file_set::{FileEntry, FileSet};
-use crate::job::{self, Job, LaunchRecord, LaunchState};
+use crate::job::{self, Job, LaunchRecord, LaunchState, RepetitionStatus};
 use crate::lease::LinkMeasurement;
 use crate::local_file::LocalFile;
 use crate::shell::frame::unique_token;
@@ -97,6 +97,20 @@ pub trait Target {
         Ok(Vec::new())
     }
 
+    /// The number of repetitions that a search keeps on the target.
+    fn slots(&self) -> usize {
+        1
+    }
+
+    /// Starts the selected repetitions of a job that may be running. Targets that start them when they
+    /// reschedule do nothing.
+    ///
+    /// # Errors
+    /// If the target cannot be reached.
+    fn extend(&self, _root: &str, _job: &Job) -> Result<()> {
+        Ok(())
+    }
+
     /// Queries the state of a launch.
     ///
     /// # Errors
@@ -188,6 +202,12 @@ impl ShellTarget {
         self.run_for_text("stop training", include_str!("../scripts/revoke.sh"), &[root, id], "").map(drop)
     }
 
+    /// Withdraws a request to stop a host without a training process.
+    pub(crate) fn withdraw_stop(&self, root: &str, id: &str) -> Result<()> {
+        let script = include_str!("../scripts/clear-stop.sh");
+        self.run_for_text("withdraw the request to stop", script, &[root, id], "").map(drop)
+    }
+
     /// Returns the output of a state script; `None` if the folder of the launch does not exist.
     pub(crate) fn state_text(&self, launch: &LaunchRecord, script: &str) -> Result<Option<String>> {
         let numbers: Vec<String> = (1..=launch.runs.len()).map(|number| number.to_string()).collect();
@@ -204,7 +224,9 @@ impl ShellTarget {
     /// Queries the state of a launch; `None` if its folder does not exist.
     pub(crate) fn query_state(&self, launch: &LaunchRecord) -> Result<Option<LaunchState>> {
         let script = concat!(include_str!("../scripts/repetition.sh"), include_str!("../scripts/state.sh"));
-        Ok(self.state_text(launch, script)?.map(|text| LaunchState::from_script_output(&text)))
+        Ok(self
+            .state_text(launch, script)?
+            .map(|text| LaunchState::from_script_output(&text, &launch.goals())))
     }
 
     /// The error of a launch whose folder does not exist.
@@ -436,13 +458,16 @@ impl Target for ShellTarget {
         _: &mut dyn FnMut(&LaunchRecord) -> Result<()>,
     ) -> Result<Vec<String>> {
         let state = self.state(record)?;
-        if state.is_running
-            || !state.repetitions.iter().any(|one| one.needs_training(state.stopped, retry_stopped))
-        {
+        let mut open =
+            state.repetitions.iter().filter(|one| one.needs_training(state.stopped, retry_stopped));
+        if state.is_running || open.clone().next().is_none() {
             return Ok(Vec::new());
         }
         self.submit(&record.root, job)?;
-        Ok(vec![format!("{}: training process lost; restarted", self.shell.name())])
+        // A search adds repetitions while nothing runs.
+        let is_next_step = record.search.is_some() && open.all(|one| one.status == RepetitionStatus::Waiting);
+        let event = if is_next_step { "started the next step" } else { "training process lost; restarted" };
+        Ok(vec![format!("{}: {event}", self.shell.name())])
     }
 
     fn state(&self, launch: &LaunchRecord) -> Result<LaunchState> {

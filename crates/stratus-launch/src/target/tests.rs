@@ -34,6 +34,7 @@ fn job(id: &str) -> Job {
         stop_at: None,
         notify: None,
         host_by_repetition: Vec::new(),
+        goals: Vec::new(),
         selected: None,
     }
 }

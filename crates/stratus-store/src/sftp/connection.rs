@@ -5,7 +5,6 @@
 //! `stderr`.
 
 use std::collections::{HashMap, HashSet};
-use std::env;
 use std::io::{self, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -15,9 +14,7 @@ use std::time::Duration;
 
 use super::wire::{MAX_PACKET_BYTES, Packet, PacketReader, request, response, status};
 use crate::address::SshLogin;
-
-/// The environment variable with a replacement of `ssh`, which receives the same arguments.
-const SSH_PROGRAM_VARIABLE: &str = "STRATUS_SSH";
+use stratus_base::ssh;
 
 /// The maximum size of the kept end of `stderr`.
 const MAX_STDERR_BYTES: usize = 4096;
@@ -63,9 +60,7 @@ impl Drop for Connection {
 
 impl Connection {
     pub(super) fn open(login: &SshLogin, idle_timeout: Duration) -> Result<Self, SftpError> {
-        let program = env::var_os(SSH_PROGRAM_VARIABLE)
-            .filter(|program| !program.is_empty())
-            .unwrap_or_else(|| "ssh".into());
+        let program = ssh::program();
         let mut command = Command::new(&program);
         let seconds = idle_timeout.as_secs().clamp(1, 20);
         command.args(["-x", "-a", "-T", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"]);

@@ -284,17 +284,34 @@ impl Definition {
 
     /// Checks cells with the ends of each range and the choices of each list.
     fn check_corners(&self, search: &Search, parsed: &ParsedExperiment<'_>) -> Result<()> {
+        self.corners(search, parsed).map(drop)
+    }
+
+    /// The experiments with the ends of each range and the choices of each list.
+    fn corners(&self, search: &Search, parsed: &ParsedExperiment<'_>) -> Result<Vec<Experiment>> {
         let Some(point) = self.cells.first().and_then(|cell| search.space.point_of(&cell.values)) else {
-            return Ok(());
+            return Ok(Vec::new());
         };
-        for corner in search.space.corners(&point) {
+        let corners = search.space.corners(&point).into_iter().map(|corner| {
             let values = search.space.values_at(&corner);
             self.experiment(&values, parsed).map_err(|source| Error::Corner {
                 values: describe_values(&self.keys, &values),
                 source: Box::new(source),
-            })?;
+            })
+        });
+        corners.collect()
+    }
+
+    /// Experiments that name every file that a cell may name: those with the ends of each range and the
+    /// choices of each list, if a search draws more cells.
+    ///
+    /// # Errors
+    /// If the sweep file is not valid.
+    pub fn experiments_of_later_cells(&self) -> Result<Vec<Experiment>> {
+        match &self.search {
+            Some(search) if self.cells.len() < search.trials => self.corners(search, &self.template.parse()?),
+            _ => Ok(Vec::new()),
         }
-        Ok(())
     }
 
     /// The experiment with the values of a cell.

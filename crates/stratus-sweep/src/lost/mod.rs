@@ -1,8 +1,9 @@
 //! Rows whose run is missing, incomplete or damaged.
 //!
 //! The metrics of a row come from its run. If the run of a completed or early-stopped row was removed, moved
-//! or damaged, the row is set to waiting, and its run is trained again. A row that failed or did not fit
-//! needs no run and keeps its reason.
+//! or damaged, the row is set to waiting, and its run is trained again. With asynchronous halving, it is
+//! trained to where it was and is not ranked again. A row that failed or did not fit needs no run and keeps
+//! its reason.
 
 use std::fmt;
 use std::fs;
@@ -17,6 +18,7 @@ use stratus_run::lock::Lock;
 use stratus_run::summary::{Status as RunStatus, Summary};
 use stratus_run::{RunDir, atomic};
 
+use crate::schedule::reason_to_repeat;
 use crate::{Definition, Error, Result, Row, Status, Sweep};
 
 /// A row that has lost its run.
@@ -80,7 +82,7 @@ impl Sweep {
             let Some(at) = at else { continue };
             let (status, reason) = match lost.row.status {
                 Status::Failed | Status::DoesNotFit => (lost.row.status, lost.row.reason.clone()),
-                _ => (Status::Waiting, String::new()),
+                _ => (Status::Waiting, reason_to_repeat(&self.definition, &lost.row)),
             };
             self.set_status(at, status, reason)?;
         }

@@ -1,5 +1,6 @@
 use super::*;
-use crate::schedule::tests::{FakeTrainer, HALVED, SWEEP, create, table};
+use crate::schedule::tests::{ASYNCHRONOUS, FakeTrainer, HALVED, RANDOM, SWEEP, create, table, tpe};
+use std::collections::HashMap;
 use stratus_run::layout::CELLS;
 
 /// Returns the folder of a completed sweep.
@@ -49,6 +50,60 @@ fn only_removed_runs_are_trained_again() {
             assert_eq!(sweep.rows().iter().filter(gone).count(), 0);
         }
     }
+}
+
+/// Ranking it again among all cells could promote other cells than before.
+#[test]
+fn removed_runs_of_asynchronous_halving_are_not_ranked_again() {
+    for text in [format!("{RANDOM}{ASYNCHRONOUS}"), format!("{}{ASYNCHRONOUS}", tpe())] {
+        let text = text.replace("trials", "repetitions = 2\ntrials");
+        let folder = trained(&text);
+        let whole = table(folder.path());
+        let runs = folder.path().join("runs");
+        for removed in [&["1/1"][..], &["2", "3/2", "9"], &["1", "4", "5", "6", "7", "8", "11"], &[""]] {
+            let epochs = |run: &Path| csv::read::<EpochRow>(&run.join(EPOCHS)).unwrap().len();
+            let before: HashMap<PathBuf, usize> = Sweep::open(folder.path())
+                .unwrap()
+                .runs()
+                .map(|(_, run)| (run.clone(), epochs(&run)))
+                .collect();
+            removed.iter().for_each(|removed| fs::remove_dir_all(runs.join(removed)).unwrap());
+            let (sweep, lost) = reopen(folder.path());
+            drop(sweep);
+            // Killed after a few epochs, removed again in part, and resumed.
+            let mut sweep = Sweep::open(folder.path()).unwrap();
+            assert!(sweep.train(&mut FakeTrainer::new(1)).unwrap(), "{removed:?}");
+            drop(sweep);
+            let _ = fs::remove_dir_all(&lost[0].run);
+            let (mut sweep, _) = reopen(folder.path());
+            let mut trainer = FakeTrainer::new(usize::MAX);
+            assert!(!sweep.train(&mut trainer).unwrap());
+            assert_eq!(table(folder.path()), whole, "{removed:?}");
+            let after: HashMap<PathBuf, usize> =
+                sweep.runs().map(|(_, run)| (run.clone(), epochs(&run))).collect();
+            assert_eq!(after, before, "{removed:?}");
+            assert!(trainer.trained.keys().all(|run| lost.iter().any(|lost| lost.run == *run)));
+        }
+    }
+}
+
+#[test]
+fn removed_run_of_a_paused_cell_is_trained_to_where_it_was() {
+    let text = format!("{RANDOM}{ASYNCHRONOUS}");
+    let whole = trained(&text);
+    let folder = tempfile::tempdir().unwrap();
+    assert!(create(folder.path(), &text).train(&mut FakeTrainer::new(9)).unwrap());
+    let paused: Vec<PathBuf> = Sweep::open(folder.path())
+        .unwrap()
+        .runs()
+        .filter_map(|(row, run)| row.reason.starts_with("paused after epoch ").then_some(run))
+        .collect();
+    assert!(paused.len() > 2, "{paused:?}");
+    paused.iter().for_each(|run| fs::remove_dir_all(run).unwrap());
+    let (mut sweep, lost) = reopen(folder.path());
+    assert_eq!(lost.len(), paused.len());
+    assert!(!sweep.train(&mut FakeTrainer::new(usize::MAX)).unwrap());
+    assert_eq!(table(folder.path()), table(whole.path()));
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! Trains the rows of a sweep in order and records their outcomes.
 
 mod asynchronous;
+mod repeat;
+mod steps;
+
+pub use steps::Step;
 
 use std::path::Path;
 
@@ -10,7 +14,10 @@ use stratus_run::csv::{self, EpochRow};
 use stratus_run::layout::{EPOCHS, SUMMARY, SWEEP};
 use stratus_run::summary::{Status as RunStatus, Summary};
 
+use crate::search::{Observation, Search};
 use crate::{Error, Halving, Result, Row, Status, Sweep, lost};
+
+pub(crate) use repeat::reason_to_repeat;
 
 /// The outcome of training a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,14 +67,16 @@ impl Sweep {
             if self.train_cells(&remaining, Some(*rung), trainer)? {
                 return Ok(true);
             }
-            remaining = self.stop_worse_cells(remaining, *rung, trainer)?;
+            let (kept, stopped) = self.stop_worse_cells(remaining, *rung)?;
+            stopped.into_iter().for_each(|at| trainer.on_end(self, &self.rows()[at].clone()));
+            remaining = kept;
         }
         if self.train_cells(&remaining, None, trainer)? {
             return Ok(true);
         }
         // A row that was interrupted alone is resumed before its result counts.
         while self.rows().iter().all(|row| row.status.is_settled()) {
-            let Some(cell) = self.draw_next_cell()? else { break };
+            let Some(cell) = self.draw_next_cell(&[])? else { break };
             if self.train_cells(&[cell], None, trainer)? {
                 return Ok(true);
             }
@@ -75,39 +84,48 @@ impl Sweep {
         Ok(false)
     }
 
-    /// Adds the next cell of a search, drawn from the results so far; `None` if there is none.
-    fn draw_next_cell(&mut self) -> Result<Option<usize>> {
+    /// Adds the next cell of a search, drawn from the results so far; `None` if there is none. The results of
+    /// the steps `running` do not count yet.
+    fn draw_next_cell(&mut self, running: &[Step]) -> Result<Option<usize>> {
         if self.definition.cells.len() == self.definition.final_cells() {
             return Ok(None);
         }
-        let results: Vec<Option<f64>> =
-            (1..=self.definition.cells.len()).map(|cell| self.result(cell)).collect();
+        let results: Vec<(usize, Option<f64>)> = (1..=self.definition.cells.len())
+            .filter_map(|cell| match self.trained_until(cell, running) {
+                // Nothing is known of the cell yet.
+                0 => None,
+                epoch => Some((cell, self.result(cell, epoch))),
+            })
+            .collect();
         let has_run =
             self.rows().iter().any(|row| matches!(row.status, Status::Completed | Status::StoppedEarly));
         if let Some(search) = &self.definition.search
             && let Some(objective) = search.objective
             && has_run
-            && results.iter().all(Option::is_none)
+            && results.iter().all(|(_, result)| result.is_none())
         {
             let problem = format!("no run has the objective `{}`", objective.as_str());
             return Err(self.metric_error(problem, "sweep.objective"));
         }
-        let cells = self.definition.cells.iter().zip(results);
-        let observations = match &self.definition.search {
-            Some(search) => cells.filter_map(|(cell, result)| search.observe(&cell.values, result)).collect(),
-            None => Vec::new(),
+        let observe = |search: &Search| {
+            let of_cell = |(cell, result): (usize, Option<f64>)| {
+                search.observe(&self.definition.cells[cell - 1].values, result)
+            };
+            results.into_iter().filter_map(of_cell).collect()
         };
+        let observations: Vec<Observation> = self.definition.search.as_ref().map_or(Vec::new(), observe);
         self.draw_cell(&observations)
     }
 
-    /// The result of a cell: the objective's best epoch, as the mean of the repetitions; `None` if no run of
-    /// it has one.
-    fn result(&self, cell: usize) -> Option<f64> {
+    /// The result of a cell: the objective's best epoch up to `until_epoch`, as the mean of the repetitions;
+    /// `None` if no run of it has one.
+    fn result(&self, cell: usize, until_epoch: u64) -> Option<f64> {
         let objective = self.definition.search.as_ref()?.objective?;
         let better = |a: f64, b: f64| if objective.direction().improvement(a, b) > 0.0 { a } else { b };
         let best = |row: &Row| {
             let epochs = epochs(&self.run_path(row));
-            let values = epochs.iter().filter_map(|row| objective.value_in(row));
+            let epochs = epochs.iter().filter(|row| u64::from(row.epoch) <= until_epoch);
+            let values = epochs.filter_map(|row| objective.value_in(row));
             values.filter(|value| value.is_finite()).reduce(better)
         };
         let rows = self.rows().iter().filter(|row| row.cell == cell && row.status != Status::Failed);
@@ -125,7 +143,8 @@ impl Sweep {
     #[must_use]
     pub fn best_cell(&self) -> Option<(usize, f64)> {
         let objective = self.definition.search.as_ref()?.objective?;
-        let results = (1..=self.definition.cells.len()).filter_map(|cell| Some((cell, self.result(cell)?)));
+        let results =
+            (1..=self.definition.cells.len()).filter_map(|cell| Some((cell, self.result(cell, u64::MAX)?)));
         results.reduce(
             |best, next| {
                 if objective.direction().improvement(next.1, best.1) > 0.0 { next } else { best }
@@ -165,30 +184,7 @@ impl Sweep {
             if until_epoch.is_some_and(has_reached) {
                 continue;
             }
-            let experiment = self.definition.cells[row.cell - 1].repetition(row.repetition);
-            trainer.on_start(self, &row);
-            self.set_status(at, Status::Running, String::new())?;
-            let is_started = RunDir::is_run(&run);
-            let outcome = match (!is_started).then(|| trainer.memory_shortage(&experiment)).flatten() {
-                Some(shortage) => RowOutcome::DoesNotFit(shortage),
-                None => trainer.train(&experiment, &run, until_epoch),
-            };
-            let (status, reason) = match outcome {
-                RowOutcome::DoesNotFit(reason) => (Status::DoesNotFit, reason),
-                RowOutcome::Failed(reason) => (Status::Failed, reason),
-                RowOutcome::Interrupted => (Status::Interrupted, "can be resumed".to_owned()),
-                RowOutcome::Succeeded => match Summary::read(&run.join(SUMMARY)) {
-                    Ok(summary) if summary.status == RunStatus::Completed => {
-                        match lost::check_completed(&run) {
-                            Ok(()) => (Status::Completed, String::new()),
-                            // Its checkpoint is from the end of training, so resuming changes nothing.
-                            Err(loss) => (Status::Failed, loss.to_string()),
-                        }
-                    }
-                    Ok(_) => (Status::Interrupted, until_epoch.map_or(String::new(), pause_reason)),
-                    Err(error) => (Status::Failed, error.to_string()),
-                },
-            };
+            let (status, reason) = self.train_row(at, until_epoch, String::new(), trainer)?;
             self.set_status(at, status, reason)?;
             trainer.on_end(self, &self.rows()[at].clone());
             if status == Status::Interrupted && trainer.is_stopped() {
@@ -198,14 +194,31 @@ impl Sweep {
         Ok(false)
     }
 
-    /// Stops the worse cells after epoch `rung` and returns the others. The ranking depends only on the runs.
-    fn stop_worse_cells(
+    /// Trains a row and returns its new status with the reason. Until then, its reason is `running_reason`.
+    fn train_row(
         &mut self,
-        cells: Vec<usize>,
-        rung: u64,
+        at: usize,
+        until_epoch: Option<u64>,
+        running_reason: String,
         trainer: &mut dyn Trainer,
-    ) -> Result<Vec<usize>> {
-        let Some(halving) = self.definition.halving else { return Ok(cells) };
+    ) -> Result<(Status, String)> {
+        let row = self.rows()[at].clone();
+        let run = self.run_path(&row);
+        let experiment = self.definition.cells[row.cell - 1].repetition(row.repetition);
+        trainer.on_start(self, &row);
+        self.set_status(at, Status::Running, running_reason)?;
+        let is_started = RunDir::is_run(&run);
+        let outcome = match (!is_started).then(|| trainer.memory_shortage(&experiment)).flatten() {
+            Some(shortage) => RowOutcome::DoesNotFit(shortage),
+            None => trainer.train(&experiment, &run, until_epoch),
+        };
+        Ok(status_after(&run, outcome, until_epoch))
+    }
+
+    /// Stops the worse cells after epoch `rung`. Returns the other cells, and the indices of the rows that it
+    /// stopped. The ranking depends only on the runs.
+    fn stop_worse_cells(&mut self, cells: Vec<usize>, rung: u64) -> Result<(Vec<usize>, Vec<usize>)> {
+        let Some(halving) = self.definition.halving else { return Ok((cells, Vec::new())) };
         let ranked: Vec<(usize, Option<f64>)> = cells
             .into_iter()
             .filter_map(|cell| Some((cell, self.metric_of_cell(&halving, cell, rung)?)))
@@ -219,6 +232,7 @@ impl Sweep {
         }
         let kept = halving.survivors(&metrics);
         let remaining: Vec<usize> = kept.iter().map(|&at| ranked[at].0).collect();
+        let mut stopped = Vec::new();
         for at in 0..self.rows().len() {
             let row = &self.rows()[at];
             let Some(&(_, value)) = ranked.iter().find(|(cell, _)| *cell == row.cell) else { continue };
@@ -227,9 +241,9 @@ impl Sweep {
             }
             let reason = stop_reason(&halving, rung, value, remaining.len(), ranked.len());
             self.set_status(at, Status::StoppedEarly, reason)?;
-            trainer.on_end(self, &self.rows()[at].clone());
+            stopped.push(at);
         }
-        Ok(remaining)
+        Ok((remaining, stopped))
     }
 
     /// The mean metric of a cell after an epoch; `None` if no run of it has reached the epoch.
@@ -242,6 +256,25 @@ impl Sweep {
     }
 }
 
+/// The status of a row and its reason after the training of its run ended, which was to be trained to its end
+/// or to the end of `until_epoch`.
+fn status_after(run: &Path, outcome: RowOutcome, until_epoch: Option<u64>) -> (Status, String) {
+    match outcome {
+        RowOutcome::DoesNotFit(reason) => (Status::DoesNotFit, reason),
+        RowOutcome::Failed(reason) => (Status::Failed, reason),
+        RowOutcome::Interrupted => (Status::Interrupted, "can be resumed".to_owned()),
+        RowOutcome::Succeeded => match Summary::read(&run.join(SUMMARY)) {
+            Ok(summary) if summary.status == RunStatus::Completed => match lost::check_completed(run) {
+                Ok(()) => (Status::Completed, String::new()),
+                // Its checkpoint is from the end of training, so resuming changes nothing.
+                Err(loss) => (Status::Failed, loss.to_string()),
+            },
+            Ok(_) => (Status::Interrupted, until_epoch.map_or(String::new(), pause_reason)),
+            Err(error) => (Status::Failed, error.to_string()),
+        },
+    }
+}
+
 /// The reason for stopping a cell after `rung`, where `kept` of `ranked` cells continue.
 fn stop_reason(halving: &Halving, rung: u64, metric: Option<f64>, kept: usize, ranked: usize) -> String {
     let metric = metric.map_or("–".to_owned(), |value| format!("{value:.4}"));
@@ -249,6 +282,7 @@ fn stop_reason(halving: &Halving, rung: u64, metric: Option<f64>, kept: usize, r
     format!("after epoch {rung}: {name} {metric}, {kept} of {ranked} cells continue")
 }
 
+/// The reason of a row that was trained to the end of an epoch.
 fn pause_reason(until_epoch: u64) -> String {
     format!("paused after epoch {until_epoch}")
 }

@@ -11,13 +11,13 @@ pub(crate) const SWEEP: &str = "[model]\nname = \"digits\"\n[train]\nepochs = 6\
                      \"model.width\" = [4, 8, 16, 32, 64]\n";
 pub(crate) const HALVED: &str = "[sweep.halving]\nepochs = 2\nfactor = 2\nmetric = \"val_top1\"\n";
 
-const RANDOM: &str = "[model]\nname = \"digits\"\n[train]\nepochs = 6\n[sweep]\nsearch = \"random\"\n\
-     trials = 14\n[sweep.keys]\n\"model.width\" = { uniform = [1, 100] }\n";
-const ASYNCHRONOUS: &str = "[sweep.halving]\nepochs = 1\nfactor = 2\nmetric = \"val_top1\"\n\
+pub(crate) const RANDOM: &str = "[model]\nname = \"digits\"\n[train]\nepochs = 6\n[sweep]\n\
+     search = \"random\"\ntrials = 14\n[sweep.keys]\n\"model.width\" = { uniform = [1, 100] }\n";
+pub(crate) const ASYNCHRONOUS: &str = "[sweep.halving]\nepochs = 1\nfactor = 2\nmetric = \"val_top1\"\n\
      asynchronous = true\n";
 
 /// A sweep by TPE, with the keys of a random one.
-fn tpe() -> String {
+pub(crate) fn tpe() -> String {
     RANDOM.replace("\"random\"", "\"tpe\"\nobjective = \"val_top1\"")
 }
 

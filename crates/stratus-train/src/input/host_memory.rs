@@ -33,12 +33,7 @@ impl HostMemory {
     ) -> Result<Self, TrainError> {
         let Datasets { train: training, validation } = datasets;
         let input = resolved.input();
-        let config = LoaderConfig {
-            workers: resolved.max_loader_threads(),
-            slice: resolved.batch_slice(),
-            ..input.training(BatchFormat::from_plan(train))
-        };
-        let config = input.read_ahead(training.as_ref(), config)?;
+        let config = input.read_ahead(training.as_ref(), training_loader(resolved, train))?;
         let evaluation = input.evaluation(BatchFormat::from_plan(evaluate), evaluate.program.batch);
         Ok(Self {
             batches: config.slots,
@@ -49,9 +44,31 @@ impl HostMemory {
         })
     }
 
+    /// The share of `data.prefetch_mib` that the minimum number of batches needs; 0 if the key is unset.
+    ///
+    /// # Errors
+    /// If the loader's settings are invalid for the data set.
+    pub fn prefetch_share(
+        resolved: &ResolvedProcess,
+        datasets: &Datasets,
+        train: &Plan,
+    ) -> Result<f64, TrainError> {
+        let config = training_loader(resolved, train);
+        resolved.input().prefetch_share(datasets.train.as_ref(), &config)
+    }
+
     /// The total bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.batch_bytes * self.batches as u64 + self.validation_bytes + self.dataset_bytes
+    }
+}
+
+/// The loader's settings in a run with this plan, except the batches that it reads ahead.
+fn training_loader(resolved: &ResolvedProcess, train: &Plan) -> LoaderConfig {
+    LoaderConfig {
+        workers: resolved.max_loader_threads(),
+        slice: resolved.batch_slice(),
+        ..resolved.input().training(BatchFormat::from_plan(train))
     }
 }

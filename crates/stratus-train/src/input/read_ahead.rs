@@ -29,7 +29,7 @@ impl InputPipeline {
         dataset: &dyn Dataset,
         config: LoaderConfig,
     ) -> Result<LoaderConfig, TrainError> {
-        let batch = Loader::batch_bytes(dataset, &LoaderConfig { slots: 1, ..config.clone() })?.max(1);
+        let batch = batch_bytes(dataset, &config)?;
         let useful = config.workers.saturating_add(EXTRA_BATCHES) as u64;
         let fitting = match self.prefetch_mib {
             None => (((PREFETCH_MIB as u64) << 20) / batch).max(MIN_BATCHES),
@@ -52,6 +52,21 @@ impl InputPipeline {
         }
         Ok(LoaderConfig { slots: useful.min(fitting) as usize, ..config })
     }
+
+    /// The share of `data.prefetch_mib` that two batches, the minimum to read ahead, need; 0 if it is unset.
+    ///
+    /// # Errors
+    /// If `config` is invalid for `dataset`.
+    pub fn prefetch_share(&self, dataset: &dyn Dataset, config: &LoaderConfig) -> Result<f64, TrainError> {
+        let Some(mib) = self.prefetch_mib else { return Ok(0.0) };
+        let min_bytes = batch_bytes(dataset, config)?.saturating_mul(MIN_BATCHES);
+        Ok(min_bytes as f64 / ((mib as u64) << 20) as f64)
+    }
+}
+
+/// The bytes of a batch that is read ahead; at least 1.
+fn batch_bytes(dataset: &dyn Dataset, config: &LoaderConfig) -> Result<u64, TrainError> {
+    Ok(Loader::batch_bytes(dataset, &LoaderConfig { slots: 1, ..config.clone() })?.max(1))
 }
 
 #[cfg(test)]

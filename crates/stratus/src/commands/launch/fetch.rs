@@ -5,7 +5,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stratus_launch::{FetchStats, LaunchRecord, LaunchState, RepetitionStatus, Target};
-use stratus_run::layout::{RUNS, SUMMARY};
+use stratus_run::csv::{self, EpochRow};
+use stratus_run::layout::{EPOCHS, RUNS, SUMMARY};
 use stratus_run::summary::{Status as RunStatus, Summary};
 
 /// A run, and the files that were fetched.
@@ -72,7 +73,7 @@ pub(super) fn fetch_runs(
             seen.insert(number, stamp);
         }
         let is_completed = one.is_some_and(|one| one.status == RepetitionStatus::Completed);
-        if fetched.changing == 0 && is_completed && is_completed_here(run) {
+        if fetched.changing == 0 && is_completed && is_completed_here(record, number, run) {
             mark_done(record, number)?;
         }
         fetched_runs.push(FetchedRun { run: run.clone(), fetched, problem: None });
@@ -80,9 +81,20 @@ pub(super) fn fetch_runs(
     Ok(fetched_runs)
 }
 
-/// Returns whether the summary of the fetched run says that the run is completed.
-fn is_completed_here(run: &Path) -> bool {
-    Summary::read(&run.join(SUMMARY)).is_ok_and(|summary| summary.status == RunStatus::Completed)
+/// Returns whether the files of the fetched run say that the run is completed, or, in a search, that it has
+/// reached its goal.
+fn is_completed_here(record: &LaunchRecord, repetition: usize, run: &Path) -> bool {
+    let Ok(summary) = Summary::read(&run.join(SUMMARY)) else { return false };
+    if summary.status == RunStatus::Completed {
+        return true;
+    }
+    let Some(until_epoch) = record.goals().get(repetition - 1).and_then(|goal| goal.parse::<u32>().ok())
+    else {
+        return false;
+    };
+    let last =
+        csv::read::<EpochRow>(&run.join(EPOCHS)).ok().and_then(|rows| rows.last().map(|row| row.epoch));
+    last.is_some_and(|epoch| epoch >= until_epoch)
 }
 
 /// Records that a repetition is completely fetched.

@@ -3,6 +3,7 @@
 mod estimate;
 mod fetch;
 mod release;
+mod search;
 mod start;
 mod until;
 mod watch;
@@ -159,7 +160,7 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
     let first_flag = arguments.common.flags().first().map_or("--set", |flag| flag.flag);
     let globals = &arguments.common.prepend_to(globals)?;
     if let Some(mut spec) = LaunchSpec::of_sweep(experiment, arguments.repetitions, &globals.set)? {
-        spec.cells.iter_mut().for_each(locate);
+        spec.cells.iter_mut().chain(&mut spec.later_cells).for_each(locate);
         return start::launch(&settings, &spec, arguments, output);
     }
     match RunOrExperiment::resolve(experiment, globals)? {
@@ -205,9 +206,7 @@ fn find_target(name: &str) -> Result<TargetSettings> {
 
 /// Opens a target.
 fn open_target(settings: &TargetSettings) -> Box<dyn Target> {
-    let cache = std::env::var_os("STRATUS_CACHE").map(PathBuf::from);
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/stratus"));
-    let folder = cache.or_else(home).unwrap_or_else(|| PathBuf::from(".stratus-cache"));
+    let folder = stratus_train::cache_folder().unwrap_or_else(|| PathBuf::from(".stratus-cache"));
     stratus_launch::open_target(settings, &folder.join("ssh"))
 }
 
@@ -235,6 +234,10 @@ fn resume(record: &LaunchRecord, until: Option<&str>, output: &Output) -> Result
         let LaunchRecord { id, target, .. } = record;
         return Err(Failure::usage(format!("{id}: the lease on {target} has expired"))
             .with_hint(format!("set a new lease: `stratus launch resume {id} --until 6h`")));
+    }
+    if record.search.is_some() {
+        let record = LaunchRecord { lease: leased, ..record.clone() };
+        return search::resume(&record, target.as_ref(), settings.notify, output);
     }
     let lock = record.lock(Path::new(RUNS))?;
     // Another process may have changed the record meanwhile.

@@ -23,7 +23,8 @@ pub(super) fn release(record: &LaunchRecord, force: bool, output: &Output) -> Re
     let settings = find_target(&record.target)?;
     let target = open_target(&settings);
     let state = target.state(record)?;
-    if let Some(problem) = release_blocker(record, &state, force) {
+    let has_open_rows = record.has_open_rows()?;
+    if let Some(problem) = release_blocker(record, &state, has_open_rows, force) {
         return Err(Failure::failed(problem).with_hint(format!(
             "resume with `stratus launch resume {0}`, or stop with `stratus launch stop {0}`; --force \
              releases unfinished repetitions",
@@ -63,10 +64,19 @@ pub(super) fn release(record: &LaunchRecord, force: bool, output: &Output) -> Re
 }
 
 /// The reason that a launch cannot be released; `None` if it can.
-fn release_blocker(record: &LaunchRecord, state: &LaunchState, force: bool) -> Option<String> {
+fn release_blocker(
+    record: &LaunchRecord,
+    state: &LaunchState,
+    has_open_rows: bool,
+    force: bool,
+) -> Option<String> {
     if state.is_running {
         return Some(format!("{} is running", record.id));
     }
-    let open = state.repetitions.iter().find(|one| one.status != RepetitionStatus::Completed)?;
+    let open = state.repetitions.iter().find(|one| one.status != RepetitionStatus::Completed);
+    if open.is_none() && has_open_rows && !force {
+        return Some(format!("{}: the sweep is unfinished", record.id));
+    }
+    let open = open?;
     (!force).then(|| format!("{}: repetition {} is {}", record.id, open.repetition, open.status.name()))
 }

@@ -1,6 +1,6 @@
 //! Starts a launch, or shows what it would do.
 
-use super::{LaunchArguments, estimate, now, open_target, until};
+use super::{LaunchArguments, estimate, now, open_target, search, until};
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use serde::Serialize;
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use stratus_base::text::bytes;
 use stratus_exchange::mpi::SEARCH;
 use stratus_launch::{
-    BundledMpi, Executable, Job, LaunchBundle, LaunchRecord, LaunchSpec, Lease, PrepareOptions, TargetKind,
-    TargetSettings, seconds_left,
+    BundledMpi, Executable, Job, LaunchBundle, LaunchRecord, LaunchSpec, Lease, PrepareOptions, SearchRecord,
+    TargetKind, TargetSettings, seconds_left,
 };
 use stratus_run::layout::RUNS;
 use stratus_train::sizing::max_run_bytes;
@@ -47,6 +47,15 @@ pub(super) fn launch(
             "train.parts in one process gives bit-identical results; `ssh` and `slurm` support workers",
         ));
     }
+    if spec.depends_on_results() && matches!(settings.kind, TargetKind::Sky(_)) {
+        return Err(Failure::usage(format!(
+            "{}: a sweep in which results decide which cells are trained cannot be launched on cloud targets",
+            settings.name
+        ))
+        .with_hint(
+            "use an `ssh` or `slurm` target, or launch it without halving and with sweep.search = \"random\"",
+        ));
+    }
     spec.check_directories()?;
     let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
     let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
@@ -57,7 +66,7 @@ pub(super) fn launch(
     let name: String = spec.name.chars().filter(char::is_ascii_alphanumeric).take(40).collect();
     let id = format!("{}-{now:x}-{:x}", name.to_lowercase(), std::process::id());
     if arguments.dry_run {
-        let job = Job { workers, ..bundle.job(settings, &id, spec, resources, &settings.root()) };
+        let job = Job { workers, ..bundle.job(settings, &id, spec, resources, &settings.root())? };
         return print_dry_run(settings, &bundle, &job, output);
     }
     let target = open_target(settings);
@@ -82,7 +91,7 @@ pub(super) fn launch(
     for cell in &spec.cells {
         run_bytes = max_run_bytes(cell)?.max(run_bytes);
     }
-    let mut job = Job { workers, ..bundle.job(settings, &id, spec, resources, &prepared.root) };
+    let mut job = Job { workers, ..bundle.job(settings, &id, spec, resources, &prepared.root)? };
     let leased = match end {
         None => None,
         Some(end) => {
@@ -98,7 +107,12 @@ pub(super) fn launch(
         job.host_by_repetition = prepared.hosts.iter().cycle().take(runs).cloned().collect();
     }
     let (runs, sweep) = spec.create_directories()?;
-    let record = LaunchRecord {
+    let search = sweep.as_ref().filter(|_| spec.depends_on_results()).map(|sweep| SearchRecord {
+        sweep: sweep.clone(),
+        until_epochs: Vec::new(),
+        uploaded_paths: bundle.uploaded_paths(spec, &prepared.root),
+    });
+    let mut record = LaunchRecord {
         id: id.clone(),
         target: settings.name.clone(),
         root: prepared.root.clone(),
@@ -116,7 +130,15 @@ pub(super) fn launch(
         done: Vec::new(),
         host_by_repetition: job.host_by_repetition.clone(),
         prepared_hosts: prepared.hosts.clone(),
+        search,
     };
+    if record.search.is_some() {
+        // The repetitions are those of the first steps.
+        (record.runs, record.experiments, record.host_by_repetition) = Default::default();
+        let advance = search::advance(&mut record, target.as_ref(), None, true)?;
+        advance.messages.iter().for_each(|line| output.message(line));
+        job = record.job(job.notify);
+    }
     // Written before the start, so that a started launch is always recorded.
     record.write(Path::new(RUNS))?;
     target.submit(&prepared.root, &job)?;
@@ -139,6 +161,15 @@ pub(super) fn launch(
                 runs.join(", ")
             }
         };
+        if let (Some(_), Some(sweep)) = (&record.search, &launched.sweep) {
+            return format!(
+                "launched the first cells of {} as {id} on {}; they keep running when you disconnect\n\
+                 next: `stratus launch fetch -f {id}` fetches results and starts the cells that follow from \
+                 them,\n      then `stratus sweep {0}` compares the runs\n",
+                sweep.display(),
+                settings.name
+            );
+        }
         format!(
             "launched {id} on {}; it keeps running when you disconnect\n\
              next: `stratus launch logs -f {id}`,\n      \

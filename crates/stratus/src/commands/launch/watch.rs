@@ -2,6 +2,7 @@
 
 use super::fetch::{FetchedRun, FetchedStamps, fetch_runs};
 use super::release::release;
+use super::search;
 use super::{find_target, now, open_target};
 use crate::errors::{FAILED, Failure, INTERRUPTED, Result};
 use crate::output::{Output, table};
@@ -14,7 +15,7 @@ use stratus_base::text::bytes;
 use stratus_launch::{LaunchRecord, LaunchState, RepetitionStatus};
 use stratus_run::layout::RUNS;
 
-/// The time between two requests for a log.
+/// The time between two requests for a log, and the minimum between two fetches of a search.
 const LOG_POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// The minimum time between two fetches.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(10);
@@ -201,6 +202,12 @@ pub(super) fn fetch(record: &LaunchRecord, output: &Output) -> Result {
     let target = open_target(&find_target(&record.target)?);
     let state = target.state(record)?;
     let fetched_runs = fetch_runs(target.as_ref(), record, &state, None)?;
+    if record.search.is_some() {
+        let lock = record.lock(Path::new(RUNS))?;
+        let mut record = LaunchRecord::find(Path::new(RUNS), Some(&record.id))?;
+        search::advance(&mut record, target.as_ref(), Some(&state), false)?;
+        drop(lock);
+    }
     if fetched_runs.iter().all(|one| one.fetched.changing == 0) && !state.is_running {
         target.release();
     }
@@ -225,20 +232,24 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
             let fetched_runs = fetch_runs(target.as_ref(), &record, &state, Some(&mut seen))?;
             let lock = record.lock(Path::new(RUNS))?;
             record = LaunchRecord::find(Path::new(RUNS), Some(&record.id))?;
-            let job = record.job(settings.notify.clone());
+            let advance = search::advance(&mut record, target.as_ref(), Some(&state), !state.stopped)?;
+            let job = search::job_in_progress(&record, settings.notify.clone())?;
             let done =
                 target.reschedule(&mut record, &job, false, &mut |record| record.write(Path::new(RUNS)))?;
+            if !state.stopped {
+                search::start_unknown(&record, target.as_ref(), &state, &job)?;
+            }
             drop(lock);
-            Ok((state, fetched_runs, done))
+            Ok((state, fetched_runs, advance, done))
         })();
         match pass {
-            Ok((state, fetched_runs, done)) => {
+            Ok((state, fetched_runs, advance, done)) => {
                 if unreachable_since.take().is_some() {
                     output.message(&format!("{}: reachable again", record.target));
                 }
-                done.iter().for_each(|line| output.message(line));
+                advance.messages.iter().chain(&done).for_each(|line| output.message(line));
                 let epochs: u64 = state.repetitions.iter().filter_map(|one| one.epochs).sum();
-                if last_epochs.replace(epochs) != Some(epochs) {
+                if last_epochs.replace(epochs) != Some(epochs) || !advance.started.is_empty() {
                     restarts = 0;
                 }
                 restarts += done.len();
@@ -251,7 +262,7 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
                 }
                 let is_whole = fetched_runs.iter().all(|one| one.fetched.changing == 0);
                 merge(&mut all, fetched_runs);
-                if !state.is_running && is_whole && done.is_empty() {
+                if !state.is_running && is_whole && done.is_empty() && advance.started.is_empty() {
                     break state;
                 }
             }
@@ -269,16 +280,17 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
         std::thread::sleep(if unreachable_since.is_some() {
             LOG_POLL_INTERVAL
         } else {
-            fetch_interval(spent)
+            fetch_interval(spent, record.search.is_some())
         });
     };
     target.release();
     let is_done = state.repetitions.iter().all(|one| one.status == RepetitionStatus::Completed);
-    if is_done && settings.release.is_some() {
+    if is_done && !record.has_open_rows()? && settings.release.is_some() {
         release(&record, false, output)?;
     }
     print_fetched(&all, output)?;
-    check_finished(&record, &state, output)
+    check_finished(&record, &state, output)?;
+    search::check_over(&record, output)
 }
 
 /// Reports the repetitions that ended without being completed, with their last messages.
@@ -307,11 +319,13 @@ fn check_finished(record: &LaunchRecord, state: &LaunchState, output: &Output) -
     })
 }
 
-/// The time to wait after a pass that took `spent_s` seconds of CPU time.
-fn fetch_interval(spent_s: f64) -> Duration {
+/// The time to wait after a pass that took `spent_s` seconds of CPU time. In a search, a free machine waits
+/// for the next pass.
+fn fetch_interval(spent_s: f64, is_search: bool) -> Duration {
+    let min = if is_search { LOG_POLL_INTERVAL } else { MIN_FETCH_INTERVAL };
     Duration::try_from_secs_f64(spent_s / MAX_CPU_SHARE)
         .unwrap_or(MAX_FETCH_INTERVAL)
-        .clamp(MIN_FETCH_INTERVAL, MAX_FETCH_INTERVAL)
+        .clamp(min, MAX_FETCH_INTERVAL)
 }
 
 /// The CPU time of this process and its finished children in seconds; `None` if unknown.
@@ -350,14 +364,16 @@ pub(super) fn stop(record: &LaunchRecord, output: &Output) -> Result {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_FETCH_INTERVAL, MIN_FETCH_INTERVAL, cpu_seconds, fetch_interval};
+    use super::{LOG_POLL_INTERVAL, MAX_FETCH_INTERVAL, MIN_FETCH_INTERVAL, cpu_seconds, fetch_interval};
     use std::time::Duration;
 
     #[test]
     fn fetch_interval_grows_with_cpu_time() {
-        assert_eq!(fetch_interval(0.0), MIN_FETCH_INTERVAL);
-        assert_eq!(fetch_interval(0.5), Duration::from_secs(50));
-        assert_eq!([fetch_interval(1e9), fetch_interval(f64::INFINITY)], [MAX_FETCH_INTERVAL; 2]);
+        assert_eq!(fetch_interval(0.0, false), MIN_FETCH_INTERVAL);
+        assert_eq!(fetch_interval(0.0, true), LOG_POLL_INTERVAL);
+        assert_eq!(fetch_interval(0.5, true), Duration::from_secs(50));
+        let long = [fetch_interval(1e9, false), fetch_interval(f64::INFINITY, true)];
+        assert_eq!(long, [MAX_FETCH_INTERVAL; 2]);
         #[cfg(target_os = "linux")]
         assert!(cpu_seconds().is_some());
     }

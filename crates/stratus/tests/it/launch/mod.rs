@@ -7,6 +7,7 @@ mod accounts;
 mod faults;
 mod hosts;
 mod leases;
+mod searches;
 mod sky;
 mod slurm;
 mod sweeps;
@@ -118,6 +119,8 @@ fn killed_launch_resumes_bit_identical() {
     // An interrupted run can be fetched and inspected.
     dir.run(&["launch", "fetch"]).expect(0);
     dir.run(&["collect", "runs/digits/1"]).expect(0);
+    let flag = dir.run(&["launch", "here", "runs/digits/1", "--epochs", "4"]).expect(2).err;
+    assert!(flag.contains("--epochs cannot be used when resuming"), "{flag}");
     dir.run(&["launch", "here", "runs/digits/1"]).expect(0);
     assert_eq!(wait_for_end(&dir), ["completed"]);
     dir.run(&["launch", "fetch"]).expect(0);
@@ -149,6 +152,36 @@ fn stopped_launch_keeps_its_checkpoint_and_dry_run_changes_nothing() {
     dir.run(&["launch", "stop"]).expect(0);
     assert_eq!(wait_for_end(&dir), ["interrupted", "waiting"]);
     assert_eq!(fs::read_to_string(job.join("1/exit")).unwrap().trim(), "75");
+}
+
+#[test]
+fn short_flags_set_keys_of_a_launch() {
+    let dir = TestDir::without_kernel_cache();
+    target(&dir, "here", "kind = \"local\"", "there");
+    let data = digits().display().to_string();
+    let flags = ["--epochs", "3", "--batch", "64", "--lr", "0.25", "--device", "cpu", "--seed", "9"];
+    let begin = ["launch", "here", "digits", "--data", &data];
+    let dry = dir.run(&[&begin[..], &flags, &["--dry-run"]].concat()).expect(0).out;
+    let (_, experiment) = dry.split_once("/1/experiment.toml:\n").unwrap();
+    let experiment: toml::Table = experiment.parse().unwrap();
+    let train = &experiment["train"];
+    assert_eq!(train["epochs"].as_integer(), Some(3));
+    assert_eq!(train["batch_size"].as_integer(), Some(64));
+    assert_eq!(train["device"].as_str(), Some("cpu"));
+    assert_eq!(train["seed"].as_integer(), Some(9));
+    assert_eq!(experiment["optimiser"]["learning_rate"].as_float(), Some(0.25));
+    // The data are those of the flag, on the target.
+    assert!(dry.contains(&format!("from {data}/")), "{dry}");
+    let uploaded = experiment["data"]["path"].as_str().unwrap();
+    assert!(uploaded.starts_with(&dir.path("there/data").display().to_string()), "{uploaded}");
+    for (more, problem) in [
+        (["--set", "train.epochs=4"], "`--epochs 3` and `--set train.epochs=4` contradict each other"),
+        (["--epochs", "many"], "--epochs"),
+    ] {
+        let ran = dir.run(&[&begin[..], &["--dry-run"], &flags, &more].concat()).expect(2);
+        assert!(ran.err.contains(problem), "{}", ran.err);
+    }
+    assert!(!dir.path("there").exists() && !dir.path("runs").exists());
 }
 
 #[test]

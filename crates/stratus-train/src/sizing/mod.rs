@@ -1,6 +1,8 @@
 //! The size of an experiment: the memory that this machine lacks, the largest batch that fits, the bytes of
 //! its checkpoints.
 
+mod batch_search;
+
 use crate::compile::{FittedRun, KernelSelection, fit, largest_batch, min_bytes, programs};
 use crate::device::OpenDevice;
 use crate::input::{Datasets, HostMemory, open_datasets};
@@ -11,14 +13,8 @@ use stratus_base::text::bytes;
 use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 
-/// The maximum number of plans that the search makes.
-const MAX_ATTEMPTS: usize = 8;
-/// The search ends with a batch that needs at least this fraction of the limit.
-const CLOSE_ENOUGH_SHARE: f64 = 0.97;
-/// The batch size above which the search tries multiples of [`COARSE_STEP`].
-const COARSE_ABOVE: usize = 16;
-/// The step of the search for large batches.
-const COARSE_STEP: usize = 8;
+use batch_search::BatchSearch;
+
 /// The fraction of free memory that a plan may use; the rest is for the process.
 const USABLE_MEMORY_SHARE: f64 = 0.95;
 
@@ -67,39 +63,40 @@ impl LargestBatchSearch<'_> {
         })?;
         let shares_memory = self.limit.is_none() && !self.device.is_accelerator;
         let samples = self.resolved.samples();
-        // The first guess ignores scratch and kernel layouts, so it is an upper bound.
-        let mut too_large = samples + 1;
+        // The first guess ignores scratch and kernel layouts.
         let first = largest_batch(self.resolved, self.graph, self.device, limit, samples)?;
         let mut batch = first.ok_or_else(|| self.nothing_fits_error(limit))?;
         let mut fitting: Option<LargestBatch> = None;
-        for _ in 0..MAX_ATTEMPTS {
+        let mut search = BatchSearch::new(samples);
+        loop {
             let resolved = self.resolved.with_batch_size(batch);
             let FittedRun { resolved, planned, .. } =
                 fit(&resolved, self.graph, self.device, &KernelSelection::FirstSupported, None, warn)?;
             let arena_bytes = planned.arena_bytes();
             let plans = planned.allocate(self.device.backend.as_ref())?.plans;
-            let host_memory = HostMemory::for_run(&resolved, datasets, &plans.train, &plans.evaluate)?;
-            let needed = arena_bytes + if shares_memory { host_memory.bytes() as usize } else { 0 };
-            let used = needed as f64 / limit as f64;
+            // The batches that are read ahead have a limit of their own, `data.prefetch_mib`.
+            let mut used = HostMemory::prefetch_share(&resolved, datasets, &plans.train)?;
             if used <= 1.0 {
-                fitting = Some(LargestBatch {
-                    batch_size: batch,
-                    arena_bytes,
-                    host_memory,
-                    limit_bytes: limit,
-                    is_whole_data_set: batch == samples,
-                });
-            } else {
-                too_large = batch;
+                let host_memory = HostMemory::for_run(&resolved, datasets, &plans.train, &plans.evaluate)?;
+                let needed = arena_bytes + if shares_memory { host_memory.bytes() as usize } else { 0 };
+                used = used.max(needed as f64 / limit as f64);
+                if used <= 1.0 && fitting.is_none_or(|largest| largest.batch_size < batch) {
+                    fitting = Some(LargestBatch {
+                        batch_size: batch,
+                        arena_bytes,
+                        host_memory,
+                        limit_bytes: limit,
+                        is_whole_data_set: batch == samples,
+                    });
+                }
+            } else if batch == 1 {
+                // The error names the key.
+                HostMemory::for_run(&resolved, datasets, &plans.train, &plans.evaluate)?;
             }
-            let smallest = fitting.map_or(1, |largest| largest.batch_size + 1);
-            if smallest >= too_large || (CLOSE_ENOUGH_SHARE..=1.0).contains(&used) {
-                break;
+            match search.next(batch, used) {
+                Some(next) => batch = next,
+                None => break,
             }
-            // The next guess assumes equal memory per image.
-            let next = (batch as f64 / used) as usize;
-            let next = if next > COARSE_ABOVE { next / COARSE_STEP * COARSE_STEP } else { next };
-            batch = next.clamp(smallest, too_large - 1);
         }
         fitting.ok_or_else(|| self.nothing_fits_error(limit))
     }
