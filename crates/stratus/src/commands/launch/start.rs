@@ -5,13 +5,14 @@ use crate::errors::{Failure, Result};
 use crate::output::Output;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, shell_path};
 use stratus_exchange::mpi::SEARCH;
 use stratus_launch::{
     BundledMpi, Executable, Job, LaunchBundle, LaunchRecord, LaunchSpec, Lease, PrepareOptions, TargetKind,
     TargetSettings, seconds_left,
 };
-use stratus_run::layout::RUNS;
+use stratus_run::labels::RunLabels;
+use stratus_run::layout::{LABELS, RUNS};
 use stratus_train::sizing::max_run_bytes;
 
 /// The result of `stratus launch TARGET EXPERIMENT`.
@@ -48,6 +49,7 @@ pub(super) fn launch(
         ));
     }
     spec.check_directories()?;
+    let labels = arguments.labels.labels_with_commit()?;
     let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
     let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
     let bundle = LaunchBundle::new(spec, arguments.remote_data, this_program()?, mpi.flatten())?;
@@ -98,6 +100,7 @@ pub(super) fn launch(
         job.host_by_repetition = prepared.hosts.iter().cycle().take(runs).cloned().collect();
     }
     let (runs, sweep) = spec.create_directories()?;
+    write_labels(&runs, &labels)?;
     let record = LaunchRecord {
         id: id.clone(),
         target: settings.name.clone(),
@@ -132,7 +135,7 @@ pub(super) fn launch(
     output.print_wrapped(&launched, || {
         let fetched = match &launched.sweep {
             Some(sweep) => {
-                format!("the runs of {0};\n      then `stratus sweep {0}` compares them", sweep.display())
+                format!("the runs of {0};\n      then `stratus sweep {0}` compares them", shell_path(sweep))
             }
             None => {
                 let runs: Vec<String> = record.runs.iter().map(|run| run.display().to_string()).collect();
@@ -146,6 +149,16 @@ pub(super) fn launch(
             settings.name
         )
     })
+}
+
+/// Writes labels into the local directories of runs.
+fn write_labels(runs: &[PathBuf], labels: &RunLabels) -> Result {
+    for run in runs.iter().filter(|_| !labels.is_empty()) {
+        std::fs::create_dir_all(run)
+            .map_err(|error| Failure::failed(format!("cannot create {}: {error}", run.display())))?;
+        labels.write(&run.join(LABELS))?;
+    }
+    Ok(())
 }
 
 /// Prints the files that would be uploaded, and the job that would be started.
