@@ -350,9 +350,7 @@ fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) 
 }
 
 fn number(value: Option<f64>, decimals: usize) -> String {
-    value
-        .filter(|value| value.is_finite())
-        .map_or(String::new(), |value| text::decimals(value, decimals))
+    value.filter(|value| value.is_finite()).map_or(String::new(), |value| text::decimals(value, decimals))
 }
 
 fn table(out: &mut String, heads: &[String], rows: &[Vec<String>]) {

@@ -70,6 +70,10 @@ impl RunLabels {
             return Ok(Self::default());
         }
         let bytes = read_at_most(path, MAX_LABELS_BYTES).map_err(Error::io("read", path))?;
+        // Serde accepts a list in place of an object.
+        if bytes.trim_ascii_start().first() != Some(&b'{') {
+            return Err(damaged("not a JSON object".to_owned()));
+        }
         let labels: Self = serde_json::from_slice(&bytes)
             .map_err(|error| damaged(format!("not the expected JSON ({error})")))?;
         labels.check().map_err(|error| damaged(error.to_string()))?;

@@ -1,14 +1,21 @@
 //! The help of `-h` for commands with many options: the common ones, a line each. `--help` shows all.
 
-use clap::builder::StyledStr;
 use clap::{Arg, Command};
 use std::ffi::OsStr;
 
-/// The options that `-h` leaves out, by command.
-const HIDDEN: &[(&str, &[&str])] = &[
-    (
-        "train",
-        &[
+/// The brief help of a command.
+struct Brief {
+    command: &'static str,
+    /// The arguments that are left out.
+    hidden: &'static [&'static str],
+    /// Arguments with a shorter text than in the full help.
+    texts: &'static [(&'static str, &'static str)],
+}
+
+const BRIEF: &[Brief] = &[
+    Brief {
+        command: "train",
+        hidden: &[
             "settings",
             "seed",
             "until_epoch",
@@ -19,13 +26,35 @@ const HIDDEN: &[(&str, &[&str])] = &[
             "memory_limit",
             "note",
         ],
-    ),
-    ("launch", &["seed", "workers", "remote_data", "same_cpu", "force", "note"]),
-    ("sweep", &[]),
+        texts: &[
+            ("target", "Experiment (like digits), file, or run directory to resume"),
+            ("lr", "Learning rate"),
+            ("weights", "Initial weights: a file, or another run"),
+            ("out", "Run directory"),
+            ("workers", "Number of processes on this machine"),
+            ("name", "Name of the run"),
+        ],
+    },
+    Brief {
+        command: "launch",
+        hidden: &["seed", "workers", "remote_data", "same_cpu", "force", "note"],
+        texts: &[
+            ("target", "`local`, or a name from targets.toml"),
+            ("experiment", "Experiment, file, sweep, or run to resume"),
+            ("lr", "Learning rate"),
+            ("until", "Lease: end time, or duration like 6h"),
+            ("name", "Name of the runs"),
+        ],
+    },
+    Brief {
+        command: "sweep",
+        hidden: &[],
+        texts: &[
+            ("target", "Sweep file, built-in sweep, or directory of a sweep to resume"),
+            ("lr", "Learning rate"),
+        ],
+    },
 ];
-
-/// The width of a terminal for which lines are shortened, in columns.
-const MAX_COLUMNS: usize = 80;
 
 /// Returns whether the words of a command line ask for the brief help.
 pub fn is_asked_for(words: &[impl AsRef<OsStr>]) -> bool {
@@ -33,59 +62,33 @@ pub fn is_asked_for(words: &[impl AsRef<OsStr>]) -> bool {
     flags.any(|word| word == "-h")
 }
 
-/// The program with brief help of the commands in [`HIDDEN`].
+/// The program with brief help of the commands in [`BRIEF`].
 #[must_use]
 pub fn shorten(program: Command) -> Command {
-    HIDDEN.iter().fold(program, |program, (name, hidden)| {
+    BRIEF.iter().fold(program, |program, Brief { command: name, hidden, texts }| {
         program.mut_subcommand(name, |command| {
-            let options = command.get_arguments().filter(|arg| is_shown(arg, hidden)).map(usage_columns);
-            let columns = options.max().unwrap_or(0);
-            let text = format!("`stratus {name} --help` explains all options, with examples.");
-            command.after_help(text).mut_args(|arg| {
-                if !is_shown(&arg, hidden) {
+            let shorten = |arg: Arg| {
+                let id = arg.get_id().as_str();
+                if hidden.contains(&id) {
                     return arg.hide(true);
                 }
-                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-                let help = first_clause(&help, MAX_COLUMNS.saturating_sub(columns));
-                arg.help(StyledStr::from(help)).hide_default_value(true)
-            })
+                match texts.iter().find(|(name, _)| *name == id) {
+                    Some((_, text)) => arg.help(*text),
+                    None => arg,
+                }
+            };
+            command.after_help(format!("`stratus {name} --help` explains all options.")).mut_args(shorten)
         })
     })
-}
-
-fn is_shown(arg: &Arg, hidden: &[&str]) -> bool {
-    !arg.is_hide_set() && !hidden.contains(&arg.get_id().as_str())
-}
-
-/// The columns before the help of an argument, as clap aligns them.
-fn usage_columns(arg: &Arg) -> usize {
-    let value = arg.get_value_names().and_then(|names| names.first()).map_or(0, |name| name.len() + 3);
-    let value = if arg.get_action().takes_values() { value } else { 0 };
-    match arg.get_long() {
-        Some(long) => 8 + long.len() + value + 2,
-        None => 2 + value + 1,
-    }
-}
-
-/// The part of a help text up to the first mark at which it may end, if it is too long for `columns`. Names of
-/// aliases count, which clap adds.
-fn first_clause(help: &str, columns: usize) -> String {
-    let fits = |text: &str| text.chars().count() <= columns;
-    let marks = ["; ", " (", ": ", ", like", ", or"];
-    let mut text = help;
-    for mark in marks {
-        if fits(text) {
-            break;
-        }
-        text = text.find(mark).map_or(text, |at| &text[..at]);
-    }
-    text.to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::Arguments;
+
+    /// The width of a small terminal.
+    const MAX_COLUMNS: usize = 80;
 
     fn help(name: &str, flag: &str) -> String {
         let words = ["stratus", name, flag];
@@ -96,7 +99,7 @@ mod tests {
 
     #[test]
     fn brief_help_fits_a_screen() {
-        for (name, lines) in [("train", 27), ("launch", 36), ("sweep", 24)] {
+        for (name, lines) in [("train", 28), ("launch", 38), ("sweep", 26)] {
             let brief = help(name, "-h");
             assert!(brief.lines().count() <= lines, "{brief}");
             assert!(brief.lines().all(|line| line.chars().count() <= MAX_COLUMNS), "{brief}");
@@ -109,11 +112,11 @@ mod tests {
     }
 
     #[test]
-    fn hidden_options_exist() {
+    fn arguments_of_brief_help_exist() {
         let program = Arguments::program();
-        for (name, hidden) in HIDDEN {
+        for Brief { command: name, hidden, texts } in BRIEF {
             let command = program.find_subcommand(name).unwrap();
-            for id in *hidden {
+            for id in hidden.iter().chain(texts.iter().map(|(id, _)| id)) {
                 assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{name} {id}");
             }
         }

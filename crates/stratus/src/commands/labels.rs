@@ -8,7 +8,6 @@ use stratus_run::labels::{LabelError, RunLabels};
 
 /// Flags that label a new run.
 #[derive(Args, Debug, Default)]
-#[command(next_help_heading = "Labels")]
 pub struct LabelArguments {
     /// Name of the run, for people; `stratus runs` shows it, and `runs find` finds it
     #[arg(long, value_name = "NAME")]

@@ -144,8 +144,11 @@ pub(super) fn nearest_path(path: &Path) -> Option<PathBuf> {
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .collect();
     let near = nearest(missing.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    // Joining an empty rest would add a slash.
     let rest = path.strip_prefix(missing).ok()?;
-    Some(folder.join(near).join(rest)).filter(|path| path.exists())
+    let found = folder.join(near);
+    let found = if rest.as_os_str().is_empty() { found } else { found.join(rest) };
+    found.exists().then_some(found)
 }
 
 /// The maximum number of names in a folder that are compared with a misspelt one.

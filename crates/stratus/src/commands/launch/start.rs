@@ -13,6 +13,7 @@ use stratus_launch::{
 };
 use stratus_run::labels::RunLabels;
 use stratus_run::layout::{LABELS, RUNS};
+use stratus_train::network::check_data_set;
 use stratus_train::sizing::max_run_bytes;
 
 /// The result of `stratus launch TARGET EXPERIMENT`.
@@ -51,6 +52,7 @@ pub(super) fn launch(
     spec.check_directories()?;
     let labels = arguments.labels.labels_with_commit()?;
     let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
+    spec.cells.iter().try_for_each(check_data_set)?;
     let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
     let bundle = LaunchBundle::new(spec, arguments.remote_data, this_program()?, mpi.flatten())?;
     let left_s = end.map(seconds_left);
