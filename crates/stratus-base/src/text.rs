@@ -1,5 +1,7 @@
 //! Numbers, sizes, durations and words formatted for people and shells; parsing of durations.
 
+use std::path::Path;
+
 /// Formats a number with four significant digits.
 #[must_use]
 pub fn significant(number: f64) -> String {
@@ -68,6 +70,14 @@ pub fn shell_word(text: &str) -> String {
     if !text.is_empty() && text.chars().all(is_plain) { text.to_owned() } else { shell_quoted(text) }
 }
 
+/// Quotes a path as a word of a Bourne shell, for commands in messages. One that looks like a flag begins
+/// with `./`.
+#[must_use]
+pub fn shell_path(path: &Path) -> String {
+    let text = path.display().to_string();
+    shell_word(&if text.starts_with('-') { format!("./{text}") } else { text })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +123,8 @@ mod tests {
         assert_eq!(shell_word("data.path=../photographs"), "data.path=../photographs");
         assert_eq!(shell_word("data.shape=[1, 2]"), "'data.shape=[1, 2]'");
         assert_eq!(shell_word(""), "''");
+        assert_eq!(shell_path(Path::new("runs/my run/1")), "'runs/my run/1'");
+        assert_eq!(shell_path(Path::new("-x/1")), "./-x/1");
         assert_eq!(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
     }
 }

@@ -98,6 +98,9 @@ impl<'a> ParsedExperiment<'a> {
             })
         });
         let mut experiment = model.and_then(|name| Experiment::builtin(name).ok()).unwrap_or_default();
+        if model.is_some_and(is_layer_file_name) {
+            experiment.data.name.clear();
+        }
         experiment.drop_recipe_batch_size(|name| self.entries.iter().any(|entry| entry.key.name == name));
         experiment.apply(&self.entries)?;
         experiment.override_keys(overrides)?;
@@ -145,8 +148,9 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Reads an experiment file. A layer file is an experiment that trains its network with all defaults; a
-    /// file with the extension `.xml` is read as [`XmlExperiment`].
+    /// Reads an experiment file. A layer file is an experiment that trains its network with all defaults, but
+    /// without a data set ([`Experiment::has_data_set`]); a file with the extension `.xml` is read as
+    /// [`XmlExperiment`].
     ///
     /// # Errors
     /// If the file cannot be read, exceeds [`MAX_FILE_BYTES`], or is not a configuration.
@@ -158,6 +162,7 @@ impl Experiment {
             .map_err(|source| ExperimentError::Read { path: path.to_owned(), source })?;
         if parse::is_layer_file(&text) {
             let mut experiment = Experiment::default();
+            experiment.data.name.clear();
             experiment.model.name = path.to_string_lossy().into_owned();
             experiment.experiment.name = parse::network_name(&text).filter(|name| is_folder_name(name));
             experiment.check()?;
@@ -205,8 +210,13 @@ impl Experiment {
 
     /// The layer file that describes the network; `None` for a network of the zoo.
     pub fn layer_file(&self) -> Option<&Path> {
-        let path = Path::new(&self.model.name);
-        path.extension().is_some_and(|extension| extension == "toml").then_some(path)
+        is_layer_file_name(&self.model.name).then_some(Path::new(&self.model.name))
+    }
+
+    /// Returns whether there is a data set. Networks of the zoo have one by default; that of a layer file
+    /// must be set.
+    pub fn has_data_set(&self) -> bool {
+        !self.data.name.is_empty()
     }
 
     /// The experiment with overrides as by `--set key=value`. An empty value unsets an optional key.
@@ -381,6 +391,11 @@ impl Experiment {
         }
         Ok(())
     }
+}
+
+/// Returns whether the name of a network is the path of a layer file.
+fn is_layer_file_name(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "toml")
 }
 
 /// Returns whether a text is a valid name for the folder of an experiment's runs.

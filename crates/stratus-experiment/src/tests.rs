@@ -292,6 +292,9 @@ fn layer_files_are_recognised_and_paths_are_resolved() {
     let experiment = Experiment::load(&file).unwrap();
     assert_eq!(experiment.layer_file(), Some(file.as_path()));
     assert_eq!((experiment.name(), &experiment.train), ("tiny", &Train::default()));
+    assert!(!experiment.has_data_set(), "there is no default data set for a layer file");
+    let with_data = experiment.with_overrides(&[("data.name", "folder")]).unwrap();
+    assert!(with_data.has_data_set());
     std::fs::write(folder.path().join("unnamed.toml"), "[[layer]]\nname = \"fc\"\n").unwrap();
     assert_eq!(Experiment::load(&folder.path().join("unnamed.toml")).unwrap().name(), "unnamed");
     std::fs::write(folder.path().join("odd.toml"), "name = \"../x\"\n[[layer]]\n").unwrap();
@@ -313,6 +316,8 @@ fn layer_files_are_recognised_and_paths_are_resolved() {
     assert_eq!(data("s3://bucket/photos"), Path::new("s3://bucket/photos"));
     let experiment = parse("model.name = \"nets/net.toml\"").unwrap();
     assert_eq!((experiment.model.name.as_str(), experiment.name()), ("nets/net.toml", "net"));
+    assert!(!experiment.has_data_set());
+    assert!(parse("model.name = \"net.toml\"\ndata.name = \"mnist\"").unwrap().has_data_set());
     assert_eq!(parse("model.name = \"digits\"").unwrap().layer_file(), None);
     assert_eq!(
         problem("model.name = \"my net.toml\""),

@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 use stratus_base::checksum::sha256_of_reader;
 use stratus_base::printable;
-use stratus_run::layout::{CHECKPOINTS, LOCK};
+use stratus_run::layout::{CHECKPOINTS, LOCAL_FILES, LOCK};
 
 /// The maximum number of files of a run.
 const MAX_RUN_FILES: usize = 100_000;
@@ -169,7 +169,10 @@ pub(crate) fn parse_file_list(list: &str, into: &Path, name: &str) -> Result<Vec
             return Err(rejected("too many files, or nested too deeply"));
         }
         let name = path.rsplit('/').next().unwrap_or(path);
-        if name == LOCK || path.split('/').any(|part| part.starts_with('.') && part.ends_with(".tmp")) {
+        if name == LOCK
+            || LOCAL_FILES.contains(&path)
+            || path.split('/').any(|part| part.starts_with('.') && part.ends_with(".tmp"))
+        {
             continue;
         }
         // Never writes through a local symbolic link.
@@ -299,6 +302,8 @@ mod tests {
         fs::write(remote.join("checkpoints/1/w"), "0123456789").unwrap();
         fs::write(remote.join("empty"), "").unwrap();
         fs::write(remote.join("run.lock"), "12").unwrap();
+        fs::write(remote.join("labels.json"), "{}").unwrap();
+        fs::write(remote.join("remote.json"), "{}").unwrap();
         let (shell, record) = (LocalShell { name: "local".to_owned() }, record(folder.path()));
         let here = folder.path().join("here");
         // A partial file of an earlier fetch.
@@ -308,6 +313,7 @@ mod tests {
         assert_eq!(fetched, FetchStats { files: 4, bytes: 4 + 3 + 5, changing: 0 });
         assert_eq!(fs::read_to_string(here.join("checkpoints/1/w")).unwrap(), "0123456789");
         assert!(!here.join("run.lock").exists() && here.join("empty").exists());
+        assert!(!here.join("labels.json").exists() && !here.join("remote.json").exists());
         assert_eq!(fetch_run(&shell, &record, 1, &here).unwrap().bytes, 0);
 
         fs::write(remote.join("rows.csv"), "a\nb\nc\n").unwrap();

@@ -57,6 +57,6 @@ pub use spec::{LaunchSpec, MAX_RUNS};
 pub use target::{PrepareOptions, PreparedTarget, Target};
 pub use targets::{
     HostsSettings, SkySettings, SlurmSettings, SshSettings, TARGETS_FILE, TargetKind, TargetSettings,
-    find_target, user_targets_file,
+    find_target, target_names, user_targets_file,
 };
 pub use uploads::UploadedPaths;

@@ -7,7 +7,7 @@ use crate::{Error, LaunchRecord, Result};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use stratus_run::layout::{CHECKPOINTS, EPOCHS, LOCK};
+use stratus_run::layout::{CHECKPOINTS, EPOCHS, LOCAL_FILES, LOCK};
 
 /// The maximum depth of folders in a run.
 const MAX_DEPTH: usize = 8;
@@ -64,11 +64,14 @@ fn collect_files(
         let entry = entry?;
         let (path, kind) = (entry.path(), entry.file_type()?);
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        // Skips partial files and the lock.
+        // Skips partial files and locks.
         if name == LOCK || name.starts_with('.') && name.ends_with(".tmp") {
             continue;
         }
         let relative = format!("{above}{name}");
+        if LOCAL_FILES.contains(&relative.as_str()) {
+            continue;
+        }
         if kind.is_dir() && depth > 0 {
             collect_files(&path, &format!("{relative}/"), depth - 1, files)?;
         } else if kind.is_file() {

@@ -8,10 +8,12 @@ use serde_json::Value;
 use stratus_base::read_text_at_most;
 use stratus_run::RunDir;
 use stratus_run::csv::{self, CsvReader, IterationRow};
+use stratus_run::labels::RunLabels;
 use stratus_run::machine::{Identity, Machine};
+use stratus_run::remote::RemoteRun;
 use stratus_run::summary::{Status, Summary};
 
-use crate::{Error, Result, default_skip, status};
+use crate::{Error, Result, default_skip, remote, status};
 
 /// The maximum size of `experiment.toml`, as for training.
 const MAX_EXPERIMENT_BYTES: u64 = 1 << 20;
@@ -25,6 +27,10 @@ pub struct RunRecord {
     pub repetition: Option<u64>,
     /// The status; a run whose writer was killed counts as interrupted.
     pub status: Status,
+    /// The name, note, tags and commit of the run.
+    pub labels: RunLabels,
+    /// The machine that trains the run, if it is another one.
+    pub remote: Option<RemoteRun>,
     /// `experiment.toml`.
     pub configuration: Value,
     /// `summary.json`; `None` if the run ended before it was written.
@@ -85,6 +91,8 @@ impl RunRecord {
             path: run.path().to_path_buf(),
             repetition: run.number(),
             status: status(run, summary.as_ref().unwrap_or(&Summary::default())),
+            labels: RunLabels::read(&run.labels()).unwrap_or_default(),
+            remote: remote(run),
             configuration,
             unexplained_s: summary.as_ref().map(|summary| summary.time.unexplained_s()),
             summary,
@@ -172,6 +180,14 @@ impl RunRecord {
         put("disk_write_bytes", show(usage.disk_write_bytes));
         put("net_bytes", show(usage.net_bytes));
         put("weights_sha256", summary.weights_sha256.clone().unwrap_or_default());
+        let RunLabels { name, note, tags, git } = &self.labels;
+        put("name", name.clone().unwrap_or_default());
+        put("tags", tags.join(" "));
+        put("note", note.clone().unwrap_or_default());
+        let git = git.as_ref();
+        put("git_commit", git.map(|git| git.commit.clone()).unwrap_or_default());
+        put("git_branch", git.and_then(|git| git.branch.clone()).unwrap_or_default());
+        put("git_dirty", show(git.and_then(|git| git.has_changes)));
         let default = Machine::default();
         let machine = self.machine.as_ref().unwrap_or(&default);
         put("host", machine.host.clone());

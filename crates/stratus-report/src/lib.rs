@@ -9,7 +9,7 @@
 //! - [`tables`]: layers, iterations and runs as CSV or Parquet, of several runs in one file;
 //! - [`trace`]: iterations step by step, for Perfetto;
 //! - [`run_table`]: a run in a few lines, for its end;
-//! - [`runs`]: the runs in a folder, one line each;
+//! - [`runs`]: the runs in a folder, one line each, and [`query`]: those that match words;
 //! - [`report`]: everything about one or several runs as data, which [`page`] renders as HTML and
 //!   [`markdown`] as text.
 
@@ -21,6 +21,7 @@ pub mod markdown;
 pub mod names;
 pub mod overview;
 pub mod page;
+pub mod query;
 pub mod report;
 mod rows;
 pub mod run_table;
@@ -28,7 +29,7 @@ pub mod runs;
 mod samples;
 pub mod table;
 pub mod tables;
-mod text;
+pub mod text;
 pub mod trace;
 
 pub use error::{Error, Result};
@@ -41,16 +42,24 @@ pub fn default_skip(iterations: u64) -> u64 {
     iterations.div_ceil(20).max(2).min(iterations.saturating_sub(1))
 }
 
-/// The status of a run; a running one whose writer has ended counts as interrupted.
+/// The status of a run; a running one whose writer has ended counts as interrupted. The status of a run that
+/// another machine trains is that of the last fetch.
 fn status(
     run: &stratus_run::RunDir,
     summary: &stratus_run::summary::Summary,
 ) -> stratus_run::summary::Status {
     use stratus_run::{lock, summary::Status};
     match (summary.status, lock::lock_state(run.path())) {
-        (Status::Running, Ok(lock::LockState::Free)) => Status::Interrupted,
+        (Status::Running, Ok(lock::LockState::Free)) => {
+            remote(run).map_or(Status::Interrupted, |remote| remote.run_status())
+        }
         (status, _) => status,
     }
+}
+
+/// The machine that trains a run, if it is another one. A damaged file counts as none.
+fn remote(run: &stratus_run::RunDir) -> Option<stratus_run::remote::RemoteRun> {
+    stratus_run::remote::RemoteRun::read(&run.remote()).ok().flatten()
 }
 
 #[cfg(test)]

@@ -3,13 +3,15 @@
 use std::fmt::Write;
 
 use stratus_run::csv;
+use stratus_run::git::GitCommit;
+use stratus_run::labels::RunLabels;
 
 use crate::accounting::WorkerCost;
 use crate::report::{
     Change, Comparison, Diff, PUBLISHED_COLUMNS, PublishedComparison, PublishedComparisonRow, Report,
     RunReport, score_name,
 };
-use crate::text::{figure, probability};
+use crate::text::{self, figure, probability};
 use stratus_base::text::bytes;
 
 /// Maximum number of layers in the table of a run.
@@ -72,8 +74,31 @@ pub fn to_csv(report: &Report) -> String {
     csv::to_text(std::iter::once(&heads).chain(&rows))
 }
 
+/// The name, tags, commit and note of a run, a line each.
+fn labels(out: &mut String, labels: &RunLabels) {
+    let RunLabels { name, tags, git, .. } = labels;
+    let tags = Some(tags.join(" ")).filter(|tags| !tags.is_empty());
+    let (commit, note) = (git.as_ref().map(GitCommit::short), labels.note_line(usize::MAX));
+    let lines = [("name", name), ("tags", &tags), ("commit", &commit), ("note", &note)];
+    let mut has_any = false;
+    for (label, text) in lines {
+        let Some(text) = text else { continue };
+        has_any = true;
+        let _ = writeln!(out, "- {label}: {}", escape_markdown(text));
+    }
+    if has_any {
+        out.push('\n');
+    }
+}
+
 fn run_section(out: &mut String, run: &RunReport) {
-    let _ = writeln!(out, "# {}\n\n{}\n", escape_markdown(&run.label), escape_markdown(&run.headline));
+    let _ = writeln!(out, "# {}\n", escape_markdown(&run.label));
+    if let Some(remote) = &run.record.remote {
+        let place = escape_markdown(&remote.description());
+        let _ = writeln!(out, "Trained on {place}, {}.\n", text::fetched_at(remote));
+    }
+    labels(out, &run.record.labels);
+    let _ = writeln!(out, "{}\n", escape_markdown(&run.headline));
     if !run.advice.is_empty() {
         run.advice.iter().for_each(|line| _ = writeln!(out, "- {}", escape_markdown(line)));
         out.push('\n');
@@ -325,9 +350,7 @@ fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) 
 }
 
 fn number(value: Option<f64>, decimals: usize) -> String {
-    value
-        .filter(|value| value.is_finite())
-        .map_or(String::new(), |value| crate::text::decimals(value, decimals))
+    value.filter(|value| value.is_finite()).map_or(String::new(), |value| text::decimals(value, decimals))
 }
 
 fn table(out: &mut String, heads: &[String], rows: &[Vec<String>]) {

@@ -5,14 +5,19 @@ use std::fmt::Write;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::BestCheckpoint;
 use stratus_run::forecast::{PartForecast, largest_error};
+use stratus_run::git::GitCommit;
+use stratus_run::labels::RunLabels;
 use stratus_run::summary::{FirstStageSummary, Forecast, LossScaleSummary, Summary};
 
-use crate::text::energy_parts;
-use crate::{Result, status};
+use crate::text::{self, energy_parts};
+use crate::{Result, remote, status};
 use stratus_base::text::bytes;
 
 /// Width of the labels.
 const LABEL_WIDTH: usize = 13;
+
+/// Maximum length of a note in characters.
+const MAX_NOTE_CHARS: usize = 400;
 
 /// Maximum number of classes for which top-5 accuracy is meaningless and not shown.
 pub const MAX_CLASSES_WITHOUT_TOP5: usize = 5;
@@ -52,6 +57,14 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         }
         let _ = writeln!(out, "{text}");
     };
+    // A damaged file of labels is reported by the commands that list runs.
+    let labels = RunLabels::read(&run.labels()).unwrap_or_default();
+    line("name", labels.name.iter().cloned().collect());
+    line("tags", labels.tags.clone());
+    line("note", labels.note_line(MAX_NOTE_CHARS).into_iter().collect());
+    line("commit", labels.git.iter().flat_map(commit_parts).collect());
+    let parts = remote(run).map(|remote| vec![remote.description(), text::fetched_ago(&remote)]);
+    line("trained on", parts.unwrap_or_default());
     let parts = [device.clone(), count((*threads).into(), "thread"), precision.clone()];
     line("device", parts.into_iter().chain([format!("batch size {batch_size}")]).collect());
     line("progress", vec![count(summary.epochs.into(), "epoch"), count(summary.iterations, "iteration")]);
@@ -173,6 +186,11 @@ fn compared_parts(parts: &[PartForecast]) -> Vec<Vec<String>> {
     let Some((total, others)) = parts.split_last() else { return Vec::new() };
     let largest = largest_error(parts).map(|part| vec![format!("largest error: {}", part.part.name())]);
     std::iter::once(total).chain(others).map(line).chain(largest).collect()
+}
+
+/// The commit of a run, and its branch.
+fn commit_parts(git: &GitCommit) -> Vec<String> {
+    std::iter::once(git.short()).chain(git.branch.iter().map(|branch| format!("branch {branch}"))).collect()
 }
 
 fn some<const N: usize>(parts: [Option<String>; N]) -> Vec<String> {

@@ -10,11 +10,13 @@ use serde_json::Value;
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::forecast::{PartForecast, RunPart, largest_error};
+use stratus_run::labels::RunLabels;
+use stratus_run::remote::RemoteRun;
 use stratus_run::summary::{Status, Summary};
 
 use crate::collect::{flatten, present, read_configuration};
 use crate::report::{apply_batch_scaling, is_ignored_key, score_name};
-use crate::{Result, status};
+use crate::{Result, remote, status};
 
 /// A run in a list.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,6 +25,10 @@ pub struct RunListing {
     pub path: PathBuf,
     /// The status; a run whose writer was killed counts as interrupted.
     pub status: Status,
+    /// The name, note, tags and commit of the run.
+    pub labels: RunLabels,
+    /// The machine that trains the run, if it is another one.
+    pub remote: Option<RemoteRun>,
     /// The experiment's name.
     pub experiment: String,
     /// The network.
@@ -99,7 +105,6 @@ impl RunListing {
             |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut settings = flatten(&configuration);
         apply_batch_scaling(&mut settings);
-        settings.retain(|key, _| !is_ignored_key(key));
         let summary = present(Summary::read(&run.summary()))?;
         let of_epochs = |task: Task, rows: Vec<EpochRow>| {
             let score = |row: &EpochRow| match task {
@@ -117,6 +122,8 @@ impl RunListing {
         Ok(Self {
             path: run.path().to_path_buf(),
             status: status(run, summary.as_ref().unwrap_or(&Summary::default())),
+            labels: RunLabels::read(&run.labels()).unwrap_or_default(),
+            remote: remote(run),
             experiment: words(key("experiment", "name")),
             network: words(key("model", "name")),
             data: words(key("data", "name")),
@@ -133,31 +140,50 @@ impl RunListing {
         })
     }
 
-    /// The value of a key of the configuration, as text.
+    /// Returns whether a key of the configuration has a value, as text or as a number.
     #[must_use]
-    pub fn setting(&self, key: &str) -> Option<&str> {
-        self.settings.get(key).map(String::as_str)
+    pub fn has_setting(&self, key: &str, value: &str) -> bool {
+        let number = |text: &str| text.parse::<f64>().ok();
+        self.settings.get(key).is_some_and(|found| {
+            found == value || number(found).is_some_and(|found| Some(found) == number(value))
+        })
     }
+}
+
+/// The runs of one or several folders.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RunList {
+    /// The runs.
+    pub runs: Vec<RunListing>,
+    /// Runs that cannot be read.
+    #[serde(rename = "unlisted")]
+    pub unreadable: Vec<UnreadableRun>,
+    /// Damaged files of listed runs that are not needed to list them.
+    #[serde(skip)]
+    pub problems: Vec<String>,
 }
 
 /// The runs at `paths`, in their order.
 ///
 /// # Errors
 /// If a folder cannot be searched. Runs that cannot be read are listed separately.
-pub fn list<P: AsRef<Path>>(paths: &[P]) -> Result<(Vec<RunListing>, Vec<UnreadableRun>)> {
-    let (mut lines, mut unreadable) = (Vec::new(), Vec::new());
+pub fn list<P: AsRef<Path>>(paths: &[P]) -> Result<RunList> {
+    let mut list = RunList::default();
     for path in paths {
         for run in RunDir::find(path.as_ref())? {
             match RunListing::read(&run) {
-                Ok(line) => lines.push(line),
+                Ok(line) => list.runs.push(line),
                 Err(error) => {
-                    unreadable.push(UnreadableRun { path: run.path().to_owned(), reason: error.to_string() });
+                    let unreadable = UnreadableRun { path: run.path().to_owned(), reason: error.to_string() };
+                    list.unreadable.push(unreadable);
                 }
             }
+            list.problems.extend(RunLabels::read(&run.labels()).err().map(|error| error.to_string()));
+            list.problems.extend(RemoteRun::read(&run.remote()).err().map(|error| error.to_string()));
         }
     }
-    find_differences(&mut lines);
-    Ok((lines, unreadable))
+    find_differences(&mut list.runs);
+    Ok(list)
 }
 
 /// Finds the keys that differ between runs of the same experiment name.
@@ -166,7 +192,7 @@ fn find_differences(lines: &mut [RunListing]) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for line in lines.iter() {
         *counts.entry(line.experiment.clone()).or_default() += 1;
-        for (key, value) in &line.settings {
+        for (key, value) in line.settings.iter().filter(|(key, _)| !is_ignored_key(key)) {
             let (count, seen) = values.entry((line.experiment.clone(), key.clone())).or_default();
             *count += 1;
             if !seen.contains(value) {
@@ -235,7 +261,7 @@ mod tests {
         let time = TimeBreakdown { train_s: 8.0, data_wait_s: 1.0, ..TimeBreakdown::default() };
         let summary = Summary { iterations: 10, forecast: Some(forecast), time, ..Summary::default() };
         summary.write(&first.summary()).unwrap();
-        let (lines, unreadable) = list(&[root.path()]).unwrap();
+        let RunList { runs: lines, unreadable, .. } = list(&[root.path()]).unwrap();
         assert_eq!(unreadable.len(), 1);
         assert!(unreadable[0].reason.contains("bad/1/experiment.toml"), "{}", unreadable[0].reason);
         let [one, two, vgg] = &lines[..] else { panic!("{lines:?}") };
@@ -243,7 +269,8 @@ mod tests {
         assert_eq!((two.epochs, two.best, two.score, two.total_s), (0, None, None, None));
         // The data path and the seed do not count as differences.
         assert_eq!(one.differences, BTreeMap::from([("model.width".to_owned(), "8".to_owned())]));
-        assert_eq!(two.setting("model.width"), Some("16"));
+        assert!(two.has_setting("model.width", "16") && !two.has_setting("model.width", "8"));
+        assert!(two.has_setting("train.seed", "2.0"), "keys that are no differences have values too");
         assert!(vgg.differences.is_empty());
         let forecast = one.forecast.unwrap();
         assert_eq!((forecast.forecast_s, forecast.measured_s), (5.0, 9.0));

@@ -1,6 +1,24 @@
 //! Formatting of text for tables.
 
+use std::time::{Duration, UNIX_EPOCH};
+
+use stratus_base::text;
+use stratus_base::time::timestamp;
+use stratus_run::remote::RemoteRun;
 use stratus_run::summary::Energy;
+
+/// When the files of a run were last fetched, relative to now: `fetched 2 min 05 s ago`.
+#[must_use]
+pub fn fetched_ago(remote: &RemoteRun) -> String {
+    format!("fetched {} ago", text::duration(remote.age_s() as f64))
+}
+
+/// When the files of a run were last fetched, as a time: `fetched 2026-01-31T09:05:07Z`.
+pub(crate) fn fetched_at(remote: &RemoteRun) -> String {
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(remote.fetched)).unwrap_or(UNIX_EPOCH);
+    let stamp = timestamp(time);
+    format!("fetched {}Z", stamp.split('.').next().unwrap_or_default())
+}
 
 /// Pads `text` to `width` columns, or omits its middle if it is longer.
 pub(crate) fn fit(text: &str, width: usize) -> String {

@@ -15,6 +15,13 @@ pub const MACHINE: &str = "machine.json";
 pub const NETWORK: &str = "network.toml";
 /// The external files that the run started from, with their checksums.
 pub const SOURCES: &str = "sources.json";
+/// The name, note and tags of the run, and the commit of the folder in which it was started; missing if there
+/// are none. Not fetched from other machines, since people change it here.
+pub const LABELS: &str = "labels.json";
+/// The machine that trains the run, in the local copy of a run of another machine.
+pub const REMOTE: &str = "remote.json";
+/// The files of the local copy of a run that do not come from the machine that trains it.
+pub const LOCAL_FILES: [&str; 3] = [LOCK, LABELS, REMOTE];
 /// The state of the data set at the start of the run, see [`crate::data`].
 pub const DATA: &str = "data.json";
 /// The plan: steps, layers, bytes, kernels.

@@ -5,10 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::layout::{
-    self, CHECKPOINTS, CLASSES, DATA, EVENTS, EXPERIMENT, LOCK, MACHINE, NETWORK, PLAN, SOURCES, TENSORBOARD,
-    TIMELINE, WORKERS,
+    self, CHECKPOINTS, CLASSES, DATA, EVENTS, EXPERIMENT, LABELS, LOCK, MACHINE, NETWORK, PLAN, SOURCES,
+    TENSORBOARD, TIMELINE, WORKERS,
 };
 use crate::lock::Lock;
+use crate::remote::RemoteRun;
 use crate::{Error, Result, atomic};
 
 /// Maximum depth of folders that [`RunDir::find`] searches.
@@ -61,7 +62,7 @@ impl RunDir {
         for entry in fs::read_dir(path).map_err(Error::io("read the folder", path))? {
             let name = entry.map_err(Error::io("read the folder", path))?.file_name();
             let is_from_killed_start =
-                [LOCK, MACHINE, NETWORK, SOURCES, DATA, PLAN, CLASSES, TIMELINE, CHECKPOINTS]
+                [LOCK, MACHINE, NETWORK, SOURCES, LABELS, DATA, PLAN, CLASSES, TIMELINE, CHECKPOINTS]
                     .iter()
                     .any(|&known| name == known);
             if !is_from_killed_start && !atomic::is_temporary(&name) {
@@ -138,6 +139,18 @@ impl RunDir {
         atomic::sync_folder(&self.path)
     }
 
+    /// Removes the record that another machine trains the run, since it is trained here from now on, and
+    /// returns it.
+    pub fn forget_remote(&self) -> Result<Option<RemoteRun>> {
+        let path = self.remote();
+        // A damaged record is removed too.
+        let remote = RemoteRun::read(&path).ok().flatten();
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", &path)(error)),
+            _ => Ok(remote),
+        }
+    }
+
     /// Creates the folder of [`EVENTS`].
     pub fn prepare_events(&self) -> Result<()> {
         let folder = self.path.join(TENSORBOARD);
@@ -208,6 +221,8 @@ paths! {
     machine: MACHINE,
     network: NETWORK,
     sources: SOURCES,
+    labels: LABELS,
+    remote: REMOTE,
     data: DATA,
     plan: PLAN,
     iterations: ITERATIONS,

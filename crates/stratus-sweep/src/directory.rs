@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use stratus_base::read_text_at_most;
+use stratus_base::text::shell_path;
 use stratus_run::layout::{CELLS, LOCK, RUNS, SWEEP};
 use stratus_run::lock::Lock;
 use stratus_run::{RunDir, atomic, csv};
@@ -136,7 +137,7 @@ impl Sweep {
         }
         let lock = Lock::acquire(path)?;
         if Self::is_sweep(path) {
-            let resume = format!("resume it with `stratus sweep {}`", path.display());
+            let resume = format!("resume it with `stratus sweep {}`", shell_path(path));
             let hint = format!("{resume}, or choose another folder with --out");
             return Err(refused("already contains a sweep", hint));
         }

@@ -2,13 +2,14 @@
 
 use crate::input::image_shape;
 use crate::{LayerFile, TrainError};
+use stratus_base::text::shell_word;
 use stratus_data::Dataset;
-use stratus_experiment::{Data, Experiment};
+use stratus_experiment::Experiment;
 use stratus_graph::zoo::{self, ModelConfig};
 use stratus_graph::{Graph, GraphError};
 
-/// The image shape of the default data set, MNIST.
-const DEFAULT_IMAGES: [usize; 3] = [1, 28, 28];
+/// The number of classes of synthetic images, unless it is set.
+const SYNTHETIC_CLASSES: usize = 10;
 
 /// A network, and the layer file that it was read from.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,25 +23,50 @@ pub struct Network {
 /// Checks an experiment's layer file, if it has one, before its data set is opened.
 ///
 /// # Errors
-/// If the layer file is invalid, or no data set is set and the network does not accept the images of the
-/// default one.
+/// If the layer file is invalid, or no data set is set.
 pub fn check_layer_file(experiment: &Experiment) -> Result<(), TrainError> {
     let Some(path) = experiment.layer_file() else { return Ok(()) };
-    let (_, graph) = LayerFile::read(path)?;
-    let has_default_data = experiment.data == Data::default();
-    if has_default_data && graph.input_shape().0 != DEFAULT_IMAGES {
-        return Err(TrainError::Configuration {
-            problem: format!(
-                "{} takes images of {}, but no data set is set",
-                path.display(),
-                graph.input_shape()
-            ),
-            hint: "photographs in class folders: --set data.name=folder --data FOLDER\n  others: --set \
-                   data.name=; `stratus data list` lists them"
-                .to_owned(),
-        });
+    LayerFile::read(path)?;
+    check_data_set(experiment)
+}
+
+/// Checks that an experiment has a data set.
+///
+/// # Errors
+/// If it has none, which only a layer file allows; the message says which images the network takes.
+pub fn check_data_set(experiment: &Experiment) -> Result<(), TrainError> {
+    if experiment.has_data_set() {
+        return Ok(());
     }
-    Ok(())
+    let network = Network::as_published(experiment)?;
+    let graph = &network.graph;
+    let classes = graph.classes();
+    let has_masks = graph.shape(graph.output).0.len() == 3;
+    let path = network.layer_file.map_or(String::new(), |file| file.path.display().to_string());
+    let folder = shell_word(experiment.data.path.as_deref().unwrap_or("FOLDER"));
+    let others = "`stratus data list` lists all data sets";
+    let hint = if has_masks {
+        format!(
+            "images with masks: --set data.name=camvid --data {folder}, or cityscapes or coco\n  {others}"
+        )
+    } else {
+        let synthetic = match classes {
+            ..SYNTHETIC_CLASSES => format!(" --set data.synthetic.classes={classes}"),
+            _ => String::new(),
+        };
+        format!(
+            "photographs in class folders: --set data.name=folder --data {folder}\n  generated images: --set \
+             data.name=synthetic{synthetic}\n  {others}"
+        )
+    };
+    let pixels = if has_masks { " for each pixel" } else { "" };
+    Err(TrainError::Configuration {
+        problem: format!(
+            "no data set is set: {path} takes images of {} and predicts one of {classes} classes{pixels}",
+            graph.input_shape()
+        ),
+        hint,
+    })
 }
 
 impl Network {
@@ -145,7 +171,7 @@ fn freeze(mut graph: Graph, experiment: &Experiment) -> Result<Graph, TrainError
         hint: match error {
             GraphError::UnknownLayer { .. } => format!(
                 "`stratus model show {}` lists the layers; `layer1` includes all that begin with `layer1.`",
-                experiment.model.name
+                shell_word(&experiment.model.name)
             ),
             _ => "remove the layers that are to be trained".to_owned(),
         },

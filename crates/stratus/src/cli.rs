@@ -1,5 +1,6 @@
 //! The arguments: the list of commands.
 
+use crate::brief_help;
 use crate::commands::{
     bench, calibrate, collect, completions, config, data, doctor, eval, forecast, infer, launch, man, model,
     plan, report, runs, sweep, train,
@@ -11,6 +12,7 @@ use crate::output::Output;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
+use stratus_base::nearest;
 use stratus_experiment::foreign_names;
 use stratus_train::libraries::LibraryProbes;
 
@@ -48,7 +50,11 @@ impl Arguments {
     pub fn read(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> std::result::Result<Self, clap::Error> {
+        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         let mut program = Self::program();
+        if brief_help::is_asked_for(&words) {
+            program = brief_help::shorten(program);
+        }
         let matches = program.try_get_matches_from_mut(words)?;
         Self::from_arg_matches(&matches).map_err(|error| error.format(&mut program))
     }
@@ -149,9 +155,26 @@ fn print_help(command: &[String]) -> Result {
         }
         _ => {
             let problem = format!("no command named `{}`", command.join(" "));
-            Err(Failure::usage(problem).with_hint("`stratus help` lists the commands"))
+            Err(Failure::usage(problem).with_hint(match nearest_command(command) {
+                Some(nearest) => format!("did you mean `stratus help {nearest}`?"),
+                None => "`stratus help` lists the commands".to_owned(),
+            }))
         }
     }
+}
+
+/// The command with the nearest name; `None` if none is near.
+fn nearest_command(command: &[String]) -> Option<String> {
+    let program = Arguments::command();
+    let mut parent = &program;
+    let mut path = Vec::new();
+    for word in command {
+        let names = parent.get_subcommands().filter(|sub| !sub.is_hide_set()).map(clap::Command::get_name);
+        let name = nearest(word, names)?;
+        parent = parent.find_subcommand(name)?;
+        path.push(name);
+    }
+    Some(path.join(" "))
 }
 
 /// The error for an unknown flag that other frameworks have, with its name in Stratus; `None` if clap's own

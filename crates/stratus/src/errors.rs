@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::{self, Write};
+use stratus_base::text::shell_path;
 use stratus_engine::EngineError;
 use stratus_experiment::ExperimentError;
 use stratus_train::TrainError;
@@ -43,7 +44,7 @@ impl Failure {
         Failure {
             code: INTERRUPTED,
             error: "interrupted; the run can be resumed".into(),
-            hint: Some(format!("resume with `stratus train {}`", run.display())),
+            hint: Some(format!("resume with `stratus train {}`", shell_path(run))),
         }
     }
 

@@ -108,6 +108,22 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "stratus runs rm",
         &["stratus runs rm runs/digits/1", "stratus runs rm --yes runs/digits/1 runs/digits/2"],
     ),
+    (
+        "stratus runs tag",
+        &["stratus runs tag runs/digits/1 --add baseline", "stratus runs tag runs/digits/1 --remove draft"],
+    ),
+    (
+        "stratus runs note",
+        &["stratus runs note runs/digits/1 wider first layer", "stratus runs note runs/digits/2 better"],
+    ),
+    (
+        "stratus runs name",
+        &["stratus runs name runs/digits/1 wide", "stratus runs name runs/digits/2 wide with dropout"],
+    ),
+    (
+        "stratus runs find",
+        &["stratus runs find tag:baseline mnist", "stratus runs find train.batch_size=64 --sort score"],
+    ),
     ("stratus sweep", &["stratus sweep sweep.toml --epochs 3 --dry-run", "stratus sweep sweeps/sweep"]),
     (
         "stratus launch",

@@ -3,6 +3,7 @@
 //! Arguments ([`cli`]) → a command ([`commands`], one file each) → its result, printed by [`output`].
 //! Results go to standard output, everything else to standard error.
 
+pub mod brief_help;
 pub mod cli;
 pub mod commands;
 pub mod errors;
@@ -14,10 +15,19 @@ pub mod progress;
 pub mod signals;
 pub mod workers;
 
+use commands::completions;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Parses the arguments, runs the command and renders its error.
 pub fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == completions::REQUEST) {
+        let answer = completions::answer(cli::Arguments::program(), words);
+        // Fails if the shell has stopped reading.
+        let _ = std::io::stdout().write_all(answer.as_bytes());
+        return ExitCode::SUCCESS;
+    }
     let arguments = match cli::Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {

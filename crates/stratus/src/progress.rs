@@ -1,6 +1,6 @@
 //! Progress of a training run: a bar on a terminal, plain lines in a pipe, nothing with `--quiet`.
 
-use crate::output::Output;
+use crate::output::{Output, terminal_columns};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -14,6 +14,10 @@ use stratus_train::{EpochResult, Observer, TrainingProgress, ValidationResult};
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// The time between two plain lines within an epoch.
 const LINE_INTERVAL: Duration = Duration::from_secs(30);
+/// The minimum width of the bar in columns; the text next to it is shortened before the bar is.
+const MIN_BAR_COLUMNS: usize = 12;
+/// The width of a terminal that does not tell it, in columns.
+const DEFAULT_COLUMNS: usize = 80;
 
 /// Shows progress on standard error.
 #[derive(Debug)]
@@ -30,8 +34,9 @@ impl Progress {
     pub fn new(output: Output) -> Self {
         let bar = (!output.quiet() && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("{msg}  {wide_bar}") {
-                bar.set_style(style.progress_chars("━╸ "));
+            // Until the first iteration there are only phases.
+            if let Ok(style) = ProgressStyle::with_template("{msg}") {
+                bar.set_style(style);
             }
             bar
         });
@@ -59,14 +64,21 @@ impl Progress {
             return;
         }
         self.last_shown_at = Instant::now();
-        let line = progress_line(progress);
         match &self.bar {
             Some(bar) => {
+                if bar.length().is_none()
+                    && let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {msg}")
+                {
+                    bar.set_style(style.progress_chars("━╸─"));
+                }
+                let columns = terminal_columns(&std::io::stderr()).unwrap_or(DEFAULT_COLUMNS);
+                let (prefix, message) = bar_texts(progress, columns);
                 bar.set_length(progress.iterations);
                 bar.set_position(progress.iteration);
-                bar.set_message(line);
+                bar.set_prefix(prefix);
+                bar.set_message(message);
             }
-            None => self.output.message(&line),
+            None => self.output.message(&progress_line(progress)),
         }
     }
 
@@ -126,9 +138,33 @@ impl Drop for Progress {
     }
 }
 
-fn progress_line(progress: &TrainingProgress) -> String {
+/// The texts before and after the bar. Those after it are left out, the least important first, until the bar
+/// has its minimum width.
+fn bar_texts(progress: &TrainingProgress, columns: usize) -> (String, String) {
+    let prefix = format!("epoch {}/{}", progress.epoch, progress.epochs);
+    // In the order in which they are shown; the last ones are left out first.
+    let mut parts = vec![
+        format!("{} left", remaining(progress)),
+        format!("loss {}", loss(progress.loss)),
+        format!("{} img/s", rate(progress.images_per_second)),
+        format!("{} {:.2} %", progress.task.accuracy_name(), progress.accuracy * 100.0),
+        format!("{}/{}", progress.iteration, progress.iterations),
+    ];
+    let room = columns.saturating_sub(prefix.chars().count() + MIN_BAR_COLUMNS + 2);
+    while parts.join("  ").chars().count() > room && parts.len() > 1 {
+        parts.pop();
+    }
+    (prefix, parts.join("  "))
+}
+
+/// The remaining time, `?` if it is unknown.
+fn remaining(progress: &TrainingProgress) -> String {
     let remaining = progress.remaining_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    let remaining = remaining.map_or_else(|| "?".to_owned(), clock);
+    remaining.map_or_else(|| "?".to_owned(), clock)
+}
+
+fn progress_line(progress: &TrainingProgress) -> String {
+    let remaining = remaining(progress);
     format!(
         "epoch {}/{}  {}/{}  {} img/s  loss {}  {} {:.2} %  {remaining} left",
         progress.epoch,
@@ -239,8 +275,8 @@ pub(crate) fn clock(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        EpochResult, Observer, Progress, Task, TrainingProgress, ValidationResult, clock, epoch_heading,
-        epoch_line, epoch_row, progress_line,
+        EpochResult, MIN_BAR_COLUMNS, Observer, Progress, Task, TrainingProgress, ValidationResult,
+        bar_texts, clock, epoch_heading, epoch_line, epoch_row, progress_line,
     };
     use crate::output::Output;
     use std::time::Duration;
@@ -263,6 +299,27 @@ mod tests {
             progress_line(&PROGRESS),
             "epoch 2/50  60/2950  41234 img/s  loss 0.1235  top-1 96.54 %  4:49 left"
         );
+    }
+
+    #[test]
+    fn bar_stays_visible_on_narrow_terminals() {
+        let line = |columns| {
+            let (prefix, message) = bar_texts(&PROGRESS, columns);
+            let bar = columns.saturating_sub(prefix.chars().count() + message.chars().count() + 2);
+            (format!("{prefix} … {message}"), bar)
+        };
+        let all = "epoch 2/50 … 4:49 left  loss 0.1235  41234 img/s  top-1 96.54 %  60/2950";
+        assert_eq!(line(100), (all.to_owned(), 29));
+        assert_eq!(line(80), (all.replace("  60/2950", ""), 18));
+        assert_eq!(line(60), ("epoch 2/50 … 4:49 left  loss 0.1235  41234 img/s".to_owned(), 13));
+        assert_eq!(line(40).0, "epoch 2/50 … 4:49 left");
+        let wide =
+            TrainingProgress { loss: f64::NAN, remaining_s: Some(1e9), images_per_second: 1e9, ..PROGRESS };
+        for columns in 40..200 {
+            assert!(line(columns).1 >= MIN_BAR_COLUMNS, "{columns}");
+            let (prefix, message) = bar_texts(&wide, columns);
+            assert!(prefix.len() + message.len() + 2 <= columns, "{columns}: {message}");
+        }
     }
 
     #[test]

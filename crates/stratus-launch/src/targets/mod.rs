@@ -150,6 +150,19 @@ pub fn find_target(name: &str, files: &[PathBuf]) -> Result<TargetSettings> {
     Err(Error::usage(problem, format!("known targets: {}; add others to {TARGETS_FILE}", names.join(", "))))
 }
 
+/// The names of all targets, `local` first. Files that are missing or invalid have none.
+#[must_use]
+pub fn target_names(files: &[PathBuf]) -> Vec<String> {
+    let tables = files.iter().filter_map(|path| read(path).ok().flatten());
+    let mut names = vec![LOCAL.to_owned()];
+    for name in tables.flat_map(|table| table.keys().cloned().collect::<Vec<_>>()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 fn read(path: &Path) -> Result<Option<Table>> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {

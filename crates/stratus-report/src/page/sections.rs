@@ -1,13 +1,14 @@
 //! The sections of the page.
 
 use stratus_run::csv::Task;
+use stratus_run::labels::RunLabels;
 use stratus_run::timeline::Phase;
 
 use super::html::{Cell, Html};
 use super::{charts, forecast};
 use crate::collect::flatten;
 use crate::report::{Comparison, Problem, Repetitions, RooflineData, RunReport, score_name};
-use crate::text::energy_parts;
+use crate::text::{self, energy_parts};
 use stratus_base::text::{bytes, duration};
 use stratus_engine::memory_map::MemoryMap;
 
@@ -25,7 +26,12 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     html.element("span", "status", run.record.status.name());
     let subtitle = if alone { &run.label } else { &title };
     html.element("span", "muted", subtitle);
+    if let Some(remote) = &run.record.remote {
+        let trained = format!("trained on {}, {}", remote.description(), text::fetched_at(remote));
+        html.element("span", "muted", &trained);
+    }
     html.close("p");
+    labels(html, &run.record.labels);
     html.element("p", "headline", &run.headline);
     tiles(html, run);
     if !run.advice.is_empty() {
@@ -48,6 +54,22 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     usage(html, run, number);
     facts(html, run);
     html.close("section");
+}
+
+/// Adds the name, the tags, the note and the commit of a run.
+fn labels(html: &mut Html, labels: &RunLabels) {
+    let RunLabels { name, note, tags, git } = labels;
+    name.iter().for_each(|name| html.element("p", "name", name));
+    if !tags.is_empty() || git.is_some() {
+        html.open("p", "lead");
+        tags.iter().for_each(|tag| html.element("span", "tag", tag));
+        if let Some(git) = git {
+            let branch = git.branch.as_ref().map_or(String::new(), |branch| format!(" on {branch}"));
+            html.element("span", "muted", &format!("commit {}{branch}", git.short()));
+        }
+        html.close("p");
+    }
+    note.iter().for_each(|note| html.element("p", "remark", note));
 }
 
 fn tiles(html: &mut Html, run: &RunReport) {

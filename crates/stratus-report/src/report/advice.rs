@@ -4,7 +4,7 @@ use stratus_run::timeline::Phase;
 
 use super::run::RunReport;
 use crate::accounting::Accounting;
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, shell_path};
 
 /// Minimum percent of CPU time of other programs for a suggestion.
 const MIN_CONTENTION_PERCENT: f64 = 10.0;
@@ -125,7 +125,7 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
                         100.0 * efficiency,
                         point.gflops_per_s,
                         point.intensity,
-                        report.record.path.display()
+                        shell_path(&report.record.path)
                     ),
                 ));
             }
@@ -168,7 +168,7 @@ fn larger_batch(report: &RunReport) -> Option<String> {
     let per_sample = (memory.transient_bytes + memory.input_bytes) as u64 / work.batch.max(1) as u64;
     let largest = (free / per_sample.max(1)).min(images);
     let larger = largest.checked_ilog2().map_or(0, |power| 1_u64 << power);
-    let run = report.record.path.display();
+    let run = shell_path(&report.record.path);
     (larger > work.batch as u64).then(|| {
         format!(
             "A batch of {larger} would fit {machine_name} ({} of memory; {} per sample): `stratus plan {run} \

@@ -6,6 +6,7 @@ use serde::Serialize;
 use stratus_engine::memory_map::MemoryMap;
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, EpochRow, Task};
+use stratus_run::labels::RunLabels;
 use stratus_run::machine::Machine;
 use stratus_run::summary::Status;
 
@@ -120,6 +121,9 @@ impl RunReport {
         let mut missing = |what: &str, reason: String| {
             problems.push(Problem { run: path.to_owned(), what: what.to_owned(), reason });
         };
+        if let Err(error) = RunLabels::read(&run.labels()) {
+            missing("name, note and tags", error.to_string());
+        }
         let accounting = Accounting::for_run(&run, &AccountingOptions { skip }).unwrap_or_else(|error| {
             missing("times per layer", error.to_string());
             Accounting::default()

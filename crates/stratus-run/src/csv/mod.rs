@@ -60,8 +60,9 @@ const REMEDY: &str = "restore it from a copy, or remove the line";
 pub struct CsvWriter<R> {
     file: AppendFile,
     task: Task,
-    /// The number of columns of the file, all but the new ones if an earlier version wrote its header.
-    columns: usize,
+    /// The position of each of the file's columns in the row, `None` for an unknown one, if another version
+    /// wrote its header with other columns.
+    columns: Option<Vec<Option<usize>>>,
     row: PhantomData<fn(&R)>,
 }
 
@@ -71,11 +72,15 @@ impl<R: Row> CsvWriter<R> {
         let mut file = AppendFile::open(path)?;
         let whole = whole_lines(&mut file)?;
         file.truncate_to(whole)?;
-        let mut writer = Self { file, task, columns: R::columns(task).len(), row: PhantomData };
+        let mut writer = Self { file, task, columns: None, row: PhantomData };
         if whole == 0 {
             writer.header()?;
-        } else if !R::NEW_COLUMNS.is_empty() {
-            writer.columns = writer.columns.min(header_columns(&mut writer.file)?);
+        } else {
+            let (header, columns) = (header_columns(&mut writer.file)?, R::columns(task));
+            if header != columns {
+                let position = |name: &String| columns.iter().position(|column| column == name);
+                writer.columns = Some(header.iter().map(position).collect());
+            }
         }
         Ok(writer)
     }
@@ -89,7 +94,10 @@ impl<R: Row> CsvWriter<R> {
 
     /// Appends a row.
     pub fn append(&mut self, row: &R) -> Result<()> {
-        row.write_columns(self.task, self.columns, self.file.buffer());
+        match &self.columns {
+            None => row.write(self.task, self.file.buffer()),
+            Some(columns) => row.write_columns(self.task, columns, self.file.buffer()),
+        }
         self.file.finish_record()
     }
 
@@ -117,15 +125,14 @@ impl<R: Row> CsvWriter<R> {
     }
 
     fn header(&mut self) -> Result<()> {
-        let columns = R::columns(self.task);
-        self.columns = columns.len();
-        self.file.buffer().extend_from_slice(to_text([columns]).as_bytes());
+        self.columns = None;
+        self.file.buffer().extend_from_slice(to_text([R::columns(self.task)]).as_bytes());
         self.file.flush()
     }
 }
 
-/// The number of columns of the file's first line. Rows are appended at its end afterwards.
-fn header_columns(file: &mut AppendFile) -> Result<usize> {
+/// The columns of the file's first line. Rows are appended at its end afterwards.
+fn header_columns(file: &mut AppendFile) -> Result<Vec<String>> {
     let (path, end) = (file.path().to_path_buf(), file.length());
     let read = Error::io("read", &path);
     let mut line = Vec::new();
@@ -135,7 +142,8 @@ fn header_columns(file: &mut AppendFile) -> Result<usize> {
         file.file().seek(SeekFrom::Start(end))
     };
     read_line().map_err(read)?;
-    Ok(line.split(|byte| *byte == b',').count())
+    let line = String::from_utf8_lossy(&line);
+    Ok(line.trim_end_matches('\n').split(',').map(|name| name.trim().to_owned()).collect())
 }
 
 /// The length of the file up to its last line end.
@@ -190,10 +198,10 @@ impl<R: Row> CsvReader<R> {
         if reader.next_line()? {
             let header = String::from_utf8_lossy(&reader.line);
             let names: Vec<&str> = header.split(',').map(str::trim).collect();
-            // If no task matches, the columns of the first one are reported as missing.
             let is_new = |column: &&str| R::NEW_COLUMNS.contains(column);
             let has_all =
                 |task: &Task| R::columns(*task).iter().all(|column| names.contains(column) || is_new(column));
+            // If no task matches, the columns of the first one are reported as missing.
             reader.task = Task::ALL.into_iter().find(has_all).unwrap_or_default();
             for column in R::columns(reader.task) {
                 let position = names.iter().position(|name| *name == column);

@@ -83,7 +83,8 @@ fn parse_optional<T: std::str::FromStr>(text: &str) -> Option<Option<T>> {
 
 /// A row of one of the run's CSV files.
 pub trait Row: Copy + Default {
-    /// The last columns that files of earlier versions lack; their fields are then empty.
+    /// Columns that files of earlier versions may lack; their fields are then empty. A new column is added
+    /// here, wherever it stands, and its field must accept an empty text.
     const NEW_COLUMNS: &'static [&'static str] = &[];
 
     /// Passes the name and the field of each column of a task to `visit`, in order.
@@ -98,23 +99,32 @@ pub trait Row: Copy + Default {
     }
 
     /// Appends the fields of a task as a line, without allocating. Numbers need no quotes.
-    fn write(self, task: Task, out: &mut Vec<u8>) {
-        self.write_columns(task, usize::MAX, out);
-    }
-
-    /// Appends the first `columns` fields of a task as a line, as [`Row::write`].
-    fn write_columns(mut self, task: Task, columns: usize, out: &mut Vec<u8>) {
-        let mut column = 0;
+    fn write(mut self, task: Task, out: &mut Vec<u8>) {
+        let mut is_first = true;
         self.visit(task, &mut |_, field| {
-            column += 1;
-            if column > columns {
-                return;
-            }
-            if column > 1 {
+            if !std::mem::take(&mut is_first) {
                 out.push(b',');
             }
             field.write(out);
         });
+        out.push(b'\n');
+    }
+
+    /// Appends the fields at these positions of [`Row::columns`] as a line, without allocating; a field is
+    /// empty for `None`.
+    fn write_columns(mut self, task: Task, columns: &[Option<usize>], out: &mut Vec<u8>) {
+        for (number, column) in columns.iter().enumerate() {
+            if number > 0 {
+                out.push(b',');
+            }
+            let mut position = 0;
+            self.visit(task, &mut |_, field| {
+                if *column == Some(position) {
+                    field.write(out);
+                }
+                position += 1;
+            });
+        }
         out.push(b'\n');
     }
 
@@ -184,6 +194,8 @@ pub struct EpochRow {
 }
 
 impl Row for IterationRow {
+    const NEW_COLUMNS: &'static [&'static str] = &["top5"];
+
     fn visit(&mut self, task: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
         visit("epoch", Field::Epoch(&mut self.epoch));
         visit("iteration", Field::Count(&mut self.iteration));
@@ -203,6 +215,8 @@ impl Row for IterationRow {
 }
 
 impl Row for EpochRow {
+    const NEW_COLUMNS: &'static [&'static str] = &["val_top5", "val_mean_accuracy", "val_miou", "val_bf"];
+
     fn visit(&mut self, task: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
         let [train, validation] = match task {
             Task::Classification => ["train_top1", "val_top1"],

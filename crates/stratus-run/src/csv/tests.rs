@@ -155,6 +155,53 @@ fn finds_columns_by_name() {
     assert!(error.contains("line 3: invalid val_s"), "{error}");
 }
 
+/// A run of an earlier version, whose epochs had no boundary F1 or top-5 accuracy yet.
+#[test]
+fn file_without_new_columns_is_read_and_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("epochs.csv");
+    let header = "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_mean_accuracy,val_miou,train_s,\
+                  val_s,elapsed_s\n";
+    let text = format!("{header}1,0.5,0.25,0.125,0.75,0.625,0.375,1.000000,2.000000,3.000000\n");
+    std::fs::write(&path, &text).unwrap();
+    let reader = CsvReader::<EpochRow>::open(&path).unwrap();
+    assert_eq!(reader.task(), Task::Segmentation);
+    let rows: Vec<EpochRow> = reader.collect::<Result<_>>().unwrap();
+    assert_eq!((rows[0].val_miou, rows[0].val_bf, rows[0].train_s), (Some(0.375), None, 1.0));
+    let next = EpochRow { epoch: 2, val_bf: Some(0.5), ..rows[0] };
+    let mut writer = CsvWriter::open(&path, Task::Segmentation).unwrap();
+    writer.append(&next).unwrap();
+    writer.sync().unwrap();
+    let row = "2,0.5,0.25,0.125,0.75,0.625,0.375,1.000000,2.000000,3.000000\n";
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{text}{row}"));
+    assert_eq!(read::<EpochRow>(&path).unwrap(), [rows[0], EpochRow { val_bf: None, ..next }]);
+
+    let path = folder.path().join("iterations.csv");
+    let header = "epoch,iteration,loss,top1,learning_rate,data_s,train_s,unattributed_s\n";
+    std::fs::write(&path, format!("{header}1,1,0.5,0.25,0.1,0,0,0\n")).unwrap();
+    let found = read::<IterationRow>(&path).unwrap();
+    assert_eq!((found[0].accuracy, found[0].top5, found[0].learning_rate), (Some(0.25), None, 0.1));
+    // A column that every version has written must be there.
+    std::fs::write(&path, "epoch,iteration,top1,learning_rate,data_s,train_s,unattributed_s\n").unwrap();
+    let error = read::<IterationRow>(&path).unwrap_err().to_string();
+    assert!(error.contains("no column loss"), "{error}");
+}
+
+/// A run of a later version, which has a column that this one does not know.
+#[test]
+fn file_with_an_unknown_column_is_continued_with_empty_fields() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("iterations.csv");
+    let header = "epoch,iteration,loss,grad_norm,top1,top5,learning_rate,data_s,train_s,unattributed_s\n";
+    std::fs::write(&path, format!("{header}1,1,0.5,9.9,0.25,,0.1,0,0,0\n")).unwrap();
+    let mut writer = CsvWriter::open(&path, TASK).unwrap();
+    writer.append(&row(2)).unwrap();
+    writer.sync().unwrap();
+    let last = std::fs::read_to_string(&path).unwrap().lines().last().unwrap().to_owned();
+    assert_eq!(last, "1,2,0.30000000000000004,,0.5,,0.003,0.000100,0.000000,0.000000");
+    assert_eq!(read::<IterationRow>(&path).unwrap()[1], row(2));
+}
+
 proptest! {
     #[test]
     fn rows_survive_a_round_trip_bit_identically(

@@ -82,10 +82,13 @@ impl Planner {
                     other => format!("cannot be opened ({other})"),
                 };
                 let advice = if images.is_some() { "" } else { "; set the number of images with --images" };
-                notes.push(format!(
-                    "data set `{}` {problem}: assuming the network's published image shape{advice}",
-                    experiment.data.name
-                ));
+                notes.push(match experiment.has_data_set() {
+                    true => format!(
+                        "data set `{}` {problem}: assuming the network's published image shape{advice}",
+                        experiment.data.name
+                    ),
+                    false => format!("no data set is set: assuming images of the layer file's shape{advice}"),
+                });
                 Arc::new(PlaceholderDataset::of(&experiment)?)
             }
         };

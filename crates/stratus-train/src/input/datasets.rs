@@ -1,6 +1,7 @@
 //! Opens the data sets of an experiment.
 
 use crate::cache::cache_folder;
+use crate::network::check_data_set;
 use crate::{LayerFile, TrainError};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,6 +83,7 @@ pub(crate) fn open_split(
     split: Split,
     options: &OpenOptions,
 ) -> Result<Box<dyn Dataset>, TrainError> {
+    check_data_set(experiment)?;
     if experiment.data.path.as_deref().is_some_and(has_query) {
         return Err(TrainError::Configuration {
             problem:

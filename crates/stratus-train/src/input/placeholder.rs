@@ -18,8 +18,8 @@ pub(crate) struct PlaceholderDataset {
 /// The number of samples that the placeholder reports; forecasts do not depend on it.
 const SAMPLES: usize = 1 << 20;
 
-/// Opens an experiment's data sets, or if they are not at their path, placeholders that fit its network;
-/// then the flag is true.
+/// Opens an experiment's data sets, or if they are not at their path, or none is set, placeholders that fit
+/// its network; then the flag is true.
 ///
 /// # Errors
 /// As [`open_datasets`], except for a missing data set.
@@ -29,7 +29,7 @@ pub fn open_datasets_or_placeholders(experiment: &Experiment) -> Result<(Dataset
     // error all the same.
     let is_missing = !path.exists() && !path.to_string_lossy().contains("://");
     match open_datasets(experiment) {
-        Err(TrainError::Data(_)) if is_missing => {
+        Err(error) if !experiment.has_data_set() || is_missing && matches!(error, TrainError::Data(_)) => {
             let train: Arc<dyn Dataset> = Arc::new(PlaceholderDataset::of(experiment)?);
             Ok((Datasets { validation: Arc::clone(&train), train }, true))
         }

@@ -15,6 +15,7 @@ use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::data::DataRecord;
+use stratus_run::labels::RunLabels;
 use stratus_run::machine::Machine;
 use stratus_run::summary::{self, Summary};
 
@@ -64,7 +65,7 @@ pub(super) fn train(
     observer: &mut dyn Observer,
 ) -> Result<FirstStageOutcome, TrainError> {
     let path = run.first_stage();
-    let options = &RunOptions { until_epoch: None, ..options.clone() };
+    let options = &RunOptions { until_epoch: None, labels: RunLabels::default(), ..options.clone() };
     let RunOutcome { summary, interrupted, .. } = if RunDir::is_run(&path) {
         resume(&path, options, observer)?
     } else {

@@ -39,6 +39,7 @@ use stratus_engine::StartupMonitor;
 use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::State;
+use stratus_run::labels::RunLabels;
 use stratus_run::layout::RUNS;
 use stratus_run::lock::Lock;
 use stratus_run::log::Log;
@@ -69,6 +70,8 @@ pub struct RunOptions {
     pub until_epoch: Option<u64>,
     /// The workers that train the run with this one.
     pub group: ProcessGroup,
+    /// The labels of a new run.
+    pub labels: RunLabels,
 }
 
 impl RunOptions {
@@ -144,6 +147,7 @@ pub fn start(
         run.prepare()?;
         machine.write(&run.machine())?;
         data.write(&run.data())?;
+        write_labels(run, &options.labels)?;
         // From here on the directory is a run that can be resumed.
         stratus_run::atomic::write(&run.experiment(), experiment.to_toml().as_bytes())?;
         return train_in_two_stages(open, experiment, &first, options, observer);
@@ -152,6 +156,7 @@ pub fn start(
     // From here on the disk is written to.
     if group.is_first() {
         let open = OpenRun::lock(create()?, started)?;
+        write_labels(&open.folder, &options.labels)?;
         return start_training(prepared, open, machine, options, observer);
     }
     prepared.setup.serve_source_weights()?;
@@ -161,6 +166,12 @@ pub fn start(
     open.folder.prepare()?;
     let log = Log::open(&open.folder.log())?;
     train(prepared, open, log, None, options, observer)
+}
+
+/// Writes the labels of a new run, whose directory may have those of a start that was killed.
+fn write_labels(run: &RunDir, labels: &RunLabels) -> Result<(), TrainError> {
+    let path = run.labels();
+    Ok(if labels.is_empty() && !path.exists() { Ok(()) } else { labels.write(&path) }?)
 }
 
 /// Starts or resumes the pre-training stage of a run, and then trains its network from the weights of that

@@ -105,7 +105,8 @@ impl ProcessGroup {
     }
 
     /// Returns whether this worker writes the run directory.
-    pub(super) fn is_first(&self) -> bool {
+    #[must_use]
+    pub fn is_first(&self) -> bool {
         self.rank().rank == 0
     }
 

@@ -11,6 +11,7 @@ use crate::{Observer, TrainError};
 use std::path::Path;
 use std::time::Instant;
 use stratus_base::read_at_most;
+use stratus_base::text::shell_path;
 use stratus_data::{JpegLibrary, Position};
 use stratus_engine::Plan;
 use stratus_experiment::{Experiment, ScheduleName};
@@ -42,6 +43,15 @@ pub fn resume(
         run.remove_workers_from(group.rank().world_size)?;
     }
     open.folder.prepare()?;
+    if is_first
+        && let Some(remote) = run.forget_remote()?
+        && remote.run_status() == Status::Running
+    {
+        let (path, place) = (run.path().display(), remote.place());
+        observer.warn(&format!(
+            "{path} was being trained on {place} when it was last fetched; it is resumed here as another copy"
+        ));
+    }
     let mut experiment = Experiment::load(&run.experiment())?;
     let extension = match options.extend_to {
         Some(epochs) => Some(Extension::new(&run, &experiment, epochs)?),
@@ -102,9 +112,9 @@ impl Extension {
     /// If the run stopped early, or its results depend on the number of epochs.
     fn new(run: &RunDir, experiment: &Experiment, epochs: u64) -> Result<Self, TrainError> {
         let refused = |problem: String| {
-            let path = run.path().display();
+            let (shown, path) = (run.path().display(), shell_path(run.path()));
             Err(TrainError::Configuration {
-                problem: format!("{path} cannot be extended: {problem}"),
+                problem: format!("{shown} cannot be extended: {problem}"),
                 hint: format!(
                     "start a new run from its weights: `stratus train {path}/experiment.toml --weights \
                      {path} --epochs EPOCHS`"

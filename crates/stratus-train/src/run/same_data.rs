@@ -2,6 +2,7 @@
 
 use crate::{Observer, TrainError};
 use std::path::Path;
+use stratus_base::text::shell_path;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::State;
 use stratus_run::data::{DataRecord, class_difference, iterations_difference};
@@ -58,7 +59,7 @@ fn epoch_length_difference(state: &State, now: u64) -> Option<String> {
 
 /// The error if the data set of a run has changed. A run without a checkpoint has no weights.
 fn data_changed_error(run: &Path, has_weights: bool, differences: &[String]) -> TrainError {
-    let run = run.display();
+    let (shown, run) = (run.display(), shell_path(run));
     let mut listed: String =
         differences.iter().take(MAX_LISTED).map(|difference| format!("\n  {difference}")).collect();
     if differences.len() > MAX_LISTED {
@@ -70,7 +71,7 @@ fn data_changed_error(run: &Path, has_weights: bool, differences: &[String]) -> 
         format!("a new run: `stratus train {run}/experiment.toml`")
     };
     TrainError::Configuration {
-        problem: format!("{run} cannot be resumed: its data set has changed since it was started{listed}"),
+        problem: format!("{shown} cannot be resumed: its data set has changed since it was started{listed}"),
         hint: format!("restore the data set, or start {new}"),
     }
 }

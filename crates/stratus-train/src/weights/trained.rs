@@ -4,10 +4,12 @@ use crate::TrainError;
 use crate::network::Network;
 use std::path::Path;
 use std::str::FromStr;
+use stratus_base::text::{shell_path, shell_word};
 use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoint, Checkpoints};
+use stratus_run::remote::RemoteRun;
 use stratus_weights::NetworkMetadata;
 
 /// A run's network and one of its checkpoints.
@@ -105,7 +107,15 @@ pub(crate) fn load_checkpoint(
         problem,
     };
     let newest = recovery.checkpoint.ok_or_else(|| {
-        unusable(format!("none is usable; resume the run with `stratus train {}`", run.path().display()))
+        unusable(match RemoteRun::read(&run.remote()) {
+            Ok(Some(remote)) => {
+                format!(
+                    "none is usable; fetch the run with `stratus launch fetch {}`",
+                    shell_word(&remote.launch)
+                )
+            }
+            _ => format!("none is usable; resume the run with `stratus train {}`", shell_path(run.path())),
+        })
     })?;
     match (choice, &newest.state.best) {
         (CheckpointChoice::Best, None) => {

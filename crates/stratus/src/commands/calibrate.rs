@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use stratus_base::text::shell_word;
 use stratus_experiment::Experiment;
 use stratus_forecast::calibration::CalibratedMachine;
 use stratus_forecast::profile::Profile;
@@ -146,6 +147,6 @@ fn render(report: &Report) -> String {
         report.seconds,
         report.speeds[0],
         report.speeds[1],
-        report.file
+        shell_word(&report.file)
     )
 }

@@ -1,5 +1,6 @@
 //! `stratus collect`: tables from run directories.
 
+use super::target::find_runs;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, Table, key_value_list};
 use crate::outputs::{Mark, Outputs, Overwrite};
@@ -16,6 +17,7 @@ use stratus_report::tables::{self, TableKind};
 use stratus_report::trace::{self, IterationRange};
 use stratus_report::{layers, run_table};
 use stratus_run::RunDir;
+use stratus_run::labels::RunLabels;
 use stratus_run::summary::Status;
 
 /// The default file of a trace, in the run directory.
@@ -86,14 +88,7 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
     let mut text = String::new();
     let mut runs = Vec::new();
     for path in &arguments.runs {
-        let found = RunDir::find(path).map_err(Failure::usage)?;
-        if found.is_empty() {
-            let failure = Failure::usage(format!("no runs in {}", path.display()));
-            return Err(
-                failure.with_hint("name a run directory, or a folder of run directories, like `runs`")
-            );
-        }
-        runs.extend(found);
+        runs.extend(find_runs(path)?);
     }
     if let Some(out) = &arguments.out {
         Outputs::new(arguments.overwrite).claim(out, "the table", output_mark(arguments, out))?;
@@ -106,6 +101,9 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
     }
     let tables = !arguments.csv && !output.json() && (arguments.all || runs.len() == 1);
     for run in &runs {
+        if let Err(error) = RunLabels::read(&run.labels()) {
+            output.warning(&error.to_string());
+        }
         let layers_csv = if arguments.layers { Some(write_layers(run, output)?) } else { None };
         let experiment = match RunRecord::read(run, arguments.skip) {
             Ok(experiment) => experiment,

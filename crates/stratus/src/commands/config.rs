@@ -179,13 +179,30 @@ fn find_keys(filter: Option<&str>) -> Result<Vec<&'static Key>> {
     }
     let found: Vec<&Key> = KEYS.iter().filter(|key| key.name.contains(filter)).collect();
     if found.is_empty() {
-        let hint = match nearest(filter, KEYS.iter().map(|key| key.name)) {
-            Some(name) => format!("did you mean `{name}`?"),
-            None => "`stratus config keys` lists every key".to_owned(),
-        };
-        return Err(Failure::usage(format!("no configuration key matches `{filter}`")).with_hint(hint));
+        return Err(no_such_key(&format!("no configuration key matches `{filter}`"), filter));
     }
     Ok(found)
+}
+
+/// Checks that configuration keys exist.
+///
+/// # Errors
+/// If one does not; the hint names the nearest.
+pub(super) fn check_keys<'a>(keys: impl IntoIterator<Item = &'a str>) -> Result {
+    let is_known = |name: &&str| KEYS.iter().any(|key| key.name == *name);
+    match keys.into_iter().find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(unknown) => Err(no_such_key(&format!("unknown key `{unknown}`"), unknown)),
+    }
+}
+
+/// The error for a name that is not a key; the hint names the nearest.
+fn no_such_key(problem: &str, name: &str) -> Failure {
+    let hint = match nearest(name, KEYS.iter().map(|key| key.name)) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => "`stratus config keys` lists every key".to_owned(),
+    };
+    Failure::usage(problem.to_owned()).with_hint(hint)
 }
 
 fn explain_keys(keys: &[&Key]) -> String {

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, shell_path};
 use stratus_graph::{Graph, layer_file};
 use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
 use stratus_run::atomic;
@@ -160,7 +160,7 @@ fn render(report: &Report, graph: &Graph, [layers, weights]: [&Path; 2]) -> Stri
     format!(
         "{files}{head}\nnext: `stratus model show {0}`,\n      \
          `stratus train {0} --weights {1} --set data.name=NAME`\n",
-        layers.display(),
-        weights.display()
+        shell_path(layers),
+        shell_path(weights)
     )
 }

@@ -14,6 +14,7 @@ pub mod export;
 pub mod forecast;
 pub mod import;
 pub mod infer;
+pub mod labels;
 pub mod launch;
 pub mod man;
 pub mod memory;

@@ -1,5 +1,6 @@
 //! `stratus report`: reports on runs as HTML, Markdown, CSV, SVG or JSON.
 
+use super::target::find_runs;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use crate::outputs::{Mark, Outputs, Overwrite};
@@ -9,7 +10,6 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use stratus_report::report::{PublishedTable, Report};
 use stratus_report::{markdown, page};
-use stratus_run::RunDir;
 use stratus_run::machine::Machine;
 use stratus_run::machine::survey::MachineSurvey;
 use stratus_train::bench::peaks;
@@ -91,13 +91,7 @@ impl Format {
 pub fn run(arguments: &ReportArguments, output: &Output, probes: &LibraryProbes) -> Result {
     let mut paths = Vec::new();
     for argument in &arguments.runs {
-        let found = RunDir::find(argument).map_err(Failure::usage)?;
-        if found.is_empty() {
-            let failure = Failure::usage(format!("no runs in {}", argument.display()));
-            return Err(
-                failure.with_hint("name a run directory, or a folder of run directories, like `runs`")
-            );
-        }
+        let found = find_runs(argument)?;
         paths.extend(found.into_iter().map(|run| run.path().to_owned()));
     }
     if arguments.diff && paths.len() != 2 {

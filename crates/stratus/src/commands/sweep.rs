@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stratus_base::nearest;
+use stratus_base::text::shell_path;
 use stratus_experiment::Experiment;
 use stratus_report::page;
 use stratus_report::report::{Report, score_name};
@@ -132,7 +133,7 @@ fn read_sweep_file(path: &Path) -> Result<String> {
     if path.is_dir() {
         return Err(match RunDir::is_run(path) {
             true => Failure::usage(format!("{name} is a run"))
-                .with_hint(format!("resume it with `stratus train {name}`")),
+                .with_hint(format!("resume it with `stratus train {}`", shell_path(path))),
             false => Failure::usage(format!("{name} is not a sweep"))
                 .with_hint("name a sweep file, or the directory of a sweep"),
         });
@@ -233,7 +234,7 @@ fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Resul
         return Err(Failure {
             code: INTERRUPTED,
             error: "interrupted; the sweep can be resumed".into(),
-            hint: Some(format!("resume with `stratus sweep {}`", path.display())),
+            hint: Some(format!("resume with `stratus sweep {}`", shell_path(&path))),
         });
     }
     let report = write_report(&sweep, output)?;

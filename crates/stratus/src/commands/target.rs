@@ -5,6 +5,7 @@ use crate::errors::{Failure, Result};
 use crate::globals::Globals;
 use std::path::{Path, PathBuf};
 use stratus_base::nearest;
+use stratus_base::text::shell_path;
 use stratus_data::datasets::folder;
 use stratus_experiment::Experiment;
 use stratus_graph::{Graph, zoo};
@@ -41,7 +42,7 @@ impl RunOrExperiment {
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx")) {
             return Err(Failure::usage(format!("{} is an ONNX model", path.display())).with_hint(format!(
                 "convert it to a layer file and weights: `stratus model import {} -o FOLDER`",
-                path.display()
+                shell_path(path)
             )));
         }
         let is_file_name = path.extension().is_some_and(|extension| {
@@ -53,7 +54,7 @@ impl RunOrExperiment {
         let looks_like_a_path = path.extension().is_some() || path.components().count() > 1;
         if path.exists() || looks_like_a_path {
             if stratus_sweep::read_definition(path).is_ok_and(|text| stratus_sweep::is_sweep(&text)) {
-                let hint = format!("train it with `stratus sweep {}`", path.display());
+                let hint = format!("train it with `stratus sweep {}`", shell_path(path));
                 return Err(Failure::usage(format!("{} is a sweep", path.display())).with_hint(hint));
             }
             let experiment = Experiment::load(path)?.with_overrides(&globals.set)?;
@@ -113,6 +114,46 @@ pub(super) fn find_network(name: &str, globals: &Globals) -> Result<Graph> {
     Ok(Network::as_published(&experiment)?.graph)
 }
 
+/// The runs at a path: itself, or those below it.
+///
+/// # Errors
+/// If there are none; the hint names the nearest path if it does not exist.
+pub(super) fn find_runs(path: &Path) -> Result<Vec<RunDir>> {
+    let found = RunDir::find(path).map_err(|error| {
+        let failure = Failure::usage(error);
+        match nearest_path(path) {
+            Some(near) => failure.with_hint(format!("did you mean {}?", shell_path(&near))),
+            None => failure,
+        }
+    })?;
+    if found.is_empty() {
+        let failure = Failure::usage(format!("no runs in {}", path.display()));
+        return Err(failure.with_hint("name a run directory, or a folder of run directories, like `runs`"));
+    }
+    Ok(found)
+}
+
+/// The existing path that a path which does not exist is nearest to, with at most one name misspelt.
+pub(super) fn nearest_path(path: &Path) -> Option<PathBuf> {
+    let missing = path.ancestors().take_while(|path| !path.exists()).last()?;
+    let folder = missing.parent()?;
+    let read = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let names: Vec<String> = std::fs::read_dir(read)
+        .ok()?
+        .take(MAX_NEAR_NAMES)
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    let near = nearest(missing.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    // Joining an empty rest would add a slash.
+    let rest = path.strip_prefix(missing).ok()?;
+    let found = folder.join(near);
+    let found = if rest.as_os_str().is_empty() { found } else { found.join(rest) };
+    found.exists().then_some(found)
+}
+
+/// The maximum number of names in a folder that are compared with a misspelt one.
+const MAX_NEAR_NAMES: usize = 10_000;
+
 /// The maximum number of runs that a hint names.
 const MAX_NAMED_RUNS: usize = 4;
 
@@ -134,7 +175,7 @@ fn not_a_run_error(path: &Path) -> Failure {
         Some(runs) => format!("name one of the runs in it: {runs}"),
         None if folder::looks_like_class_folder(path) => format!(
             "to train on the images in it: `stratus train NETWORK --data {} --set data.name=folder{}`",
-            path.display(),
+            shell_path(path),
             if folder::has_training_folder(path) { "" } else { " --set data.split_seed=0" }
         ),
         None => "name a directory like runs/digits/1".to_owned(),

@@ -2,6 +2,7 @@
 
 use super::common_keys::{CommonKeyArguments, KeyFlags};
 use super::data::location::fetch_if_missing;
+use super::labels::LabelArguments;
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
 use crate::errors::{FAILED, Failure, Result};
@@ -16,9 +17,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use stratus_base::text::shell_path;
 use stratus_experiment::XmlExperiment;
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
+use stratus_run::labels::RunLabels;
 use stratus_run::machine::Machine;
 use stratus_run::summary::Summary;
 use stratus_train::run::{self, ProcessGroup, RunOptions};
@@ -68,6 +71,9 @@ pub struct TrainArguments {
     /// Memory limit.
     #[command(flatten)]
     pub memory: MemoryLimitArgument,
+    /// Labels of a new run.
+    #[command(flatten)]
+    pub labels: LabelArguments,
     /// Stop as on SIGTERM when standard input ends, so that this process ends with the one that started it
     #[arg(long, hide = true)]
     pub stop_with_stdin: bool,
@@ -87,6 +93,7 @@ struct Report<'a> {
 /// If training fails, or is interrupted.
 pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Result {
     let process_started = Some(Instant::now());
+    arguments.labels.labels()?;
     if let Some(count @ 2..) = arguments.workers {
         fetch_for_workers(arguments, globals, output)?;
         return workers::start(usize::from(count), output);
@@ -163,6 +170,7 @@ fn train(
         process_started,
         limit_overrides: limits.clone(),
         group,
+        labels: RunLabels::default(),
     };
     let mut progress = HeartbeatObserver { observer: &mut display, heartbeat: heartbeat.clone() };
     let finished = match target {
@@ -179,9 +187,20 @@ fn train(
                 fetch_if_missing(&mut experiment, output)?;
             }
             let experiment = experiment.with_overrides(&limits)?;
-            run::start(&experiment, &options, Machine::probe(), &mut progress)?
+            let labels = if options.group.is_first() {
+                arguments.labels.labels_with_commit()?
+            } else {
+                RunLabels::default()
+            };
+            run::start(&experiment, &RunOptions { labels, ..options }, Machine::probe(), &mut progress)?
         }
         RunOrExperiment::Run(path) => {
+            if let Some(flag) = arguments.labels.first_flag() {
+                let path = shell_path(&path);
+                return Err(Failure::usage(format!("{flag} cannot be used when resuming")).with_hint(
+                    format!("a run keeps its labels; change them with `stratus runs tag {path}`"),
+                ));
+            }
             let flags = [
                 (first_flag.unwrap_or_default(), first_flag.is_some()),
                 ("--out", arguments.out.is_some()),
@@ -190,7 +209,7 @@ fn train(
                 ("--set", !globals.set.is_empty()),
             ];
             if let Some((flag, _)) = flags.iter().find(|(_, given)| *given) {
-                let path = path.display();
+                let path = shell_path(&path);
                 return Err(Failure::usage(format!("{flag} cannot be used when resuming")).with_hint(
                     format!(
                         "a run keeps its configuration; train it longer with --extend-to EPOCHS, or start a \
@@ -208,7 +227,7 @@ fn train(
                 && !stop.load(Ordering::Relaxed)
                 && u64::from(finished.summary.epochs) >= epoch =>
         {
-            let path = finished.run.path().display();
+            let path = shell_path(finished.run.path());
             output.message(&format!("stopped after epoch {epoch}; resume with `stratus train {path}`"));
         }
         _ if finished.interrupted => return Err(Failure::interrupted(finished.run.path())),
@@ -221,7 +240,7 @@ fn train(
     let run = finished.run.path().display().to_string();
     output.print_wrapped(&Report { run, summary: &finished.summary, accounting: &accounting }, || {
         let table = accounting::render(&accounting, Some(MAX_SHOWN_LAYERS), output.width());
-        let path = finished.run.path().display();
+        let path = shell_path(finished.run.path());
         let result = run_table::render(&finished.summary, &finished.run, output.width());
         let next = format!(
             "next: `stratus report {path}` for a report,\n      `stratus collect {path}` for every layer"

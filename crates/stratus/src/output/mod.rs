@@ -1,5 +1,6 @@
 //! Printing: results to standard output, everything else to standard error.
 
+mod program_name;
 mod table;
 mod wrap;
 
@@ -72,9 +73,13 @@ impl Output {
     /// # Errors
     /// If standard output cannot be written to. A closed pipe is not an error.
     pub fn print_wrapped<T: Serialize + ?Sized>(&self, value: &T, text: impl FnOnce() -> String) -> Result {
-        self.print_verbatim(value, || match self.terminal_width() {
-            Some(width) => wrap(&text(), width),
-            None => text(),
+        self.print_verbatim(value, || {
+            let text = text();
+            let text = program_name::in_commands(&text, &io::stdout());
+            match self.terminal_width() {
+                Some(width) => wrap(&text, width),
+                None => text.into_owned(),
+            }
         })
     }
 
@@ -128,7 +133,8 @@ fn stream_width(stream: &impl std::os::fd::AsFd) -> Option<usize> {
 
 fn to_stderr(text: &str) {
     let stream = io::stderr();
-    let text = stream_width(&stream).map_or_else(|| text.into(), |width| Cow::Owned(wrap(text, width)));
+    let text = program_name::in_commands(text, &stream);
+    let text = stream_width(&stream).map_or_else(|| text.clone(), |width| Cow::Owned(wrap(&text, width)));
     // Write errors are ignored: standard error may be closed.
     let _ = writeln!(stream.lock(), "{text}");
 }

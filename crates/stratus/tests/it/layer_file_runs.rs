@@ -73,6 +73,52 @@ fn segmentation_layer_file_works_with_every_command() {
 }
 
 #[test]
+fn layer_file_without_a_data_set_is_an_error_that_names_the_keys() {
+    let dir = TestDir::without_kernel_cache();
+    streets::write_streets(&dir);
+    write_network(&dir, "net.toml", streets::CLASSES);
+    // A classifier that would accept the images of MNIST, the default of other networks.
+    let digits = "name = \"d\"\ninput = [1, 28, 28]\n[[layer]]\nname = \"f\"\nop = \"flatten\"\n\
+                  [[layer]]\nname = \"fc\"\nop = \"linear\"\nout_features = 5\n";
+    fs::write(dir.path("d.toml"), digits).unwrap();
+    let experiment = "[model]\nname = \"net.toml\"\n[train]\nepochs = 1\n";
+    fs::write(dir.path("experiment.toml"), experiment).unwrap();
+    let net = "error: no data set is set: net.toml takes images of 3x24x32 and predicts one of 11 classes \
+               for each pixel\nhint: images with masks: --set data.name=camvid --data FOLDER, or cityscapes \
+               or coco\n";
+    let net_in_set = net.replace("FOLDER", "set");
+    let d = "error: no data set is set: d.toml takes images of 1x28x28 and predicts one of 5 classes\nhint: \
+             photographs in class folders: --set data.name=folder --data FOLDER\n    generated images: --set \
+             data.name=synthetic --set data.synthetic.classes=5\n";
+    for (arguments, expected) in [
+        (&["train", "net.toml"][..], net),
+        (&["train", "d.toml"], d),
+        (&["train", "experiment.toml"], net),
+        (&["train", "net.toml", "--data", "set"], &net_in_set),
+        (&["plan", "net.toml"], net),
+        (&["plan", "d.toml", "--batch", "8"], d),
+        (&["bench", "kernels", "d.toml"], d),
+        (&["bench", "data", "d.toml"], d),
+        (&["launch", "local", "net.toml"], net),
+    ] {
+        let ran = dir.run(arguments).expect(2);
+        assert!(ran.err.contains(expected), "{arguments:?}: {}\n{expected}", ran.err);
+        assert!(!dir.path("runs").exists(), "{arguments:?}");
+    }
+    let ran = dir.run(&["forecast", "net.toml", "--on", "h100-80gb-sxm"]).expect(0);
+    let note = "no data set is set: assuming images of the layer file's shape; set the number of images with";
+    assert!((ran.out + &ran.err).contains(note));
+    let ran = dir.run(&["plan", "net.toml", "--largest-batch", "--memory-limit", "64MiB"]).expect(0);
+    assert!(ran.err.contains("no data set is set: assuming images of 3×24×32 and 11 classes"), "{}", ran.err);
+    // The hint works, and a built-in experiment brings its data set.
+    let synthetic = ["--set", "data.name=synthetic", "--set", "data.synthetic.classes=5"];
+    dir.run(&[&["plan", "d.toml", "--batch", "8"][..], &synthetic].concat()).expect(0);
+    let ran = dir.run(&["train", "digits", "--set", "model.name=net.toml"]).expect(2);
+    let expected = "net.toml takes images of 3x24x32, but data set `mnist` has 1x28x28";
+    assert!(ran.err.contains(expected), "{}", ran.err);
+}
+
+#[test]
 fn rejects_class_counts_that_differ_from_the_layer_file() {
     let dir = TestDir::without_kernel_cache();
     streets::write_streets(&dir);

@@ -5,6 +5,7 @@
 mod calibrate;
 mod command_line;
 mod common;
+mod completing;
 mod data_sets;
 mod deadline;
 mod evaluating;
@@ -18,6 +19,7 @@ mod inference;
 mod installation;
 mod invalid_input;
 mod kill;
+mod labels;
 mod launch;
 mod layer_file_runs;
 mod masks;

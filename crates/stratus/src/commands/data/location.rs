@@ -47,7 +47,7 @@ pub fn fetch_if_missing(experiment: &mut Experiment, output: &Output) -> Result 
 
 /// True if `data.path` is unset, and its default does not exist.
 fn needs_folder(experiment: &Experiment) -> bool {
-    experiment.data.path.is_none() && !experiment.data_path().exists()
+    experiment.has_data_set() && experiment.data.path.is_none() && !experiment.data_path().exists()
 }
 
 /// The folder to which a data set is fetched on first use; `None` if it is not MNIST.

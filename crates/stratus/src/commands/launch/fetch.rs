@@ -1,13 +1,19 @@
 //! Fetches the runs of a launch.
 
+use super::now;
 use crate::errors::Result;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stratus_launch::{FetchStats, LaunchRecord, LaunchState, RepetitionStatus, Target};
+use stratus_run::RunDir;
 use stratus_run::csv::{self, EpochRow};
 use stratus_run::layout::{EPOCHS, RUNS, SUMMARY};
+use stratus_run::remote::RemoteRun;
 use stratus_run::summary::{Status as RunStatus, Summary};
+
+/// The time after which an unchanged record of a fetch is renewed, in seconds.
+const MIN_RECORD_INTERVAL_S: u64 = 30;
 
 /// A run, and the files that were fetched.
 #[derive(Serialize)]
@@ -22,13 +28,15 @@ pub(super) struct FetchedRun {
 /// The stamp of each run at its last complete fetch, by repetition; unchanged runs are skipped.
 pub(super) type FetchedStamps = BTreeMap<usize, u64>;
 
-/// Fetches new files of the runs, except those that are unchanged since `seen`.
+/// Fetches new files of the runs, except those that are unchanged since `seen`. `machine` describes the
+/// target in their records.
 ///
 /// # Errors
 /// If the target cannot be reached; fetched files stay.
 pub(super) fn fetch_runs(
     target: &dyn Target,
     record: &LaunchRecord,
+    machine: &str,
     state: &LaunchState,
     mut seen: Option<&mut FetchedStamps>,
 ) -> Result<Vec<FetchedRun>> {
@@ -57,6 +65,7 @@ pub(super) fn fetch_runs(
             (Some(_), Some(before)) => stamp.is_some() && stamp == before,
         };
         if is_seen {
+            record_remote(record, machine, state, number)?;
             fetched_runs.push(FetchedRun { run: run.clone(), fetched: FetchStats::default(), problem: None });
             continue;
         }
@@ -72,6 +81,7 @@ pub(super) fn fetch_runs(
         if let (Some(stamp), Some(seen)) = (stamp.filter(|_| fetched.changing == 0), &mut seen) {
             seen.insert(number, stamp);
         }
+        record_remote(record, machine, state, number)?;
         let is_completed = one.is_some_and(|one| one.status == RepetitionStatus::Completed);
         if fetched.changing == 0 && is_completed && is_completed_here(record, number, run) {
             mark_done(record, number)?;
@@ -79,6 +89,35 @@ pub(super) fn fetch_runs(
         fetched_runs.push(FetchedRun { run: run.clone(), fetched, problem: None });
     }
     Ok(fetched_runs)
+}
+
+/// Records in the local copy of a run where it is trained, and that it is up to date.
+///
+/// # Errors
+/// If the file cannot be written.
+fn record_remote(record: &LaunchRecord, machine: &str, state: &LaunchState, repetition: usize) -> Result {
+    let (Some(one), Some(run)) = (state.repetitions.get(repetition - 1), record.runs.get(repetition - 1))
+    else {
+        return Ok(());
+    };
+    // A repetition that was not started yet has no files.
+    let Ok(run) = RunDir::open(run) else { return Ok(()) };
+    let owner = one.owner.as_deref().unwrap_or(&state.owner);
+    let owner = owner.split(',').next().filter(|host| !host.is_empty());
+    let host = record.host_by_repetition.get(repetition - 1).map(String::as_str).or(owner);
+    let now = RemoteRun {
+        launch: record.id.clone(),
+        target: record.target.clone(),
+        machine: machine.to_owned(),
+        host: host.map(str::to_owned),
+        status: one.status.name().to_owned(),
+        fetched: now(),
+    };
+    let is_recorded = RemoteRun::read(&run.remote()).ok().flatten().is_some_and(|before| {
+        let is_recent = now.fetched.saturating_sub(before.fetched) < MIN_RECORD_INTERVAL_S;
+        is_recent && RemoteRun { fetched: now.fetched, ..before } == now
+    });
+    if is_recorded { Ok(()) } else { Ok(now.write(&run.remote())?) }
 }
 
 /// Returns whether the files of the fetched run say that the run is completed, or, in a search, that it has

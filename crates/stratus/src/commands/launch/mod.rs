@@ -10,6 +10,7 @@ mod watch;
 
 use super::common_keys::{CommonKeyArguments, KeyFlags};
 use super::data::location::locate;
+use super::labels::LabelArguments;
 use super::target::RunOrExperiment;
 use crate::errors::{Failure, Result};
 use crate::globals::Globals;
@@ -17,6 +18,7 @@ use crate::output::Output;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+use stratus_base::text::shell_path;
 use stratus_launch::{LaunchRecord, LaunchSpec, Lease, MAX_RUNS, Target, TargetSettings};
 use stratus_run::layout::RUNS;
 
@@ -66,6 +68,9 @@ pub struct LaunchArguments {
     /// Show what would be uploaded and started, then exit
     #[arg(long)]
     pub dry_run: bool,
+    /// Labels of the runs.
+    #[command(flatten)]
+    pub labels: LabelArguments,
 }
 
 fn repetitions() -> clap::builder::RangedU64ValueParser {
@@ -171,8 +176,8 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
                         format!(
                             "resume it with `stratus train {}`, or launch an experiment with its weights: \
                      --set model.weights={}",
-                            run.display(),
-                            run.display()
+                            shell_path(&run),
+                            shell_path(&run)
                         ),
                     )
                 })?;
@@ -181,8 +186,13 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
                 return Err(Failure::usage(problem).with_hint(format!(
                     "resume it there: `stratus launch {} {}`",
                     record.target,
-                    run.display()
+                    shell_path(&run)
                 )));
+            }
+            if let Some(flag) = arguments.labels.first_flag() {
+                return Err(Failure::usage(format!("{flag} cannot be used when resuming")).with_hint(
+                    format!("a run keeps its labels; `stratus runs tag {}` changes them", shell_path(&run)),
+                ));
             }
             if !globals.set.is_empty() {
                 return Err(Failure::usage(format!("{first_flag} cannot be used when resuming")));

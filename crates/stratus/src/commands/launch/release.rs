@@ -35,7 +35,7 @@ pub(super) fn release(record: &LaunchRecord, force: bool, output: &Output) -> Re
     let mut record = record.clone();
     let mut is_checked = false;
     for _ in 0..MAX_FETCH_PASSES {
-        let fetched_runs = fetch_runs(target.as_ref(), &record, &state, None)?;
+        let fetched_runs = fetch_runs(target.as_ref(), &record, &settings.kind.describe(), &state, None)?;
         // Completely fetched repetitions are not fetched again.
         record = LaunchRecord::find(Path::new(RUNS), Some(&record.id))?;
         is_checked =

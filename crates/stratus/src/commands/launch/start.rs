@@ -5,13 +5,15 @@ use crate::errors::{Failure, Result};
 use crate::output::Output;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, shell_path};
 use stratus_exchange::mpi::SEARCH;
 use stratus_launch::{
     BundledMpi, Executable, Job, LaunchBundle, LaunchRecord, LaunchSpec, Lease, PrepareOptions, SearchRecord,
     TargetKind, TargetSettings, seconds_left,
 };
-use stratus_run::layout::RUNS;
+use stratus_run::labels::RunLabels;
+use stratus_run::layout::{LABELS, RUNS};
+use stratus_train::network::check_data_set;
 use stratus_train::sizing::max_run_bytes;
 
 /// The result of `stratus launch TARGET EXPERIMENT`.
@@ -57,7 +59,9 @@ pub(super) fn launch(
         ));
     }
     spec.check_directories()?;
+    let labels = arguments.labels.labels_with_commit()?;
     let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
+    spec.cells.iter().try_for_each(check_data_set)?;
     let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
     let bundle = LaunchBundle::new(spec, arguments.remote_data, this_program()?, mpi.flatten())?;
     let left_s = end.map(seconds_left);
@@ -107,6 +111,7 @@ pub(super) fn launch(
         job.host_by_repetition = prepared.hosts.iter().cycle().take(runs).cloned().collect();
     }
     let (runs, sweep) = spec.create_directories()?;
+    write_labels(&runs, &labels)?;
     let search = sweep.as_ref().filter(|_| spec.depends_on_results()).map(|sweep| SearchRecord {
         sweep: sweep.clone(),
         until_epochs: Vec::new(),
@@ -154,7 +159,7 @@ pub(super) fn launch(
     output.print_wrapped(&launched, || {
         let fetched = match &launched.sweep {
             Some(sweep) => {
-                format!("the runs of {0};\n      then `stratus sweep {0}` compares them", sweep.display())
+                format!("the runs of {0};\n      then `stratus sweep {0}` compares them", shell_path(sweep))
             }
             None => {
                 let runs: Vec<String> = record.runs.iter().map(|run| run.display().to_string()).collect();
@@ -177,6 +182,16 @@ pub(super) fn launch(
             settings.name
         )
     })
+}
+
+/// Writes labels into the local directories of runs.
+fn write_labels(runs: &[PathBuf], labels: &RunLabels) -> Result {
+    for run in runs.iter().filter(|_| !labels.is_empty()) {
+        std::fs::create_dir_all(run)
+            .map_err(|error| Failure::failed(format!("cannot create {}: {error}", run.display())))?;
+        labels.write(&run.join(LABELS))?;
+    }
+    Ok(())
 }
 
 /// Prints the files that would be uploaded, and the job that would be started.

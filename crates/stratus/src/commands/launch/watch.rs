@@ -199,9 +199,11 @@ fn print_fetched(fetched_runs: &[FetchedRun], output: &Output) -> Result {
 
 /// Fetches the runs once.
 pub(super) fn fetch(record: &LaunchRecord, output: &Output) -> Result {
-    let target = open_target(&find_target(&record.target)?);
+    let settings = find_target(&record.target)?;
+    let target = open_target(&settings);
     let state = target.state(record)?;
-    let fetched_runs = fetch_runs(target.as_ref(), record, &state, None)?;
+    let machine = settings.kind.describe();
+    let fetched_runs = fetch_runs(target.as_ref(), record, &machine, &state, None)?;
     if record.search.is_some() {
         let lock = record.lock(Path::new(RUNS))?;
         let mut record = LaunchRecord::find(Path::new(RUNS), Some(&record.id))?;
@@ -218,6 +220,7 @@ pub(super) fn fetch(record: &LaunchRecord, output: &Output) -> Result {
 pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
     let settings = find_target(&record.target)?;
     let target = open_target(&settings);
+    let machine = settings.kind.describe();
     let mut record = record.clone();
     let mut all: Vec<FetchedRun> = Vec::new();
     let mut unreachable_since: Option<Instant> = None;
@@ -229,7 +232,7 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
         let pass = (|| -> Result<_> {
             let state = target.state(&record)?;
             // The state is queried first, so that a run that has ended by then is fetched completely.
-            let fetched_runs = fetch_runs(target.as_ref(), &record, &state, Some(&mut seen))?;
+            let fetched_runs = fetch_runs(target.as_ref(), &record, &machine, &state, Some(&mut seen))?;
             let lock = record.lock(Path::new(RUNS))?;
             record = LaunchRecord::find(Path::new(RUNS), Some(&record.id))?;
             let advance = search::advance(&mut record, target.as_ref(), Some(&state), !state.stopped)?;

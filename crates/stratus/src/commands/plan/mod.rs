@@ -20,7 +20,7 @@ use stratus_exchange::ExchangeError;
 use stratus_graph::Graph;
 use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs, check_batch_norm_samples};
 use stratus_train::input::{HostMemory, open_datasets, open_datasets_or_placeholders};
-use stratus_train::network::{Network, check_layer_file};
+use stratus_train::network::Network;
 use stratus_train::plan_summary::{PipelineStages, PlanSummary};
 use stratus_train::resolve::Rank;
 use stratus_train::sizing::{LargestBatch, LargestBatchSearch};
@@ -103,18 +103,21 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     if workers > 1 {
         experiment = run::with_parts_for(&experiment, workers)?;
     }
-    check_layer_file(&experiment)?;
     let (datasets, are_placeholders) = match arguments.largest_batch {
         true => open_datasets_or_placeholders(&experiment)?,
         false => (open_datasets(&experiment)?, false),
     };
     let dataset = &datasets.train;
     if let (true, Some([channels, height, width])) = (are_placeholders, dataset.sample_shape()) {
+        let missing = match experiment.has_data_set() {
+            true => {
+                format!("data set `{}` is not at {}", experiment.data.name, experiment.data_path().display())
+            }
+            false => "no data set is set".to_owned(),
+        };
+        let classes = dataset.classes();
         output.message(&format!(
-            "data set `{}` is not at {}: assuming images of {channels}×{height}×{width} and {} classes",
-            experiment.data.name,
-            experiment.data_path().display(),
-            dataset.classes()
+            "{missing}: assuming images of {channels}×{height}×{width} and {classes} classes"
         ));
     }
     let graph = Network::for_dataset(&experiment, dataset.as_ref())?.graph;

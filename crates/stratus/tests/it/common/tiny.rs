@@ -65,8 +65,13 @@ out_features = 10
 "#;
 
 /// The settings of every command: the reference backend, which times no kernels, on the tiny images.
-pub const SETTINGS: &[&str] =
-    &["data.path=data", "data.verify=false", "train.device=reference", "train.batch_size=32"];
+pub const SETTINGS: &[&str] = &[
+    "data.name=mnist",
+    "data.path=data",
+    "data.verify=false",
+    "train.device=reference",
+    "train.batch_size=32",
+];
 
 /// Writes images of one bright row, whose index is the label, in the format of MNIST.
 pub fn write_data(folder: &Path) {

@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 mod accounts;
+mod copies;
 mod faults;
 mod hosts;
 mod leases;

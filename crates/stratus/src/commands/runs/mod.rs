@@ -1,19 +1,28 @@
-//! `stratus runs`: lists, filters and deletes runs.
+//! `stratus runs`: lists, finds, labels and deletes runs.
 
+mod labels;
+
+use super::config::check_keys;
+use super::target::nearest_path;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, Table};
 use crate::progress::clock;
 use clap::{Args, Subcommand, ValueEnum};
-use serde::Serialize;
 use std::cmp::Ordering;
 use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use stratus_base::text::duration;
-use stratus_report::runs::{self, ListedForecast, RunListing, UnreadableRun};
+use stratus_base::nearest;
+use stratus_base::text::{duration, shell_path};
+use stratus_report::query::RunQuery;
+use stratus_report::runs::{self, ListedForecast, RunList, RunListing, UnreadableRun};
+use stratus_report::text::fetched_ago;
 use stratus_run::RunDir;
+use stratus_run::git::GitCommit;
+use stratus_run::labels::RunLabels;
 use stratus_run::layout::RUNS;
+use stratus_run::summary::Status;
 use stratus_sweep::Sweep;
 
 /// Arguments of `stratus runs`.
@@ -52,6 +61,34 @@ pub enum RunsCommand {
         #[arg(long, short)]
         yes: bool,
     },
+    /// Add tags to runs, and remove some
+    Tag(labels::TagArguments),
+    /// Set or remove the note of a run
+    Note(labels::NoteArguments),
+    /// Set or remove the name of a run
+    Name(labels::NameArguments),
+    /// List the runs that match a query
+    Find(FindArguments),
+}
+
+/// Arguments of `stratus runs find`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A run must match every word. A word is a text that its path, name, note, tags, network, \
+                  data set, experiment, branch, or the beginning of its commit contains; or such a field and \
+                  a text, like tag:baseline, commit:3f2a9c or status:failed; or a configuration key and its \
+                  value, like train.batch_size=64."
+)]
+pub struct FindArguments {
+    /// Words of the query
+    #[arg(value_name = "WORD", required = true)]
+    pub words: Vec<String>,
+    /// Folder to search; repeatable [default: runs]
+    #[arg(long = "in", value_name = "FOLDER")]
+    pub folders: Vec<PathBuf>,
+    /// Sort order
+    #[arg(long, value_enum, default_value_t = Order::Path)]
+    pub sort: Order,
 }
 
 /// The sort order of runs: best, fastest or longest first.
@@ -67,82 +104,109 @@ pub enum Order {
     Time,
 }
 
-/// The result of `stratus runs`.
-#[derive(Serialize)]
-struct Listing {
-    runs: Vec<RunListing>,
-    unlisted: Vec<UnreadableRun>,
-}
-
 /// Runs `stratus runs`.
 ///
 /// # Errors
 /// If a folder cannot be searched, or a run cannot be removed.
 pub fn run(arguments: &RunsArguments, output: &Output) -> Result {
-    if let Some(RunsCommand::Rm { runs, yes }) = &arguments.command {
-        return remove_runs(runs, *yes, output);
+    match &arguments.command {
+        Some(RunsCommand::Rm { runs, yes }) => return remove_runs(runs, *yes, output),
+        Some(RunsCommand::Tag(arguments)) => return labels::tag(arguments, output),
+        Some(RunsCommand::Note(arguments)) => return labels::note(arguments, output),
+        Some(RunsCommand::Name(arguments)) => return labels::name(arguments, output),
+        Some(RunsCommand::Find(arguments)) => return find_runs(arguments, output),
+        None => {}
     }
-    let are_named = !arguments.paths.is_empty();
-    let paths = if are_named { arguments.paths.clone() } else { vec![PathBuf::from(RUNS)] };
-    let (mut lines, unlisted) = match runs::list(&paths) {
+    check_keys(arguments.filter.iter().map(|(key, _)| key.as_str()))?;
+    let mut list = read_runs(&arguments.paths, output)?;
+    list.runs.retain(|line| {
+        arguments.status.as_ref().is_none_or(|status| line.status.name() == status)
+            && arguments.filter.iter().all(|(key, value)| line.has_setting(key, value.trim()))
+    });
+    sort(&mut list.runs, arguments.sort);
+    let render = if arguments.forecast { render_forecasts } else { render };
+    output.print_wrapped(&list, || render(&list.runs, output.terminal_width()))
+}
+
+/// Runs `stratus runs find`.
+fn find_runs(arguments: &FindArguments, output: &Output) -> Result {
+    let query = RunQuery::parse(&arguments.words)
+        .map_err(|error| Failure::usage(error).with_hint("`stratus runs find --help` explains queries"))?;
+    check_keys(query.keys())?;
+    let mut list = read_runs(&arguments.folders, output)?;
+    list.runs.retain(|line| query.matches(line));
+    sort(&mut list.runs, arguments.sort);
+    output.print_wrapped(&list, || render(&list.runs, output.terminal_width()))
+}
+
+/// Reads the runs of folders, by default of `runs`, with a warning for what cannot be read.
+fn read_runs(paths: &[PathBuf], output: &Output) -> Result<RunList> {
+    let list = match paths {
         // Without the default folder there are no runs yet.
-        _ if !are_named && !Path::new(RUNS).exists() => (Vec::new(), Vec::new()),
-        found => found?,
+        [] if !Path::new(RUNS).exists() => RunList::default(),
+        [] => runs::list(&[RUNS])?,
+        paths => runs::list(paths).map_err(|error| explain_missing(error.into(), paths))?,
     };
-    for UnreadableRun { path, reason } in &unlisted {
+    for UnreadableRun { path, reason } in &list.unreadable {
         output.warning(&format!("cannot list {}: {reason}", path.display()));
     }
-    let is_selected = |line: &RunListing| {
-        let has =
-            |(key, value): &(String, String)| line.setting(key).is_some_and(|found| found == value.trim());
-        arguments.status.as_ref().is_none_or(|status| line.status.name() == status)
-            && arguments.filter.iter().all(has)
-    };
-    lines.retain(is_selected);
+    list.problems.iter().for_each(|problem| output.warning(problem));
+    Ok(list)
+}
+
+/// Adds a hint to the error for a path that does not exist: the nearest subcommand or path.
+fn explain_missing(failure: Failure, paths: &[PathBuf]) -> Failure {
+    let Some(missing) = paths.iter().find(|path| !path.exists()) else { return failure };
+    let commands = ["rm", "tag", "note", "name", "find"];
+    if let Some(near) = missing.to_str().and_then(|word| nearest(word, commands)) {
+        return failure.with_hint(format!("did you mean `stratus runs {near}`?"));
+    }
+    match nearest_path(missing) {
+        Some(near) => failure.with_hint(format!("did you mean {}?", shell_path(&near))),
+        None => failure,
+    }
+}
+
+fn sort(lines: &mut [RunListing], order: Order) {
     let descending = |a: Option<f64>, b: Option<f64>| match (a, b) {
         (Some(a), Some(b)) => b.total_cmp(&a),
         (a, b) => b.is_some().cmp(&a.is_some()),
     };
-    lines.sort_by(|a, b| match arguments.sort {
+    lines.sort_by(|a, b| match order {
         Order::Path => Ordering::Equal,
         Order::Score => descending(a.best, b.best),
         Order::Speed => descending(a.images_per_second, b.images_per_second),
         Order::Time => descending(a.total_s, b.total_s),
     });
-    let listing = Listing { runs: lines, unlisted };
-    let render = if arguments.forecast { render_forecasts } else { render };
-    output.print_wrapped(&listing, || render(&listing.runs, output.terminal_width()))
 }
 
 /// Columns that are hidden on a narrow terminal, in this order.
-const OPTIONAL_COLUMNS: [&str; 4] = ["time", "data", "images/s", "network"];
+const OPTIONAL_COLUMNS: [&str; 8] = ["commit", "time", "note", "data", "images/s", "network", "tags", "name"];
+/// The columns that are shown only if a run has a value.
+const LABEL_COLUMNS: [&str; 5] = ["trained on", "name", "tags", "note", "commit"];
+/// Maximum length of a note in the table, in characters.
+const MAX_NOTE_CHARS: usize = 32;
 
 fn render(lines: &[RunListing], width: Option<usize>) -> String {
     if lines.is_empty() {
         return "no runs\n".to_owned();
     }
-    let heads = [
-        "run",
-        "status",
-        "network",
-        "data",
-        "epochs",
-        "best score",
-        "loss",
-        "images/s",
-        "time",
-        "differs in",
-    ];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let labels: Vec<[String; 5]> = lines.iter().map(label_cells).collect();
+    let has = |column: &usize| labels.iter().any(|cells| !cells[*column].is_empty());
+    let shown: Vec<usize> = (0..LABEL_COLUMNS.len()).filter(has).collect();
+    let mut heads: Vec<&str> = vec!["run", "status"];
+    heads.extend(shown.iter().map(|column| LABEL_COLUMNS[*column]));
+    heads.extend(["network", "data", "epochs", "best score", "loss", "images/s", "time", "differs in"]);
+    let mut rows: Vec<Vec<String>> = vec![heads.into_iter().map(str::to_owned).collect()];
     let dash = || "–".to_owned();
-    for line in lines {
+    for (line, labels) in lines.iter().zip(&labels) {
         let of_epochs = line.of_epochs.map_or(String::new(), |epochs| format!("/{epochs}"));
         let score = line.score.zip(line.best).map(|(name, best)| format!("{name} {:.2} %", best * 100.0));
         let differs: Vec<String> =
             line.differences.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        rows.push(vec![
-            line.path.display().to_string(),
-            line.status.name().to_owned(),
+        let mut row = vec![line.path.display().to_string(), line.status.name().to_owned()];
+        row.extend(shown.iter().map(|column| labels[*column].clone()));
+        row.extend([
             line.network.clone(),
             line.data.clone(),
             format!("{}{of_epochs}", line.epochs),
@@ -152,12 +216,25 @@ fn render(lines: &[RunListing], width: Option<usize>) -> String {
             line.total_s.map_or_else(dash, |seconds| clock(Duration::from_secs_f64(seconds.max(0.0)))),
             differs.join(" "),
         ]);
+        rows.push(row);
     }
     if rows.iter().skip(1).all(|row| row.last().is_some_and(String::is_empty)) {
         rows.iter_mut().for_each(|row| row.truncate(row.len() - 1));
         return Table::new(&rows).keep_names_whole().max_width(width, &OPTIONAL_COLUMNS).to_string();
     }
     Table::new(&rows).keep_names_whole().wrap_last_column().max_width(width, &OPTIONAL_COLUMNS).to_string()
+}
+
+/// The cells of [`LABEL_COLUMNS`]; empty for what a run does not have.
+fn label_cells(line: &RunListing) -> [String; 5] {
+    let trained_on = line.remote.as_ref().map_or(String::new(), |remote| match line.status {
+        Status::Completed => remote.place(),
+        _ => format!("{}, {}", remote.place(), fetched_ago(remote)),
+    });
+    let RunLabels { name, tags, git, .. } = &line.labels;
+    let commit = git.as_ref().map(GitCommit::short).unwrap_or_default();
+    let note = line.labels.note_line(MAX_NOTE_CHARS).unwrap_or_default();
+    [trained_on, name.clone().unwrap_or_default(), tags.join(" "), note, commit]
 }
 
 /// Columns of forecasts that are hidden on a narrow terminal, in this order.
@@ -229,7 +306,7 @@ fn remove_runs(paths: &[PathBuf], yes: bool, output: &Output) -> Result {
         drop(lock);
         output.message(&format!("removed {}", path.display()));
         if let Some(sweep) = sweep {
-            let sweep = sweep.display();
+            let sweep = shell_path(&sweep);
             output.message(&format!("the run belongs to a sweep: `stratus sweep {sweep}` trains it again"));
         }
     }
