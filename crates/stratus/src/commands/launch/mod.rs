@@ -247,7 +247,7 @@ fn resume(record: &LaunchRecord, until: Option<&str>, output: &Output) -> Result
     }
     if record.search.is_some() {
         let record = LaunchRecord { lease: leased, ..record.clone() };
-        return search::resume(&record, target.as_ref(), settings.notify, output);
+        return search::resume(&record, target.as_ref(), &settings, output);
     }
     let lock = record.lock(Path::new(RUNS))?;
     // Another process may have changed the record meanwhile.

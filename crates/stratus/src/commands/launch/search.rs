@@ -5,7 +5,9 @@ use crate::commands::data::location::locate;
 use crate::errors::{Failure, INTERRUPTED, Result};
 use crate::output::Output;
 use std::path::Path;
-use stratus_launch::{Job, LaunchRecord, LaunchState, RepetitionStatus, SearchAdvance, Target};
+use stratus_launch::{
+    Job, LaunchRecord, LaunchState, RepetitionStatus, SearchAdvance, Target, TargetSettings,
+};
 use stratus_run::layout::RUNS;
 
 /// Records fetched results; if `starts_steps`, adds the next steps to the record and writes it.
@@ -60,13 +62,13 @@ pub(super) fn start_unknown(
 pub(super) fn resume(
     record: &LaunchRecord,
     target: &dyn Target,
-    notify: Option<String>,
+    settings: &TargetSettings,
     output: &Output,
 ) -> Result {
     let runs = Path::new(RUNS);
     // Nothing is there yet if the launch was killed before its first step.
     if let Ok(state) = target.state(record) {
-        fetch_runs(target, record, &state, None)?;
+        fetch_runs(target, record, &settings.kind.describe(), &state, None)?;
     }
     let lock = record.lock(runs)?;
     let found = LaunchRecord::find(runs, Some(&record.id))?;
@@ -75,7 +77,7 @@ pub(super) fn resume(
     let advance = advance(&mut record, target, None, true)?;
     record.write(runs)?;
     advance.messages.iter().for_each(|line| output.message(line));
-    let job = job_in_progress(&record, notify)?;
+    let job = job_in_progress(&record, settings.notify.clone())?;
     if advance.is_over {
         output.message(&format!("{}: nothing to resume; {}", record.id, comparison(&record)));
         return Ok(());
