@@ -85,7 +85,7 @@ pub trait Dataset: Send + Sync {
         self.read(index, scratch)
     }
 
-    /// Reads the stored file of a sample, JPEG or PNG, into `scratch`, without decoding it; `None` if samples
+    /// Reads the stored file of a sample, an image file, into `scratch`, without decoding it; `None` if samples
     /// are not files. The file may be damaged.
     ///
     /// # Errors

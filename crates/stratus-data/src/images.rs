@@ -13,11 +13,11 @@ use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
 /// The file extensions that are searched for in folders.
-const IMAGE_EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+const IMAGE_EXTENSIONS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 /// Other file extensions of JPEG and PNG files, which are accepted for named files.
 const OTHER_EXTENSIONS: [&str; 4] = ["jpe", "jfif", "pjpeg", "apng"];
 
-/// Image files, JPEG or PNG, in a given order.
+/// Image files, JPEG, PNG or WebP, in a given order.
 #[derive(Debug)]
 pub struct ImageFiles {
     files: Vec<PathBuf>,

@@ -31,6 +31,7 @@ mod swift;
 mod tar;
 mod targets;
 mod timeline;
+mod webp;
 mod xml;
 
 use stratus_weights::WeightsFile;
@@ -64,6 +65,7 @@ pub static ALL: &[Target] = &[
     shards::TARGET,
     shard_index::TARGET,
     png::TARGET,
+    webp::TARGET,
     jpeg::TARGET,
     jpeg_turbo::TARGET,
     labels::TARGET,

@@ -154,7 +154,7 @@ fn lists_missing_and_damaged_files_on_open() {
     let message = open_error(root, Split::Train, &OpenOptions::default());
     let lines: Vec<&str> = message.lines().collect();
     assert_eq!(lines[0], "`folder`: damaged samples in the train split (3):");
-    assert_eq!(lines[1], "  ROOT/train/ant/notes.txt: neither a JPEG nor a PNG file");
+    assert_eq!(lines[1], "  ROOT/train/ant/notes.txt: not a JPEG, PNG or WebP file");
     assert_eq!(lines[2], "  ROOT/train/cat/1.JPEG: the file ends before the image does");
     assert_eq!(lines[3], "  ROOT/train/cat/3.JPEG: the file is empty");
     assert!(lines[4].contains("data.on_bad_sample = \"skip\""), "{message}");
@@ -172,7 +172,7 @@ fn lists_missing_and_damaged_files_on_open() {
         ..LoaderConfig::new(11)
     };
     let error = Loader::new(Arc::clone(&train), settings.clone()).unwrap().next().unwrap_err().to_string();
-    assert!(error.contains("train/ant/notes.txt: neither a JPEG nor a PNG file"), "{error}");
+    assert!(error.contains("train/ant/notes.txt: not a JPEG, PNG or WebP file"), "{error}");
     let mut loader = Loader::new(train, LoaderConfig { skip_damaged: true, ..settings }).unwrap();
     let batch = loader.next().unwrap().unwrap();
     assert_eq!(batch.labels[..], [0, 0, 0, 0, -1, 1, -1, 1, -1, 1, 1]);

@@ -132,7 +132,7 @@ fn eval_and_infer_match_the_last_validation() {
     let ran = dir.run(&["infer", "run", "set/val", "set/val/8.png", "--out", "masks"]).expect(2);
     assert!(ran.err.contains("would both be"), "{}", ran.err);
     let ran = dir.run(&["infer", "run", "set/train.txt"]).expect(1);
-    assert!(ran.err.contains("neither a JPEG nor a PNG file"), "{}", ran.err);
+    assert!(ran.err.contains("not a JPEG, PNG or WebP file"), "{}", ran.err);
     assert!(dir.path("masks/8.overlay.png").is_file() && dir.path("sheet.png").is_file());
 }
 

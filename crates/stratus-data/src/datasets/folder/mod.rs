@@ -1,5 +1,5 @@
 //! Folders of image files in ImageNet's layout: `train/<class>/<image>` and `val/<class>/<image>` (or
-//! `validation/`, `test/`), JPEG or PNG, on disk or in one tar archive, which is read in place.
+//! `validation/`, `test/`), JPEG, PNG or WebP, on disk or in one tar archive, which is read in place.
 //!
 //! Only the index is in memory: names, and byte ranges in the archive. Images are read and decoded by the
 //! loader's threads. Classes are the training folders by name, or those of a list, in its order; all splits
@@ -63,7 +63,7 @@ pub fn has_training_folder(root: &Path) -> bool {
 /// The registry entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: NAME,
-    summary: "your own JPEG and PNG files: train/<class>/<image>, val/<class>/<image>; a folder or a .tar",
+    summary: "your own JPEG, PNG and WebP files: train/<class>/<image>, val/<class>/<image>; a folder or a .tar",
     open: |root, split, options| Ok(Box::new(Folder::open(root, split, options)?)),
     files: &[],
     mirrors: &[],

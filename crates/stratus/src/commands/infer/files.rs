@@ -47,12 +47,12 @@ impl InferenceFiles {
             }
             if files.add(path, arguments)? == 0 {
                 return Err(Failure::usage(format!("{} has no images", path.display()))
-                    .with_hint("name JPEG or PNG files, or a folder of them"));
+                    .with_hint("name JPEG, PNG or WebP files, or a folder of them"));
             }
         }
         if files.images.is_empty() && files.videos.is_empty() {
             return Err(Failure::usage("no images on standard input")
-                .with_hint("write the paths of JPEG or PNG files, one per line"));
+                .with_hint("write the paths of JPEG, PNG or WebP files, one per line"));
         }
         Ok(files)
     }

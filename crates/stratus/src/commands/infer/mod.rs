@@ -31,7 +31,7 @@ pub struct InferArguments {
     /// Run directory; with --weights also a built-in experiment, experiment file or layer file
     #[arg(value_name = "RUN|EXPERIMENT")]
     pub target: String,
-    /// JPEG or PNG files, folders, or videos (these need ffmpeg); `-` reads paths from standard input, one
+    /// JPEG, PNG or WebP files, folders, or videos (these need ffmpeg); `-` reads paths from standard input, one
     /// per line
     #[arg(value_name = "IMAGE|FOLDER|VIDEO|-", required = true)]
     pub images: Vec<PathBuf>,
