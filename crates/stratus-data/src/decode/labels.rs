@@ -1,6 +1,6 @@
-//! Label images: PNG or lossless WebP files whose pixels are class indices or colours. Samples are returned as stored, with
-//! the type of the file: palettes are not resolved, and samples of fewer than 8 bits are not scaled. Their
-//! meaning depends on the data set (`datasets/label_encoding.rs`).
+//! Label images: PNG or lossless WebP files whose pixels are class indices or colours. Samples are returned
+//! as stored, with the type of the file: palettes are not resolved, and samples of fewer than 8 bits are not
+//! scaled. Their meaning depends on the data set (`datasets/label_encoding.rs`).
 
 use png::{BitDepth, ColorType, Transformations};
 
