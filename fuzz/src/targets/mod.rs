@@ -33,6 +33,7 @@ mod targets;
 mod timeline;
 mod webp;
 mod xml;
+mod zip;
 
 use stratus_weights::WeightsFile;
 
@@ -62,6 +63,7 @@ pub static ALL: &[Target] = &[
     idx::TARGET,
     cifar::TARGET,
     tar::TARGET,
+    zip::TARGET,
     shards::TARGET,
     shard_index::TARGET,
     png::TARGET,

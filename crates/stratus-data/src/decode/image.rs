@@ -57,6 +57,15 @@ impl Format {
     }
 }
 
+/// Returns whether a file, of which `head` is the beginning, is an image by its content, of a format that is
+/// decoded or another one.
+pub(crate) fn looks_like_image(head: &[u8]) -> bool {
+    Format::detect(head).is_ok() || unsupported_format(head).is_some()
+}
+
+/// The number of bytes at the beginning of a file that identify its format.
+pub(crate) const FORMAT_BYTES: usize = 64;
+
 /// The name of a known image format that is not decoded, with its article.
 fn unsupported_format(file: &[u8]) -> Option<&'static str> {
     // ISO/IEC 14496-12: the length of a box of this type, then its major brand, a version, and compatible

@@ -15,7 +15,10 @@ mod labels;
 mod png;
 mod webp;
 
-pub(crate) use self::image::{Decoded, MAX_IMAGE_FILE_BYTES, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, extension};
+pub(crate) use self::image::{
+    Decoded, FORMAT_BYTES, MAX_IMAGE_FILE_BYTES, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, extension,
+    looks_like_image,
+};
 pub use self::jpeg::JpegLibrary;
 pub(crate) use self::labels::{LabelImage, LabelPixels, decode_labels};
 

@@ -341,7 +341,12 @@ impl ScannedShard {
 
     /// The content of a range.
     fn content(&self, range: MemberRange) -> Content {
-        Content { offset: range.offset(), bytes: u64::from(range.1), map: self.sparse.get(&range.0).cloned() }
+        Content {
+            offset: range.offset(),
+            bytes: u64::from(range.1),
+            map: self.sparse.get(&range.0).cloned(),
+            zip: None,
+        }
     }
 
     /// Resolves the members that are links.

@@ -1,8 +1,10 @@
 //! Printing: results to standard output, everything else to standard error.
 
+mod printable;
 mod table;
 mod wrap;
 
+pub use printable::printable;
 pub use table::{Table, key_value_list, table};
 pub use wrap::wrap;
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use stratus_data::datasets::concat::have_same_samples;
-use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod, datasets, open};
+use stratus_data::{DataError, Dataset, IgnoredFiles, OpenOptions, Split, SplitMethod, datasets, open};
 
 use super::to_failure;
 use crate::errors::Failure;
@@ -72,6 +72,13 @@ pub(super) fn open_parts(
         }
     }
     Ok(parts)
+}
+
+/// Warns of files between the images that are no images.
+pub(super) fn warn_of_ignored_files<'a>(sets: impl IntoIterator<Item = &'a dyn Dataset>, output: &Output) {
+    let mut ignored_files = IgnoredFiles::default();
+    sets.into_iter().for_each(|set| ignored_files.extend(&set.ignored_files()));
+    ignored_files.warning().iter().for_each(|warning| output.warning(warning));
 }
 
 /// The number of threads that this process may use.
