@@ -91,6 +91,7 @@ impl InferenceFiles {
         let mut outputs = Outputs::new(arguments.overwrite);
         let network = [Some(arguments.target.as_str()), arguments.weights.as_deref()];
         network.into_iter().flatten().for_each(|path| outputs.protect(path));
+        arguments.palette.iter().for_each(|path| outputs.protect(path));
         self.images.iter().chain(&self.videos).for_each(|path| outputs.protect(path));
         if let Some(folder) = &arguments.out {
             for image in &self.images {
