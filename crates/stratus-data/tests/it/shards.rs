@@ -432,7 +432,7 @@ fn scans_shards_without_an_index_once() {
     assert_eq!(
         message,
         "`shards`: damaged samples in the train split (1):\n  ROOT/mine-train-0001.tar/deep/b: missing \
-         image: no .jpg, .jpeg or .png\n\
+         image: no .jpg, .jpeg, .png or .webp\n\
          replace or remove them, or set data.on_bad_sample = \"skip\" to train without them"
     );
     let set = open("shards", root, Split::Train, &skipping()).unwrap();
