@@ -166,6 +166,14 @@ fn archives_are_checked_like_folders_and_other_files_are_ignored() {
         assert_eq!(found.out.replace(archive, "images"), ran.out);
         assert_eq!(found.err, ran.err);
     }
+    // An archive that cannot be read names its problem.
+    let whole = fs::read(dir.path("images.zip")).unwrap();
+    fs::write(dir.path("cut.zip"), &whole[..whole.len() / 2]).unwrap();
+    let ran = dir.run(&["data", "check", "cut.zip"]).expect(1);
+    assert!(ran.err.contains("cut.zip: the zip archive has no directory"), "{}", ran.err);
+    fs::write(dir.path("images.tar.gz"), b"\x1f\x8b\x08\0\0\0").unwrap();
+    let ran = dir.run(&["data", "check", "images.tar.gz"]).expect(1);
+    assert!(ran.err.contains("unpack it: mkdir images && tar -xzf"), "{}", ran.err);
     // Training warns once.
     fs::remove_file(dir.path("images/train/b/0.jpg")).unwrap();
     let settings = [

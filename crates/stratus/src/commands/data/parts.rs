@@ -18,12 +18,10 @@ pub(super) struct DatasetPart {
     pub set: Box<dyn Dataset>,
 }
 
-/// Resolves the name of a data set, or a folder of images, to the name and the folder of a data set.
+/// Resolves the name of a data set, or a folder or an archive of images, to the name and the folder of a data
+/// set. What exists is opened even if it does not look like images, so that the error names its problem.
 pub(super) fn resolve_dataset(name: &str, path: Option<&Path>) -> (String, PathBuf) {
-    if path.is_none()
-        && datasets::entry(name).is_err()
-        && datasets::folder::looks_like_class_folder(Path::new(name))
-    {
+    if path.is_none() && datasets::entry(name).is_err() && Path::new(name).exists() {
         return (datasets::folder::ENTRY.name.to_owned(), PathBuf::from(name));
     }
     (name.to_owned(), path.map_or_else(|| Path::new("data").join(name), Path::to_owned))
