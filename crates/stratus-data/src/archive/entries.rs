@@ -4,7 +4,7 @@ use std::io;
 
 use super::header::{BLOCK, Header, ReadAt, display_name, normalised_path, parse_number, split_record, text};
 use super::sparse::{MAX_MAP_BYTES, SparseMap, parse_sparse_table, to_ranges};
-use super::zip::ZipMember;
+use super::zip_member::ZipMember;
 
 /// The maximum size of a long name, or of a header's extensions.
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
@@ -29,6 +29,16 @@ pub(crate) struct Content {
 }
 
 impl Content {
+    /// Checks that a file, which is read whole, is in proportion to its bytes in the archive.
+    ///
+    /// # Errors
+    ///
+    /// Both lengths.
+    pub(crate) fn check_proportion(&self) -> Result<(), String> {
+        self.map.as_ref().map_or(Ok(()), |map| map.check_proportion(self.bytes))?;
+        self.zip.map_or(Ok(()), |member| member.check_proportion(self.bytes))
+    }
+
     /// Reads at an offset of the file.
     pub(crate) fn read_at(&self, archive: ReadAt<'_>, at: u64, out: &mut [u8]) -> io::Result<()> {
         match (&self.map, &self.zip) {

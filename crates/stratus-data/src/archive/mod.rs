@@ -11,6 +11,7 @@ mod header;
 mod sparse;
 mod tree;
 mod zip;
+mod zip_member;
 
 #[cfg(test)]
 mod tests;
@@ -19,4 +20,5 @@ pub(crate) use self::entries::{Content, Entries, Entry, Kind, find_path};
 pub(crate) use self::header::{BLOCK, ReadAt};
 pub(crate) use self::sparse::SparseMap;
 pub(crate) use self::tree::{FolderId, Found, Node, Tree};
-pub(crate) use self::zip::{ZipMember, is_zip};
+pub(crate) use self::zip::is_zip;
+pub(crate) use self::zip_member::ZipMember;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::entries::{Content, Entries, Entry, Kind};
 use super::header::{ReadAt, display_name};
 use super::sparse::SparseMap;
-use super::zip::ZipMember;
+use super::zip_member::ZipMember;
 
 /// The maximum number of consecutive links, like on Linux.
 const MAX_LINKS: usize = 40;

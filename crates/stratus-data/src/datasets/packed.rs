@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::folder;
 use crate::archive::is_zip;
 use crate::error::DataError;
 
@@ -142,13 +141,13 @@ pub(super) fn not_a_folder(dataset: &str, path: &Path) -> DataError {
 /// # Errors
 ///
 /// [`DataError::Invalid`], with the command that unpacks it.
-pub(super) fn reject_archive(dataset: &str, path: &Path) -> Result<(), DataError> {
+pub(super) fn reject_archive(path: &Path, reads_zip: bool) -> Result<(), DataError> {
     let mut head = [0; 6];
     if !path.is_file() || File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_err() {
         return Ok(());
     }
     match ARCHIVE_FORMATS.iter().find(|format| head.starts_with(format.magic)) {
-        Some(_) if dataset == folder::ENTRY.name && is_zip(&head) => Ok(()),
+        Some(_) if reads_zip && is_zip(&head) => Ok(()),
         Some(format) => Err(format.error(path)),
         None => Ok(()),
     }

@@ -58,7 +58,7 @@ pub fn open(
     options: &OpenOptions,
 ) -> Result<Box<dyn Dataset>, DataError> {
     let entry = entry(name)?;
-    packed::reject_archive(name, root)?;
+    packed::reject_archive(root, name == folder::ENTRY.name)?;
     if !MAY_BE_FILES.contains(&name) && root.is_file() {
         return Err(packed::not_a_folder(name, root));
     }

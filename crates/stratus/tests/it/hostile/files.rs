@@ -149,8 +149,7 @@ pub fn zip(name: &str, content: &[u8], claimed_bytes: Option<u32>) -> Vec<u8> {
     let mut writer = rawzip::ZipArchiveWriter::new(&mut archive);
     let file = writer.new_file(name).compression_method(rawzip::CompressionMethod::DEFLATE);
     let (mut entry, config) = file.start().unwrap();
-    let mut encoder =
-        config.wrap(flate2::write::DeflateEncoder::new(&mut entry, flate2::Compression::default()));
+    let mut encoder = config.wrap(flate2::write::DeflateEncoder::new(&mut entry, Compression::default()));
     encoder.write_all(content).unwrap();
     let (encoder, descriptor) = encoder.finish().unwrap();
     encoder.finish().unwrap();
