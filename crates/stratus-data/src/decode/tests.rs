@@ -472,6 +472,14 @@ fn rejects_webp_images_out_of_proportion_and_of_another_size() {
     assert!(flat(8192).contains("decoding takes 576 MiB"));
     let other = images.decode(&canvas([23, 0, 0, 16, 0, 0]), &mut Vec::new()).unwrap_err();
     assert!(other.contains("size"), "{other}");
+    // The frame of a small canvas claims another size, alone and in an animation.
+    for name in ["turned_webp.webp", "animated_lossy.webp"] {
+        let mut file = fixture(name);
+        let at = file.windows(3).position(|bytes| bytes == [0x9d, 1, 0x2a]).unwrap() + 3;
+        file[at..at + 4].fill(0xff);
+        let other = images.decode(&file, &mut Vec::new()).unwrap_err();
+        assert_eq!(other, "the WebP has an image of another size than 16×24");
+    }
     let mut long = fixture("lossy.webp");
     long[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(images.decode(&long, &mut Vec::new()).unwrap_err(), "the file ends before the image does");

@@ -24,6 +24,8 @@ const ANIMATION_FLAG: u8 = 1 << 1;
 const XMP_FLAG: u8 = 1 << 2;
 const EXIF_FLAG: u8 = 1 << 3;
 const ALPHA_FLAG: u8 = 1 << 4;
+/// The bytes of an animation's frame before its chunks.
+const FRAME_HEAD_BYTES: usize = 16;
 /// Channels of a decoded image: transparency is dropped, and WebP has no grey images.
 const CHANNELS: usize = 3;
 /// The side of the blocks that lossy images are coded in. Each takes at least a bit.
@@ -70,10 +72,8 @@ impl Header {
         let content = head.get(FLAGS_AT..).unwrap_or_default();
         let header = |height, width, compression| Self { height, width, compression, file_bytes };
         let header = match head.get(HEAD_BYTES..HEAD_BYTES + 4) {
-            // A frame tag of three bytes and a start code, then 14 bits of each side.
             Some(b"VP8 ") => {
-                let side = |at| little_endian(content, at, 2).map(|side| side & 0x3fff);
-                side(8).zip(side(6)).map(|(height, width)| header(height, width, Compression::Lossy))
+                lossy_size(content).map(|[height, width]| header(height, width, Compression::Lossy))
             }
             // A signature, then 14 bits of each side minus one.
             Some(b"VP8L") => little_endian(content, 1, 4)
@@ -117,6 +117,41 @@ impl Header {
     }
 }
 
+impl Header {
+    /// Checks that the image is complete, and that a lossy frame has the size that the file declares: the
+    /// decoder takes memory for the size in the frame.
+    fn check_frame(&self, file: &[u8]) -> Result<(), String> {
+        let missing = || "the WebP has no complete image".to_owned();
+        let mut size = [self.height, self.width];
+        let frame = if self.compression == Compression::Animation {
+            // Position, then three bytes of each side minus one, duration and flags; then transparency, if the
+            // frame has some, and the image.
+            let (_, content) = chunks(file).find(|(kind, _)| kind == b"ANMF").ok_or_else(missing)?;
+            let side = |at| little_endian(content, at, 3).map(|side| side + 1);
+            size = side(9).zip(side(6)).map(|(height, width)| [height, width]).ok_or_else(missing)?;
+            let mut parts = chunks_in(content.get(FRAME_HEAD_BYTES..).unwrap_or_default());
+            match parts.next().ok_or_else(missing)? {
+                (kind, _) if kind == *b"ALPH" => parts.next().map(|(_, frame)| (*b"VP8 ", frame)),
+                frame => Some(frame),
+            }
+        } else {
+            chunks(file).find(|(kind, _)| is_image_data(*kind))
+        };
+        match frame.ok_or_else(missing)? {
+            (kind, frame) if kind == *b"VP8 " && lossy_size(frame) != Some(size) => {
+                Err(format!("the WebP has an image of another size than {}×{}", size[0], size[1]))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The height and width of a lossy frame: after a tag of three bytes and a start code, 14 bits of each side.
+fn lossy_size(frame: &[u8]) -> Option<[usize; 2]> {
+    let side = |at| little_endian(frame, at, 2).map(|side| side & 0x3fff);
+    Some([side(8)?, side(6)?])
+}
+
 /// The number of `width` bytes at an offset.
 fn little_endian(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     let bytes = bytes.get(at..at + width)?;
@@ -125,7 +160,11 @@ fn little_endian(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
 
 /// The chunks of a file: name and content. A truncated chunk ends them.
 fn chunks(file: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
-    let mut rest = file.get(HEAD_BYTES..).unwrap_or_default();
+    chunks_in(file.get(HEAD_BYTES..).unwrap_or_default())
+}
+
+/// The chunks in the content of a file or of a frame.
+fn chunks_in(mut rest: &[u8]) -> impl Iterator<Item = ([u8; 4], &[u8])> {
     std::iter::from_fn(move || {
         let kind = *rest.first_chunk::<4>()?;
         let bytes = little_endian(rest, 4, 4)?;
@@ -176,6 +215,7 @@ pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, Strin
     let Header { height, width, .. } = header;
     let failed = |error| format!("cannot decode the WebP: {error}");
     let needed = needed_parts(file, header.file_bytes);
+    header.check_frame(&needed)?;
     let mut decoder = WebPDecoder::new(Cursor::new(needed.as_ref())).map_err(failed)?;
     if decoder.dimensions() != (width as u32, height as u32) {
         return Err(format!("the WebP has an image of another size than {height}×{width}"));
