@@ -124,8 +124,8 @@ impl Header {
         let missing = || "the WebP has no complete image".to_owned();
         let mut size = [self.height, self.width];
         let frame = if self.compression == Compression::Animation {
-            // Position, then three bytes of each side minus one, duration and flags; then transparency, if the
-            // frame has some, and the image.
+            // Position, then three bytes of each side minus one, duration and flags; then transparency, if
+            // the frame has some, and the image.
             let (_, content) = chunks(file).find(|(kind, _)| kind == b"ANMF").ok_or_else(missing)?;
             let side = |at| little_endian(content, at, 3).map(|side| side + 1);
             size = side(9).zip(side(6)).map(|(height, width)| [height, width]).ok_or_else(missing)?;
