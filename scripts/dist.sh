@@ -73,6 +73,8 @@ cp data/mnist/* "$share/stratus/mnist/"
 cp LICENSE-MIT LICENSE-APACHE "$licences/"
 cp .deps/onednn/{LICENSE,THIRD-PARTY-PROGRAMS} "$licences/onednn/"
 cp .deps/libjpeg/LICENSE "$licences/libjpeg-turbo/"
+# Of the font of contact sheets.
+cp crates/stratus-data/src/contact_sheet/font-licence.txt "$licences/SOURCE-SANS-PRO"
 python3 scripts/dist/crate-licences.py "$triple" > "$licences/CRATES"
 "$program" --quiet man "$share/man/man1"
 "$program" completions bash > "$share/bash-completion/completions/stratus"

@@ -8,6 +8,7 @@ use crate::datasets::split::Split;
 use crate::decode::ImageDecoder;
 use crate::error::DataError;
 use crate::geometry::{DctScale, DctScaled, Orientation, Region};
+use crate::ignored_files::IgnoredFiles;
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 /// The maximum number of damaged samples in a message.
@@ -85,8 +86,8 @@ pub trait Dataset: Send + Sync {
         self.read(index, scratch)
     }
 
-    /// Reads the stored file of a sample, JPEG or PNG, into `scratch`, without decoding it; `None` if samples
-    /// are not files. The file may be damaged.
+    /// Reads the stored file of a sample, an image file, into `scratch`, without decoding it; `None` if
+    /// samples are not files. The file may be damaged.
     ///
     /// # Errors
     ///
@@ -134,6 +135,12 @@ pub trait Dataset: Send + Sync {
     /// index and cause, in order.
     fn damaged(&self) -> &[(u32, String)] {
         &[]
+    }
+
+    /// Files in the folders of images that are images neither by their names nor by their contents. They are
+    /// not samples.
+    fn ignored_files(&self) -> IgnoredFiles {
+        IgnoredFiles::default()
     }
 
     /// Verifies files with known checksums that were not verified when the data set was opened. Returns the

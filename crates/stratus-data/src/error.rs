@@ -75,7 +75,7 @@ pub enum DataError {
         cause: std::io::Error,
     },
     /// No image files, or more than `u32::MAX`.
-    #[error("{count} images given; expected 1 to 4294967295 JPEG or PNG files, or a folder of them")]
+    #[error("{count} images given; expected 1 to 4294967295 image files, or a folder of them")]
     NoImages {
         /// Their number.
         count: usize,

@@ -32,6 +32,30 @@ pub fn labels(file: &[u8]) {
     let _ = decode_labels(file, &mut out);
 }
 
+/// Reads a zip archive as a folder, and files of it.
+pub fn zip(archive: &[u8]) {
+    let Ok(tree) = Tree::read_zip(archive, archive.len() as u64) else { return };
+    let mut read_at = |offset: u64, out: &mut [u8]| {
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let from = archive.get(start..).and_then(|rest| rest.get(..out.len()));
+        out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    };
+    let mut out = [0; 512];
+    for folder in tree.folders() {
+        let names: Vec<Vec<u8>> = tree.children(folder).map(|(name, _)| name.to_vec()).collect();
+        for name in names.iter().take(64) {
+            let Ok(Some(Found::File(content))) = tree.find(folder, name) else { continue };
+            let _ = content.check_proportion();
+            // Longer files are read up to their end only if they are in proportion.
+            for at in [0, content.bytes.min(1 << 20) / 2] {
+                let count = (content.bytes - at).min(out.len() as u64) as usize;
+                let _ = content.read_at(&mut read_at, at, &mut out[..count]);
+            }
+        }
+    }
+}
+
 /// Reads an archive as its entries and as a folder, and every file of it.
 pub fn tar(archive: &[u8]) {
     let mut read_at = |offset: u64, out: &mut [u8]| {

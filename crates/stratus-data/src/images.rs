@@ -13,11 +13,15 @@ use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
 /// The file extensions that are searched for in folders.
-const IMAGE_EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+const IMAGE_EXTENSIONS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 /// Other file extensions of JPEG and PNG files, which are accepted for named files.
 const OTHER_EXTENSIONS: [&str; 4] = ["jpe", "jfif", "pjpeg", "apng"];
 
-/// Image files, JPEG or PNG, in a given order.
+/// File extensions of formats that are not decoded: such files are damaged images rather than no images.
+const UNSUPPORTED_EXTENSIONS: [&str; 11] =
+    ["avif", "bmp", "gif", "heic", "heif", "j2k", "jp2", "jxl", "ppm", "tif", "tiff"];
+
+/// Image files, JPEG, PNG or WebP, in a given order.
 #[derive(Debug)]
 pub struct ImageFiles {
     files: Vec<PathBuf>,
@@ -196,6 +200,14 @@ pub fn stem(path: &Path) -> &OsStr {
         }
         _ => path.file_name().unwrap_or_default(),
     }
+}
+
+/// Returns whether a file has the extension of an image format, ignoring case, including formats that are not
+/// decoded.
+pub(crate) fn has_image_extension(name: &str) -> bool {
+    let Some((_, extension)) = name.rsplit_once('.') else { return false };
+    let mut known = IMAGE_EXTENSIONS.iter().chain(&OTHER_EXTENSIONS).chain(&UNSUPPORTED_EXTENSIONS);
+    known.any(|known| extension.eq_ignore_ascii_case(known))
 }
 
 /// Returns whether a file has an image's extension, ignoring case, and is not hidden.

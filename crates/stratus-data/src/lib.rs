@@ -22,6 +22,7 @@ pub mod fingerprint;
 pub mod fuzzing;
 mod geometry;
 pub mod idx;
+mod ignored_files;
 pub mod images;
 pub mod loader;
 pub mod memory;
@@ -40,6 +41,7 @@ pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};
 pub use fingerprint::Fingerprint;
 pub use geometry::{DctScale, DctScaled, Orientation, Region};
+pub use ignored_files::IgnoredFiles;
 pub use loader::{
     BatchSlice, BatchStride, Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position,
 };

@@ -51,7 +51,7 @@ pub fn is_marked(path: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contact_sheet::{RgbImage, mask_to_png};
+    use crate::contact_sheet::{ClassPalette, RgbImage, mask_to_png};
     use crate::decode::ImageDecoder;
 
     #[test]
@@ -62,7 +62,7 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             is_marked(&path).unwrap()
         };
-        let mask = mask_to_png(&[0, 1, 2, 0, 1, 2], [2, 3], false).unwrap();
+        let mask = mask_to_png(&[0, 1, 2, 0, 1, 2], [2, 3], Some(&ClassPalette::default())).unwrap();
         let picture = RgbImage { pixels: vec![7; 18], height: 2, width: 3 }.to_png().unwrap();
         for file in [&mask, &picture] {
             assert!(marked(file));

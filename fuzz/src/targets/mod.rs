@@ -31,7 +31,9 @@ mod swift;
 mod tar;
 mod targets;
 mod timeline;
+mod webp;
 mod xml;
+mod zip;
 
 use stratus_weights::WeightsFile;
 
@@ -61,9 +63,11 @@ pub static ALL: &[Target] = &[
     idx::TARGET,
     cifar::TARGET,
     tar::TARGET,
+    zip::TARGET,
     shards::TARGET,
     shard_index::TARGET,
     png::TARGET,
+    webp::TARGET,
     jpeg::TARGET,
     jpeg_turbo::TARGET,
     labels::TARGET,

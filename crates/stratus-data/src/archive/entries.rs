@@ -4,6 +4,7 @@ use std::io;
 
 use super::header::{BLOCK, Header, ReadAt, display_name, normalised_path, parse_number, split_record, text};
 use super::sparse::{MAX_MAP_BYTES, SparseMap, parse_sparse_table, to_ranges};
+use super::zip_member::ZipMember;
 
 /// The maximum size of a long name, or of a header's extensions.
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
@@ -17,20 +18,33 @@ pub(super) const NOT_AN_ARCHIVE: &str = "not a tar archive: it does not begin wi
 /// The content of a file in an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
-    /// The offset in the archive; a multiple of the block size.
+    /// The offset in the archive; in a tar archive a multiple of the block size.
     pub offset: u64,
     /// The file's length.
     pub bytes: u64,
     /// The stored ranges, if the file is sparse.
     pub map: Option<SparseMap>,
+    /// The compression, in a zip archive.
+    pub zip: Option<ZipMember>,
 }
 
 impl Content {
+    /// Checks that a file, which is read whole, is in proportion to its bytes in the archive.
+    ///
+    /// # Errors
+    ///
+    /// Both lengths.
+    pub(crate) fn check_proportion(&self) -> Result<(), String> {
+        self.map.as_ref().map_or(Ok(()), |map| map.check_proportion(self.bytes))?;
+        self.zip.map_or(Ok(()), |member| member.check_proportion(self.bytes))
+    }
+
     /// Reads at an offset of the file.
     pub(crate) fn read_at(&self, archive: ReadAt<'_>, at: u64, out: &mut [u8]) -> io::Result<()> {
-        match &self.map {
-            Some(map) => map.read_at(archive, at, out),
-            None => archive(self.offset + at, out),
+        match (&self.map, &self.zip) {
+            (Some(map), _) => map.read_at(archive, at, out),
+            (None, Some(member)) => member.read_at(archive, [self.offset, self.bytes], at, out),
+            (None, None) => archive(self.offset + at, out),
         }
     }
 }
@@ -249,7 +263,7 @@ impl<'a> Entries<'a> {
                     Kind::HardLink(&[])
                 } else {
                     next = self.skip(next, size, &path)?;
-                    Kind::File(Content { offset: at + BLOCK, bytes: size, map: None })
+                    Kind::File(Content { offset: at + BLOCK, bytes: size, map: None, zip: None })
                 }
             }
             b'2' => Kind::SymbolicLink(&[]),
@@ -349,13 +363,13 @@ impl<'a> Entries<'a> {
             }
         }
         if !is_pax_sparse && header.kind() != b'S' && records.sparse_format[0].is_none() {
-            return Ok((Content { offset, bytes: size, map: None }, next));
+            return Ok((Content { offset, bytes: size, map: None, zip: None }, next));
         }
         let bytes = bytes.ok_or_else(|| sparse("missing length".to_owned()))?;
         let map = SparseMap::new(&ranges, bytes, offset, stored).map_err(sparse)?;
         // Without holes it is a regular file.
         let map = Some(map).filter(|_| stored != bytes);
-        Ok((Content { offset, bytes, map }, next))
+        Ok((Content { offset, bytes, map, zip: None }, next))
     }
 
     /// Reads the map before the ranges of a file: the number of ranges, then offsets and lengths, one per

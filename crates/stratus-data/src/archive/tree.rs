@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::entries::{Content, Entries, Entry, Kind};
 use super::header::{ReadAt, display_name};
 use super::sparse::SparseMap;
+use super::zip_member::ZipMember;
 
 /// The maximum number of consecutive links, like on Linux.
 const MAX_LINKS: usize = 40;
@@ -79,6 +80,8 @@ pub(crate) struct Tree {
     targets: Vec<Box<[u8]>>,
     /// The maps of sparse files, by their offsets.
     maps: BTreeMap<u64, SparseMap>,
+    /// The files of a zip archive, by their offsets.
+    zip_members: BTreeMap<u64, ZipMember>,
 }
 
 impl Tree {
@@ -91,15 +94,7 @@ impl Tree {
     ///
     /// If the archive is damaged, or `tar` would not unpack it completely.
     pub(crate) fn read(read_at: ReadAt<'_>, length: u64) -> Result<Self, String> {
-        let root = Folder { parent: Self::ROOT, name: Box::default(), children: 0..0 };
-        let mut tree = Self {
-            names: Vec::new(),
-            children: Vec::new(),
-            folders: vec![root],
-            by_name: HashMap::new(),
-            targets: Vec::new(),
-            maps: BTreeMap::new(),
-        };
+        let mut tree = Self::new();
         let mut entries = Entries::new(read_at, 0, length);
         while let Some(Entry { path, kind }) = entries.next()? {
             let node = match kind {
@@ -107,7 +102,7 @@ impl Tree {
                     tree.add_folder(path)?;
                     continue;
                 }
-                Kind::File(Content { offset, bytes, map }) => {
+                Kind::File(Content { offset, bytes, map, .. }) => {
                     tree.maps.extend(map.map(|map| (offset, map)));
                     Node::File { offset, bytes }
                 }
@@ -115,12 +110,36 @@ impl Tree {
                 Kind::HardLink(target) => Node::HardLink(tree.add_target(target)),
                 Kind::Special(name) => Node::Special(name),
             };
-            let (folder, name) = split(path);
-            let folder = tree.add_folder(folder)?;
-            tree.add(folder, name, node)?;
+            tree.add_path(path, node)?;
         }
         tree.finish()?;
         Ok(tree)
+    }
+
+    /// A tree of the destination folder only.
+    pub(super) fn new() -> Self {
+        let root = Folder { parent: Self::ROOT, name: Box::default(), children: 0..0 };
+        Self {
+            names: Vec::new(),
+            children: Vec::new(),
+            folders: vec![root],
+            by_name: HashMap::new(),
+            targets: Vec::new(),
+            maps: BTreeMap::new(),
+            zip_members: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a node at a path, with the folders above it.
+    pub(super) fn add_path(&mut self, path: &[u8], node: Node) -> Result<(), String> {
+        let (folder, name) = split(path);
+        let folder = self.add_folder(folder)?;
+        self.add(folder, name, node)
+    }
+
+    /// Records the compression of the file at an offset.
+    pub(super) fn add_zip_member(&mut self, offset: u64, member: ZipMember) {
+        self.zip_members.insert(offset, member);
     }
 
     fn add(&mut self, folder: FolderId, name: &[u8], node: Node) -> Result<(), String> {
@@ -135,7 +154,7 @@ impl Tree {
     }
 
     /// Adds the folder of a path, with its parents.
-    fn add_folder(&mut self, path: &[u8]) -> Result<FolderId, String> {
+    pub(super) fn add_folder(&mut self, path: &[u8]) -> Result<FolderId, String> {
         let (mut folder, mut key) = (Self::ROOT, Vec::new());
         for (depth, name) in parts(path).enumerate() {
             if depth == MAX_DEPTH {
@@ -164,7 +183,7 @@ impl Tree {
     }
 
     /// Sorts the entries, resolves hard links, and keeps the last entry of each name.
-    fn finish(&mut self) -> Result<(), String> {
+    pub(super) fn finish(&mut self) -> Result<(), String> {
         let Self { names, children, by_name, targets, .. } = self;
         let name = |child: &Child| &names[child.name.0 as usize..child.name.1 as usize];
         let location = |child: &Child| (child.folder.0, name(child));
@@ -296,7 +315,8 @@ impl Tree {
                 _ if !is_last => return broken(first, "a parent is not a folder"),
                 Node::File { offset, bytes } => {
                     let map = self.maps.get(&offset).cloned();
-                    return Ok(Some(Found::File(Content { offset, bytes, map })));
+                    let zip = self.zip_members.get(&offset).copied();
+                    return Ok(Some(Found::File(Content { offset, bytes, map, zip })));
                 }
                 Node::HardLink(link) => {
                     return Err(format!(

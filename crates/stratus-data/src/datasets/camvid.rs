@@ -21,6 +21,7 @@ use crate::dataset::{Dataset, IGNORED_PIXEL};
 use crate::datasets::entry::{DatasetEntry, OpenOptions};
 use crate::datasets::split::{Split, SplitMethod};
 use crate::error::DataError;
+use crate::ignored_files::IgnoredFiles;
 
 const NAME: &str = "camvid";
 const IMAGES: &str = "701_StillsRaw_full";
@@ -37,7 +38,8 @@ pub static ENTRY: DatasetEntry = DatasetEntry {
     mirrors: &[],
 };
 
-const CLASSES: [&str; 11] = [
+/// The names of the classes.
+pub(crate) const CLASSES: [&str; 11] = [
     "sky",
     "building",
     "pole",
@@ -49,6 +51,21 @@ const CLASSES: [&str; 11] = [
     "car",
     "pedestrian",
     "bicyclist",
+];
+
+/// The colour of each class: that of the published class that it is named after.
+pub(crate) const CLASS_COLOURS: [[u8; 3]; 11] = [
+    [128, 128, 128],
+    [128, 0, 0],
+    [192, 192, 128],
+    [128, 64, 128],
+    [0, 0, 192],
+    [128, 128, 0],
+    [192, 128, 128],
+    [64, 64, 128],
+    [64, 0, 128],
+    [64, 64, 0],
+    [0, 128, 192],
 ];
 
 /// Label encoding of the list-file layout.
@@ -138,7 +155,22 @@ fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Data
     };
     let original = pairs.iter().all(|pair| pair.labels.starts_with(LABELS));
     let encoding = if original { &ORIGINAL_ENCODING } else { &LIST_ENCODING };
-    Ok(Box::new(PairedFiles::open(NAME, encoding, root, split, pairs, options)?))
+    let ignored_files = if original { other_files(root)? } else { IgnoredFiles::default() };
+    let set = PairedFiles::open(NAME, encoding, root, split, pairs, options)?;
+    Ok(Box::new(set.with_ignored_files(ignored_files)))
+}
+
+/// The files beside the original images that are not PNG files.
+fn other_files(root: &Path) -> Result<IgnoredFiles, DataError> {
+    let folder = root.join(IMAGES);
+    let mut ignored_files = IgnoredFiles::default();
+    for name in files::visible_names(&folder, |name| stem_of(name).is_none())? {
+        let path = folder.join(name);
+        if !path.is_dir() {
+            ignored_files.add(|| path.display().to_string());
+        }
+    }
+    Ok(ignored_files)
 }
 
 fn missing_layout_error(root: &Path, lists: &[&str]) -> DataError {
@@ -254,7 +286,8 @@ mod tests {
             assert!(COLOURS[..at].iter().all(|(other, _)| other != colour), "{colour:?}");
         }
         for class in 0..CLASSES.len() as u8 {
-            assert!(COLOURS.iter().any(|(_, reduced)| *reduced == class));
+            let colour = CLASS_COLOURS[usize::from(class)];
+            assert!(COLOURS.iter().any(|(found, reduced)| *reduced == class && *found == colour));
         }
     }
 }

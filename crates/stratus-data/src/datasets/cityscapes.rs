@@ -27,28 +27,31 @@ pub static ENTRY: DatasetEntry = DatasetEntry {
     mirrors: &[],
 };
 
+/// The names of the classes.
+pub(crate) const CLASSES: [&str; 19] = [
+    "road",
+    "sidewalk",
+    "building",
+    "wall",
+    "fence",
+    "pole",
+    "traffic light",
+    "traffic sign",
+    "vegetation",
+    "terrain",
+    "sky",
+    "person",
+    "rider",
+    "car",
+    "truck",
+    "bus",
+    "train",
+    "motorcycle",
+    "bicycle",
+];
+
 static ENCODING: LabelEncoding<'static> = LabelEncoding {
-    classes: &[
-        "road",
-        "sidewalk",
-        "building",
-        "wall",
-        "fence",
-        "pole",
-        "traffic light",
-        "traffic sign",
-        "vegetation",
-        "terrain",
-        "sky",
-        "person",
-        "rider",
-        "car",
-        "truck",
-        "bus",
-        "train",
-        "motorcycle",
-        "bicycle",
-    ],
+    classes: &CLASSES,
     index_classes: class_table_of_ids(TRAINING_CLASSES, IGNORED_PIXEL),
     index_text: "ids 0 to 33, and 255 for ignored",
     colours: &[],
@@ -117,6 +120,17 @@ const COLOURS: [[u8; 3]; 34] = [
     [0, 0, 230],
     [119, 11, 32],
 ];
+
+/// The published colour of each class.
+pub(crate) fn class_colours() -> Vec<[u8; 3]> {
+    let mut colours = vec![[0; 3]; CLASSES.len()];
+    for (class, colour) in TRAINING_CLASSES.into_iter().zip(COLOURS) {
+        if let Some(known) = colours.get_mut(usize::from(class)) {
+            *known = colour;
+        }
+    }
+    colours
+}
 
 fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Box<dyn Dataset>, DataError> {
     let folder = match split {

@@ -4,6 +4,7 @@ use sha2::Sha256;
 
 use crate::dataset::{Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile};
 use crate::error::DataError;
+use crate::ignored_files::IgnoredFiles;
 use crate::transform::pixels::Normalisation;
 
 /// Data sets with the same classes, one after the other.
@@ -165,6 +166,12 @@ impl Dataset for ConcatDataset {
 
     fn damaged(&self) -> &[(u32, String)] {
         &self.damaged
+    }
+
+    fn ignored_files(&self) -> IgnoredFiles {
+        let mut all = IgnoredFiles::default();
+        self.datasets.iter().for_each(|dataset| all.extend(&dataset.ignored_files()));
+        all
     }
 
     fn verify_files(&self) -> Result<Vec<(String, String)>, DataError> {

@@ -1,7 +1,7 @@
 //! Files of a data set on disk: reading, probing, reporting.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
 use crate::dataset::{FileDetail, IGNORED, RegionRequest, Sample, Scratch, StoredFile};
@@ -47,6 +47,19 @@ pub(super) fn read(path: &Path, out: &mut Vec<u8>) -> Result<(), String> {
         out.resize(bytes as usize, 0);
         file(0, out)
     })
+}
+
+/// Reads the beginning of a file; returns the number of bytes.
+pub(super) fn read_head(path: &Path, head: &mut [u8]) -> Result<usize, String> {
+    let failed = |error: io::Error| error.to_string();
+    // Opening a FIFO would block until another program writes to it.
+    let metadata = fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
+        return Err("not a file".to_owned());
+    }
+    let count = head.len().min(usize::try_from(metadata.len()).unwrap_or(usize::MAX));
+    File::open(path).and_then(|mut file| file.read_exact(&mut head[..count])).map_err(failed)?;
+    Ok(count)
 }
 
 /// Sets `path` to a file below `root`.

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use crate::archive::is_zip;
 use crate::error::DataError;
 
 /// A compressed format: its first bytes, its description, its file extensions, and the command to unpack an
@@ -134,17 +135,19 @@ pub(super) fn not_a_folder(dataset: &str, path: &Path) -> DataError {
     DataError::Invalid { path: path.to_owned(), problem }
 }
 
-/// Rejects a compressed archive, by its content.
+/// Rejects an archive that the data set is not read from, by its content. A folder of images may be in a zip
+/// archive.
 ///
 /// # Errors
 ///
 /// [`DataError::Invalid`], with the command that unpacks it.
-pub(super) fn reject_archive(path: &Path) -> Result<(), DataError> {
+pub(super) fn reject_archive(path: &Path, reads_zip: bool) -> Result<(), DataError> {
     let mut head = [0; 6];
     if !path.is_file() || File::open(path).and_then(|mut file| file.read_exact(&mut head)).is_err() {
         return Ok(());
     }
     match ARCHIVE_FORMATS.iter().find(|format| head.starts_with(format.magic)) {
+        Some(_) if reads_zip && is_zip(&head) => Ok(()),
         Some(format) => Err(format.error(path)),
         None => Ok(()),
     }

@@ -14,6 +14,7 @@ use crate::datasets::split::Split;
 use crate::decode;
 use crate::error::DataError;
 use crate::geometry::Orientation;
+use crate::ignored_files::IgnoredFiles;
 use crate::parallel;
 use crate::transform::pixels::Normalisation;
 
@@ -32,6 +33,7 @@ pub(super) struct PairedFiles {
     root: PathBuf,
     pairs: Vec<Pair>,
     damaged: Vec<(u32, String)>,
+    ignored_files: IgnoredFiles,
     assumed: AssumedUpright,
 }
 
@@ -50,7 +52,15 @@ impl PairedFiles {
             return Err(DataError::Empty { origin: format!("{}, {split} split", root.display()) });
         }
         let assumed = AssumedUpright::new(pairs.len());
-        let mut set = Self { name, encoding, root: root.to_owned(), pairs, damaged: Vec::new(), assumed };
+        let mut set = Self {
+            name,
+            encoding,
+            root: root.to_owned(),
+            pairs,
+            damaged: Vec::new(),
+            ignored_files: IgnoredFiles::default(),
+            assumed,
+        };
         if options.verify {
             set.damaged = set.find_damaged();
         }
@@ -58,6 +68,11 @@ impl PairedFiles {
             reject_damaged(&set, split)?;
         }
         Ok(set)
+    }
+
+    /// Sets the files beside the images that are no images.
+    pub(super) fn with_ignored_files(self, ignored_files: IgnoredFiles) -> Self {
+        Self { ignored_files, ..self }
     }
 
     /// Checks every pair, on all cores.
@@ -185,6 +200,10 @@ impl Dataset for PairedFiles {
         &self.damaged
     }
 
+    fn ignored_files(&self) -> IgnoredFiles {
+        self.ignored_files.clone()
+    }
+
     fn assumed_upright(&self) -> usize {
         self.assumed.count()
     }
@@ -199,6 +218,8 @@ impl Dataset for PairedFiles {
 
     fn resident_bytes(&self) -> u64 {
         let bytes = |pair: &Pair| size_of::<Pair>() + pair.image.len() + pair.labels.len();
-        self.pairs.iter().map(bytes).sum::<usize>() as u64 + self.assumed.memory_bytes()
+        self.pairs.iter().map(bytes).sum::<usize>() as u64
+            + self.assumed.memory_bytes()
+            + self.ignored_files.memory_bytes()
     }
 }

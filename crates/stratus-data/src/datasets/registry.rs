@@ -14,7 +14,7 @@ use crate::error::DataError;
 /// Data sets that can be split by lists or a seed.
 const SPLITTABLE_DATASETS: [&str; 2] = ["folder", "camvid"];
 
-/// Data sets whose root may be a file, such as a tar archive.
+/// Data sets whose root may be a file, such as an archive.
 const MAY_BE_FILES: [&str; 2] = ["folder", "synthetic"];
 
 /// Every data set, by name.
@@ -58,7 +58,7 @@ pub fn open(
     options: &OpenOptions,
 ) -> Result<Box<dyn Dataset>, DataError> {
     let entry = entry(name)?;
-    packed::reject_archive(root)?;
+    packed::reject_archive(root, name == folder::ENTRY.name)?;
     if !MAY_BE_FILES.contains(&name) && root.is_file() {
         return Err(packed::not_a_folder(name, root));
     }

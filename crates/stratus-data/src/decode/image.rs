@@ -39,6 +39,7 @@ impl Decoded {
 pub(super) enum Format {
     Jpeg,
     Png,
+    WebP,
 }
 
 impl Format {
@@ -47,13 +48,23 @@ impl Format {
             [] => Err("the file is empty".to_owned()),
             [0xff, 0xd8, 0xff, ..] => Ok(Self::Jpeg),
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Ok(Self::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Ok(Self::WebP),
             _ => Err(match unsupported_format(file) {
                 Some(name) => format!("{name}, which is not supported: convert it to JPEG or PNG"),
-                None => "neither a JPEG nor a PNG file".to_owned(),
+                None => "not a JPEG, PNG or WebP file".to_owned(),
             }),
         }
     }
 }
+
+/// Returns whether a file, of which `head` is the beginning, is an image by its content, of a format that is
+/// decoded or another one.
+pub(crate) fn looks_like_image(head: &[u8]) -> bool {
+    Format::detect(head).is_ok() || unsupported_format(head).is_some()
+}
+
+/// The number of bytes at the beginning of a file that identify its format.
+pub(crate) const FORMAT_BYTES: usize = 64;
 
 /// The name of a known image format that is not decoded, with its article.
 fn unsupported_format(file: &[u8]) -> Option<&'static str> {
@@ -75,7 +86,6 @@ fn unsupported_format(file: &[u8]) -> Option<&'static str> {
         };
     }
     match file {
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("a WebP image"),
         [b'G', b'I', b'F', b'8', ..] => Some("a GIF image"),
         [b'I', b'I', 42, 0, ..] | [b'M', b'M', 0, 42, ..] => Some("a TIFF image"),
         // The two reserved fields of the header are zero.
@@ -91,6 +101,7 @@ pub(crate) fn extension(file: &[u8]) -> Result<&'static str, String> {
     Ok(match Format::detect(file)? {
         Format::Jpeg => "jpg",
         Format::Png => "png",
+        Format::WebP => "webp",
     })
 }
 

@@ -1,11 +1,12 @@
-//! Label images: PNG files whose pixels are class indices or colours. Samples are returned as stored, with
-//! the type of the file: palettes are not resolved, and samples of fewer than 8 bits are not scaled. Their
-//! meaning depends on the data set (`datasets/label_encoding.rs`).
+//! Label images: PNG or lossless WebP files whose pixels are class indices or colours. Samples are returned
+//! as stored, with the type of the file: palettes are not resolved, and samples of fewer than 8 bits are not
+//! scaled. Their meaning depends on the data set (`datasets/label_encoding.rs`).
 
 use png::{BitDepth, ColorType, Transformations};
 
 use super::image::Format;
 use super::png::{buffer_bytes, finish, open, size};
+use super::webp;
 
 /// The kind and size of a label image; its pixels are in the caller's buffer, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +30,14 @@ pub(crate) enum LabelPixels {
 /// Decodes a label image into `out`, which is resized. Samples of 16 bits become 8 if nothing is lost:
 /// indices below 256, or 8 bits that were scaled to 16.
 pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage, String> {
-    if Format::detect(file)? == Format::Jpeg {
-        return Err("label images must be PNG; JPEG is lossy".to_owned());
+    match Format::detect(file)? {
+        Format::Png => {}
+        Format::Jpeg => return Err("label images must be PNG; JPEG is lossy".to_owned()),
+        Format::WebP if webp::is_lossless(file) => {
+            let [_, height, width] = webp::decode(file, out)?.shape;
+            return Ok(LabelImage { pixels: LabelPixels::Colours, height, width });
+        }
+        Format::WebP => return Err("label images must be PNG or lossless WebP without animation".to_owned()),
     }
     let mut reader = open(file, Transformations::IDENTITY)?;
     let failed = |error| format!("cannot decode the PNG: {error}");

@@ -1,4 +1,4 @@
-//! Decoding of JPEG and PNG files. The format is detected from the content, not from the name.
+//! Decoding of JPEG, PNG and WebP files. The format is detected from the content, not from the name.
 //!
 //! Pixels are interleaved, grey or RGB: CMYK is converted, palettes are resolved, 16 bits are reduced to 8,
 //! transparency is dropped. The EXIF orientation is returned.
@@ -13,8 +13,12 @@ mod image;
 mod jpeg;
 mod labels;
 mod png;
+mod webp;
 
-pub(crate) use self::image::{Decoded, MAX_IMAGE_FILE_BYTES, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, extension};
+pub(crate) use self::image::{
+    Decoded, FORMAT_BYTES, MAX_IMAGE_FILE_BYTES, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, extension,
+    looks_like_image,
+};
 pub use self::jpeg::JpegLibrary;
 pub(crate) use self::labels::{LabelImage, LabelPixels, decode_labels};
 
@@ -60,6 +64,7 @@ impl ImageDecoder {
         match Format::detect(file)? {
             Format::Jpeg => self.jpeg().decode(file, pixels),
             Format::Png => png::decode(file, pixels),
+            Format::WebP => webp::decode(file, pixels),
         }
     }
 
@@ -76,6 +81,7 @@ impl ImageDecoder {
         match Format::detect(file)? {
             Format::Jpeg => self.jpeg().decode_region(file, pixels, region),
             Format::Png => png::decode(file, pixels),
+            Format::WebP => webp::decode(file, pixels),
         }
     }
 
@@ -113,6 +119,8 @@ impl ImageDecoder {
         let (size, ends) = match Format::detect(head)? {
             Format::Jpeg => (self.jpeg.header(head, bytes), jpeg::has_end_marker(head, tail, bytes)),
             Format::Png => (png::header(head, bytes), png::has_end_marker(tail)),
+            // The header has the length of the file.
+            Format::WebP => (webp::header(head, bytes), true),
         };
         Ok(size.ok().filter(|_| ends))
     }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use stratus_testing::jpeg::{ScanOrder, SyntheticJpeg};
 
-const FILES: [&str; 11] = [
+const FILES: [&str; 19] = [
     "colour.jpg",
     "progressive.jpg",
     "grey.jpg",
@@ -19,6 +19,14 @@ const FILES: [&str; 11] = [
     "transparent.png",
     "bits.png",
     "deep.png",
+    "lossy.webp",
+    "lossless.webp",
+    "lossy_alpha.webp",
+    "lossless_alpha.webp",
+    "lossless_palette.webp",
+    "turned_webp.webp",
+    "animated.webp",
+    "animated_lossy.webp",
 ];
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -69,10 +77,10 @@ fn decodes_every_kind_of_file_like_pillow() {
         let (pixels, shape) = upright(&mut images, &fixture(name));
         let expected = fixture(&format!("{}.raw", name.rsplit_once('.').unwrap().0));
         let channels = expected.len() / (16 * 24);
-        let size = if name == "turned.jpg" { [24, 16] } else { [16, 24] };
+        let size = if name.starts_with("turned") { [24, 16] } else { [16, 24] };
         assert_eq!(shape, [channels, size[0], size[1]], "{name}");
         assert_eq!(pixels.len(), expected.len(), "{name}");
-        // The JPEG libraries round differently; PNG is exact.
+        // The JPEG libraries round differently; PNG and WebP are exact.
         let tolerance = if name.ends_with(".jpg") { 3 } else { 0 };
         let worst = max_difference(&pixels, &expected);
         assert!(worst <= tolerance, "{name}: {worst} by {images:?}");
@@ -120,9 +128,11 @@ fn scans_after_the_end_of_a_progressive_image_do_not_count() {
 fn returns_the_exif_orientation() {
     for mut images in decoders() {
         let mut pixels = Vec::new();
-        let decoded = images.decode(&fixture("turned.jpg"), &mut pixels).unwrap();
-        assert_eq!(decoded.shape, [3, 16, 24]);
-        assert_eq!(decoded.orientation, Orientation::from_exif(6));
+        for name in ["turned.jpg", "turned_webp.webp"] {
+            let decoded = images.decode(&fixture(name), &mut pixels).unwrap();
+            assert_eq!(decoded.shape, [3, 16, 24]);
+            assert_eq!(decoded.orientation, Orientation::from_exif(6));
+        }
     }
 }
 
@@ -325,7 +335,7 @@ fn the_cause_of_a_truncated_large_image_is_its_end() {
 /// Padding after the end of the image.
 #[test]
 fn ignores_bytes_after_the_end() {
-    for name in ["colour.jpg", "grey.jpg", "colour_png.png"] {
+    for name in ["colour.jpg", "grey.jpg", "colour_png.png", "lossy.webp", "turned_webp.webp"] {
         for mut images in decoders() {
             let (mut expected, mut pixels) = (Vec::new(), Vec::new());
             let file = fixture(name);
@@ -355,10 +365,9 @@ fn rejects_non_images() {
     let mut pixels = Vec::new();
     let mut problem = |file: &[u8]| ImageDecoder::default().decode(file, &mut pixels).unwrap_err();
     assert_eq!(problem(b""), "the file is empty");
-    assert_eq!(problem(b"plain text"), "neither a JPEG nor a PNG file");
+    assert_eq!(problem(b"plain text"), "not a JPEG, PNG or WebP file");
     for (file, name) in [
         (&b"GIF89a"[..], "a GIF image"),
-        (b"RIFF\x24\0\0\0WEBPVP8 ", "a WebP image"),
         (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "a HEIC image"),
         (b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf", "an AVIF image"),
         (b"\0\0\0\x14ftypmif1\0\0\0\0mif1heic", "a HEIF image"),
@@ -386,6 +395,108 @@ fn reports_the_jpeg_library_after_the_first_jpeg() {
         images.decode(&fixture("colour.jpg"), &mut pixels).unwrap();
         let name = images.jpeg_library().unwrap().to_string();
         assert!(name.starts_with("zune-jpeg 0.") || name.starts_with("libjpeg-turbo "), "{name}");
+    }
+}
+
+/// The parts of a WebP file: name, and content.
+fn webp_chunks(file: &[u8]) -> Vec<([u8; 4], Vec<u8>)> {
+    let (mut chunks, mut at) = (Vec::new(), 12);
+    while at < file.len() {
+        let bytes = u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap()) as usize;
+        chunks.push((file[at..at + 4].try_into().unwrap(), file[at + 8..at + 8 + bytes].to_vec()));
+        at += 8 + bytes.next_multiple_of(2);
+    }
+    chunks
+}
+
+/// The WebP file of these parts.
+fn webp_of(chunks: &[([u8; 4], Vec<u8>)]) -> Vec<u8> {
+    let mut content = b"WEBP".to_vec();
+    for (kind, bytes) in chunks {
+        content.extend_from_slice(kind);
+        content.extend_from_slice(&u32::try_from(bytes.len()).unwrap().to_le_bytes());
+        content.extend_from_slice(bytes);
+        content.resize(content.len().next_multiple_of(2), 0);
+    }
+    [b"RIFF", &u32::try_from(content.len()).unwrap().to_le_bytes()[..], &content].concat()
+}
+
+/// Transparency is dropped and metadata do not matter, so they may be missing or damaged.
+#[test]
+fn ignores_webp_chunks_that_the_pixels_do_not_need() {
+    let mut images = ImageDecoder::default();
+    let (mut expected, mut pixels) = (Vec::new(), Vec::new());
+    for (name, kind) in [("lossy_alpha.webp", b"ALPH"), ("turned_webp.webp", b"EXIF")] {
+        let file = fixture(name);
+        let chunks = webp_chunks(&file);
+        assert_eq!(webp_of(&chunks), file);
+        let described = images.decode(&file, &mut expected).unwrap();
+        let at = chunks.iter().position(|(found, _)| found == kind).unwrap();
+        for damage in ["missing", "damaged", "unknown"] {
+            let mut changed = chunks.clone();
+            match damage {
+                "missing" => _ = changed.remove(at),
+                "damaged" => changed[at].1.fill(0xff),
+                _ => changed.insert(at, (*b"abcd", vec![1, 2, 3])),
+            }
+            let decoded = images.decode(&webp_of(&changed), &mut pixels).unwrap();
+            assert_eq!((decoded.shape, &pixels), (described.shape, &expected), "{name} {damage}");
+        }
+    }
+}
+
+/// A file may not claim any size, nor any length.
+#[test]
+fn rejects_webp_images_out_of_proportion_and_of_another_size() {
+    let mut images = ImageDecoder::default();
+    let mut problem = |file: &[u8]| {
+        let problem = images.decode(file, &mut Vec::new()).unwrap_err();
+        assert!(!matches!(images.probe_ends(file, file, file.len()), Ok(Some(_))), "{problem}");
+        problem
+    };
+    // The canvas of an extended image, in three bytes for each side minus one.
+    let canvas = |sides: [u8; 6]| {
+        let mut chunks = webp_chunks(&fixture("turned_webp.webp"));
+        chunks[0].1[4..10].copy_from_slice(&sides);
+        webp_of(&chunks)
+    };
+    assert!(problem(&canvas([0xff; 6])).contains("maximum side"));
+    assert!(problem(&canvas([0xff, 0x27, 0, 0xff, 0x1f, 0])).contains("the file ends before the image does"));
+    let mut flat = |side: u32| {
+        let mut file = fixture("lossless.webp");
+        // 14 bits of each side minus one, after the signature.
+        file[21..25].copy_from_slice(&((side - 1) | (side - 1) << 14).to_le_bytes());
+        problem(&file)
+    };
+    assert!(flat(16_384).contains("more than 134217728 pixels"));
+    assert!(flat(8192).contains("decoding takes 576 MiB"));
+    let other = images.decode(&canvas([23, 0, 0, 16, 0, 0]), &mut Vec::new()).unwrap_err();
+    assert!(other.contains("size"), "{other}");
+    // The frame of a small canvas claims another size, alone and in an animation.
+    for name in ["turned_webp.webp", "animated_lossy.webp"] {
+        let mut file = fixture(name);
+        let at = file.windows(3).position(|bytes| bytes == [0x9d, 1, 0x2a]).unwrap() + 3;
+        file[at..at + 4].fill(0xff);
+        let other = images.decode(&file, &mut Vec::new()).unwrap_err();
+        assert_eq!(other, "the WebP has an image of another size than 16×24");
+    }
+    let mut long = fixture("lossy.webp");
+    long[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(images.decode(&long, &mut Vec::new()).unwrap_err(), "the file ends before the image does");
+}
+
+/// Lossless WebP files have exact colours, as they are stored.
+#[test]
+fn label_images_may_be_lossless_webp() {
+    let mut out = Vec::new();
+    for name in ["lossless", "lossless_palette"] {
+        let labels = decode_labels(&fixture(&format!("{name}.webp")), &mut out).unwrap();
+        assert_eq!(labels, LabelImage { pixels: LabelPixels::Colours, height: 16, width: 24 });
+        assert_eq!(out, fixture(&format!("{name}.raw")));
+    }
+    for name in ["lossy.webp", "lossy_alpha.webp", "animated.webp"] {
+        let problem = decode_labels(&fixture(name), &mut out).unwrap_err();
+        assert_eq!(problem, "label images must be PNG or lossless WebP without animation", "{name}");
     }
 }
 

@@ -5,9 +5,9 @@
 //! first dot:
 //!
 //! ```text
-//!   000123.jpg or 000123.png   the image
-//!   000123.cls                 the class, in decimal digits; or instead
-//!   000123.seg.png             a mask with the class of every pixel
+//!   000123.jpg, .png or .webp   the image
+//!   000123.cls                  the class, in decimal digits; or instead
+//!   000123.seg.png              a mask with the class of every pixel
 //! ```
 //!
 //! Shard names begin with their split: `train-000000.tar`, `val-000000.tar`.

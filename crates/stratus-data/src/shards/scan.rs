@@ -260,7 +260,7 @@ fn scan_shard(path: &Path, verify: bool) -> Result<ScannedShard, DataError> {
             continue;
         }
         let problem = match (sample.image, sample.label.is_some() || sample.mask.is_some()) {
-            (None, _) => Some("missing image: no .jpg, .jpeg or .png".to_owned()),
+            (None, _) => Some("missing image: no .jpg, .jpeg, .png or .webp".to_owned()),
             (_, false) => Some("missing label: no .cls".to_owned()),
             (Some(image), true) if verify => probe(&mut read_at, &shard.content(image), &mut scratch).err(),
             _ => None,
@@ -307,7 +307,7 @@ impl ScannedShard {
         let number = self.samples.len() - 1;
         let sample = &mut self.samples[number];
         let (role, is_duplicate) = match extension.to_ascii_lowercase().as_str() {
-            "jpg" | "jpeg" | "png" => (Role::Image, sample.image.replace(range).is_some()),
+            "jpg" | "jpeg" | "png" | "webp" => (Role::Image, sample.image.replace(range).is_some()),
             "seg.png" => (Role::Mask, sample.mask.replace(range).is_some()),
             "cls" => {
                 let is_duplicate = self.classes.last().is_some_and(|(last, _)| *last == number);
@@ -341,7 +341,12 @@ impl ScannedShard {
 
     /// The content of a range.
     fn content(&self, range: MemberRange) -> Content {
-        Content { offset: range.offset(), bytes: u64::from(range.1), map: self.sparse.get(&range.0).cloned() }
+        Content {
+            offset: range.offset(),
+            bytes: u64::from(range.1),
+            map: self.sparse.get(&range.0).cloned(),
+            zip: None,
+        }
     }
 
     /// Resolves the members that are links.

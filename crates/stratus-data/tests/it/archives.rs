@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tar::{Builder, EntryType};
 
 use crate::common::tars::{FILE_ENCODINGS, FileEncoding, Packed, header, pack, put, put_records};
-use crate::common::write_picture;
+use crate::common::{write_picture, zips};
 use stratus_data::datasets::folder;
 use stratus_data::{Dataset, OpenOptions, Scratch, Split, SplitMethod, open, shards};
 
@@ -88,6 +88,13 @@ proptest! {
             builder.append_dir_all(at, &root).unwrap();
             builder.finish().unwrap();
             archives.push((path, wrapped));
+        }
+        for (name, top, deflated) in [("stored.zip", "", false), ("deflated.zip", "my set/", true)] {
+            let path = directory.path().join(name);
+            let names = files.keys().map(|name| format!("{top}{name}"));
+            let entries: Vec<_> = names.zip(files.values().map(|(content, _)| content.as_slice())).collect();
+            fs::write(&path, zips::pack(&entries, deflated)).unwrap();
+            archives.push((path, top.trim_end_matches('/')));
         }
         for split in [Split::Train, Split::Validation, Split::Test] {
             for split_by in [SplitMethod::Published, SplitMethod::Seeded(seed), SplitMethod::Unsplit] {

@@ -22,3 +22,4 @@ mod split;
 mod streaming;
 mod sync;
 mod workers;
+mod zip;

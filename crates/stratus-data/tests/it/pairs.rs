@@ -170,7 +170,7 @@ fn lists_damaged_pairs() {
             "  ROOT/train/colour.png: {annotated}/colour.png: unknown label colour [7, 7, 7] at row 0, \
              column 0"
         ),
-        "  ROOT/train/image.png: neither a JPEG nor a PNG file".to_owned(),
+        "  ROOT/train/image.png: not a JPEG, PNG or WebP file".to_owned(),
     ];
     assert_eq!(lines[1..5], expected);
     assert!(

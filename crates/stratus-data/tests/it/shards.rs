@@ -19,7 +19,8 @@ fn fixture(name: &str) -> PathBuf {
 
 /// Two classes with 24 training images and a validation image each.
 fn photographs(root: &Path) {
-    let files = ["colour.jpg", "grey.jpg", "turned.jpg", "progressive.jpg", "palette.png", "colour_png.png"];
+    let files =
+        ["colour.jpg", "grey.jpg", "turned.jpg", "progressive.jpg", "palette.png", "turned_webp.webp"];
     for class in ["ant", "cat"] {
         for split in ["train", "val"] {
             fs::create_dir_all(root.join(split).join(class)).unwrap();
@@ -131,7 +132,7 @@ fn folder_round_trips_through_shards() {
     for pair in first.chunks(2) {
         let (key, extension) = pair[0].0.split_once('.').unwrap();
         assert_eq!((key.len(), pair[1].0.clone()), (6, format!("{key}.cls")));
-        assert!(extension == "jpg" || extension == "png");
+        assert!(["jpg", "png", "webp"].contains(&extension));
         let label = source.label(key.parse().unwrap()).unwrap();
         assert_eq!(pair[1].1, label.to_string().as_bytes());
     }
@@ -431,7 +432,7 @@ fn scans_shards_without_an_index_once() {
     assert_eq!(
         message,
         "`shards`: damaged samples in the train split (1):\n  ROOT/mine-train-0001.tar/deep/b: missing \
-         image: no .jpg, .jpeg or .png\n\
+         image: no .jpg, .jpeg, .png or .webp\n\
          replace or remove them, or set data.on_bad_sample = \"skip\" to train without them"
     );
     let set = open("shards", root, Split::Train, &skipping()).unwrap();

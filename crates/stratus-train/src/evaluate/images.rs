@@ -129,7 +129,12 @@ impl ImageSelection {
     ///
     /// # Errors
     /// If the images are missing or damaged, have no such split, or have classes that the network lacks.
-    pub(super) fn open(&self, experiment: &Experiment, names: &[String]) -> Result<OpenedImages, TrainError> {
+    pub(super) fn open(
+        &self,
+        experiment: &Experiment,
+        names: &[String],
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<OpenedImages, TrainError> {
         let mut experiment = experiment.clone();
         if let Some(path) = &self.path {
             experiment.data.path = Some(path.clone());
@@ -181,6 +186,7 @@ impl ImageSelection {
             Some(mapping) => joined.with_class_map(names.to_vec(), mapping)?,
             None => joined,
         };
+        joined.ignored_files().warning().iter().for_each(|warning| warn(warning));
         let images = EvaluatedImages {
             data: experiment.data.name.clone(),
             path,

@@ -1,6 +1,7 @@
 //! Evaluates weights on a data set.
 
 mod images;
+mod mistakes;
 mod scorer;
 mod views;
 mod windows;
@@ -28,6 +29,8 @@ use views::ViewAverage;
 
 pub use images::{DataPart, EvaluatedImages, ImageSelection};
 use images::{OpenedImages, check_known};
+use mistakes::MistakeCollector;
+pub use mistakes::{Gallery, MAX_GALLERY_IMAGES, Mistake, MistakeKind, MistakeRequest, Mistakes};
 use scorer::{PartialScores, Scorer};
 pub use scorer::{Scores, TaskMetrics};
 pub use windows::{evaluate_run_in_windows, evaluate_weights_in_windows};
@@ -39,6 +42,8 @@ pub struct Evaluator {
     clock: Clock,
     scorer: Scorer,
     multi_view: Option<MultiView>,
+    /// Collects mistakes, if they are requested.
+    mistakes: Option<MistakeCollector>,
     /// The pipeline stage of this process; `None` without stages.
     stage: Option<Stage>,
 }
@@ -138,7 +143,7 @@ impl Evaluator {
         };
         let loader = Loader::new(dataset, config)?;
         loader.set_active_workers(resolved.settings().data.workers.unwrap_or(1));
-        Ok(Self { program, loader, clock, scorer, multi_view, stage })
+        Ok(Self { program, loader, clock, scorer, multi_view, mistakes: None, stage })
     }
 
     /// Bytes of the loader's batches.
@@ -170,6 +175,20 @@ impl Evaluator {
     pub fn run(&mut self, session: &mut Session) -> Result<Scores, TrainError> {
         self.run_batches(session, None)?;
         self.scorer.scores(self.loader.dataset())
+    }
+
+    /// Runs the whole data set through the network, and collects the requested mistakes.
+    fn run_collecting(
+        &mut self,
+        session: &mut Session,
+        request: Option<MistakeRequest>,
+        resolved: &ResolvedProcess,
+        dataset: &Arc<dyn Dataset>,
+    ) -> Result<(Scores, Option<Mistakes>), TrainError> {
+        self.mistakes = request.map(MistakeCollector::new);
+        let scores = self.run(session)?;
+        let mistakes = self.mistakes.take().map(|mistakes| mistakes.finish(resolved.input(), dataset));
+        Ok((scores, mistakes.transpose()?))
     }
 
     /// Runs this worker's share of the batches through the network, and merges the counts of all workers. The
@@ -232,6 +251,9 @@ impl Evaluator {
             };
             let average = self.multi_view.as_ref().map(|multi_view| &multi_view.average);
             self.scorer.add(session, self.program, batch.samples, &batch.labels, metrics, average)?;
+            if let Some(mistakes) = &mut self.mistakes {
+                mistakes.add(&self.scorer, average, &batch);
+            }
             self.loader.recycle(batch);
         }
         Ok(())
@@ -253,6 +275,8 @@ pub struct RunEvaluation {
     pub images: EvaluatedImages,
     /// The results.
     pub scores: Scores,
+    /// The mistakes, if they were requested.
+    pub mistakes: Option<Mistakes>,
 }
 
 /// Evaluates the weights of one of a run's checkpoints. Uses the kernels of the run's plan if they are
@@ -265,13 +289,14 @@ pub fn evaluate_run(
     choice: CheckpointChoice,
     overrides: &[(String, String)],
     images: &ImageSelection,
+    mistakes: Option<MistakeRequest>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<RunEvaluation, TrainError> {
     let run = RunDir::open(path)?;
     let mut experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
     let checkpoint = load_checkpoint(&run, choice, warn)?;
     let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();
-    let OpenedImages { set, images: mut evaluated } = images.open(&experiment, &names)?;
+    let OpenedImages { set, images: mut evaluated } = images.open(&experiment, &names, warn)?;
     if images.path.is_some() {
         clamp_batch_size(&mut experiment, set.len());
     }
@@ -283,15 +308,15 @@ pub fn evaluate_run(
     let EvaluationSession { mut session, evaluate, refresh: copies } =
         compile_evaluation(&resolved, &graph, &device, recorded.as_ref(), warn)?;
     restore(&mut session, copies, &checkpoint, RestoreMode::Evaluation)?;
-    let mut evaluator = Evaluator::new(&resolved, &session, evaluate, set)?;
-    let scores = evaluator.run(&mut session)?;
+    let mut evaluator = Evaluator::new(&resolved, &session, evaluate, Arc::clone(&set))?;
+    let (scores, mistakes) = evaluator.run_collecting(&mut session, mistakes, &resolved, &set)?;
     evaluated.skipped = evaluator.skipped_images();
     evaluated.check_any_decoded()?;
     let scores = scores.check_finite()?;
     let averaged = checkpoint.averaged.is_some();
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256);
     let views = resolved.views().len();
-    Ok(RunEvaluation { iteration, weights_sha256, averaged, views, images: evaluated, scores })
+    Ok(RunEvaluation { iteration, weights_sha256, averaged, views, images: evaluated, scores, mistakes })
 }
 
 /// Limits the evaluation batch size to the number of images.
@@ -308,6 +333,8 @@ pub struct WeightsEvaluation {
     pub images: EvaluatedImages,
     /// The results.
     pub scores: Scores,
+    /// The mistakes, if they were requested.
+    pub mistakes: Option<Mistakes>,
 }
 
 /// Evaluates the weights of a file, or of a run directory's newest good checkpoint, on images of an
@@ -321,10 +348,12 @@ pub fn evaluate_weights(
     experiment: &Experiment,
     weights: &Path,
     images: &ImageSelection,
+    mistakes: Option<MistakeRequest>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<WeightsEvaluation, TrainError> {
     let recorded = RecordedMetadata::read(weights, warn)?;
-    let OpenedImages { set, images: mut evaluated } = images.open(experiment, recorded.class_names())?;
+    let OpenedImages { set, images: mut evaluated } =
+        images.open(experiment, recorded.class_names(), warn)?;
     let mut experiment = experiment.clone();
     clamp_batch_size(&mut experiment, set.len());
     let shape = image_shape(&experiment, set.as_ref());
@@ -343,10 +372,10 @@ pub fn evaluate_weights(
         compile_evaluation(&resolved, &graph, &device, None, warn)?;
     weights.write_to(&mut session)?;
     refresh(&mut session, copies)?;
-    let mut evaluator = Evaluator::new(&resolved, &session, evaluate, set)?;
-    let scores = evaluator.run(&mut session)?;
+    let mut evaluator = Evaluator::new(&resolved, &session, evaluate, Arc::clone(&set))?;
+    let (scores, mistakes) = evaluator.run_collecting(&mut session, mistakes, &resolved, &set)?;
     evaluated.skipped = evaluator.skipped_images();
     evaluated.check_any_decoded()?;
     let scores = scores.check_finite()?;
-    Ok(WeightsEvaluation { weights: weights.source().clone(), images: evaluated, scores })
+    Ok(WeightsEvaluation { weights: weights.source().clone(), images: evaluated, scores, mistakes })
 }

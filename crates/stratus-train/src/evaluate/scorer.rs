@@ -1,6 +1,6 @@
 //! Scores a network's predictions batch by batch, of images or of their pixels.
 
-use super::views::{ViewAverage, largest};
+use super::views::{ViewAverage, largest, largest_probability};
 use crate::TrainError;
 use serde::{Deserialize, Serialize};
 use stratus_data::Dataset;
@@ -101,6 +101,14 @@ pub(super) struct PartialScores {
 enum Counts {
     PerImage { classes: usize, top5_hits: f64 },
     PerPixel { size: [usize; 2], boundaries: BoundaryScore, threads: Vec<BoundaryWorker> },
+}
+
+/// The predictions of a batch.
+pub(super) enum BatchPredictions<'a> {
+    /// The class of each image, and its probability.
+    Classes { classes: &'a [i32], probabilities: Vec<f64> },
+    /// The class of each pixel of masks of this size.
+    Pixels { classes: &'a [i32], size: [usize; 2] },
 }
 
 /// The state of a thread that compares boundaries.
@@ -205,6 +213,22 @@ impl Scorer {
                 let is_counted = |(labels, _): &&(&[i32], &[i32])| labels.iter().any(|&label| label >= 0);
                 self.samples += images.iter().filter(is_counted).count() as u64;
                 Ok(compare_boundaries(threads, &images, size)?)
+            }
+        }
+    }
+
+    /// The predictions of the batch that was added last, with the same `views`.
+    pub fn last_predictions(&self, views: Option<&ViewAverage>) -> BatchPredictions<'_> {
+        match &self.counts {
+            Counts::PerImage { classes, .. } => {
+                let probabilities = match views {
+                    Some(views) => views.probabilities().to_vec(),
+                    None => self.logits.chunks_exact((*classes).max(1)).map(largest_probability).collect(),
+                };
+                BatchPredictions::Classes { classes: &self.predictions, probabilities }
+            }
+            Counts::PerPixel { size, .. } => {
+                BatchPredictions::Pixels { classes: &self.predictions, size: *size }
             }
         }
     }

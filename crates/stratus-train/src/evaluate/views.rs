@@ -15,6 +15,8 @@ pub(super) struct ViewAverage {
     views: Vec<Vec<f64>>,
     /// The predicted class of each sample, by the averaged probabilities.
     predictions: Vec<i32>,
+    /// Its probability.
+    probabilities: Vec<f64>,
 }
 
 impl ViewAverage {
@@ -26,7 +28,7 @@ impl ViewAverage {
             .find(|step| matches!(&step.kernel, Kernel::SoftmaxCrossEntropy(k) if k.auxiliary.is_none()))?;
         let logits = *loss.inputs.first()?;
         let classes = *program.value(logits).shape.last()?;
-        Some(Self { logits, classes, views: Vec::new(), predictions: Vec::new() })
+        Some(Self { logits, classes, views: Vec::new(), predictions: Vec::new(), probabilities: Vec::new() })
     }
 
     /// Removes all views, before the next batch.
@@ -57,19 +59,28 @@ impl ViewAverage {
         &self.predictions
     }
 
+    /// The averaged probability of each predicted class.
+    pub(super) fn probabilities(&self) -> &[f64] {
+        &self.probabilities
+    }
+
     /// Metrics of the averaged probabilities. Hits are counted as in the engine; the loss has no label
     /// smoothing. Negative labels do not count; the engine rejects those above the number of classes.
     pub(super) fn metrics(&mut self, labels: &[i32]) -> Metrics {
         let mut metrics = Metrics::default();
         let (mut scores, mut view_scores) = (vec![0.0; self.classes], Vec::with_capacity(self.views.len()));
         self.predictions.clear();
+        self.probabilities.clear();
         for (sample, &label) in labels.iter().enumerate() {
             for (class, score) in scores.iter_mut().enumerate() {
                 view_scores.clear();
                 view_scores.extend(self.views.iter().map(|view| view[sample * self.classes + class]));
                 *score = log_of_sum(&mut view_scores);
             }
-            self.predictions.push(largest(&scores));
+            let predicted = largest(&scores);
+            self.predictions.push(predicted);
+            let score = usize::try_from(predicted).ok().and_then(|class| scores.get(class)).copied();
+            self.probabilities.push(score.map_or(f64::NAN, |score| score.exp() / self.views.len() as f64));
             let Ok(label) = usize::try_from(label) else { continue };
             let label_score = scores[label];
             metrics.samples += 1.0;
@@ -98,6 +109,12 @@ pub(super) fn largest<T: Copy + Into<f64>>(scores: &[T]) -> i32 {
     i32::try_from(best.0).unwrap_or(i32::MAX)
 }
 
+/// The probability of the largest of the logits; NaN if one is.
+pub(super) fn largest_probability(logits: &[f32]) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    1.0 / logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum::<f64>()
+}
+
 /// `log(sum(exp(x)))`. Sorts first, so that the result is bit-identical for any order of views.
 fn log_of_sum(logarithms: &mut [f64]) -> f64 {
     logarithms.sort_unstable_by(f64::total_cmp);
@@ -117,8 +134,13 @@ mod tests {
     use stratus_data::buffer::IGNORED_LABEL;
 
     fn views(classes: usize, all: &[&[f64]]) -> ViewAverage {
-        let mut views =
-            ViewAverage { logits: ValueId(0), classes, views: Vec::new(), predictions: Vec::new() };
+        let mut views = ViewAverage {
+            logits: ValueId(0),
+            classes,
+            views: Vec::new(),
+            predictions: Vec::new(),
+            probabilities: Vec::new(),
+        };
         all.iter().for_each(|logits| views.add_logits(logits.to_vec()));
         views
     }

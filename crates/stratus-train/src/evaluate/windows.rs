@@ -31,7 +31,8 @@ pub fn evaluate_run_in_windows(
     let checkpoint = predictor.checkpoint().ok_or_else(none)?;
     let averaged = checkpoint.averaged.is_some();
     let (iteration, weights_sha256) = (checkpoint.state.iteration, checkpoint.state.weights_sha256.clone());
-    Ok(RunEvaluation { iteration, weights_sha256, averaged, views: 1, images: evaluated, scores })
+    let mistakes = None;
+    Ok(RunEvaluation { iteration, weights_sha256, averaged, views: 1, images: evaluated, scores, mistakes })
 }
 
 /// Evaluates a file's weights in overlapping windows; else as [`evaluate_weights`](super::evaluate_weights).
@@ -48,7 +49,8 @@ pub fn evaluate_weights_in_windows(
     let predictor = Predictor::from_weights(experiment, weights, warn)?.in_windows(windows)?;
     let (evaluated, scores) = scores(&predictor, images, warn)?;
     let none = || EngineError::InvalidRequest("the weights are not those of a file".to_owned());
-    Ok(WeightsEvaluation { weights: predictor.file().ok_or_else(none)?.clone(), images: evaluated, scores })
+    let weights = predictor.file().ok_or_else(none)?.clone();
+    Ok(WeightsEvaluation { weights, images: evaluated, scores, mistakes: None })
 }
 
 /// Evaluates the images one after the other.
@@ -72,7 +74,7 @@ fn scores(
         ));
     }
     let OpenedImages { set: images, images: mut evaluated } =
-        choice.open(experiment, predictor.class_names())?;
+        choice.open(experiment, predictor.class_names(), warn)?;
     if images.classes() > predictor.classes() {
         return Err(refused(
             &format!(

@@ -13,7 +13,7 @@ use crate::weights::{
     CheckpointChoice, Pretrained, RecordedMetadata, TrainedNetwork, WeightsPurpose, load_trained_network,
 };
 pub use session::Inference;
-pub(crate) use session::{ImageError, WindowedPrediction};
+pub(crate) use session::{ImageError, WindowedPrediction, picture};
 use std::path::Path;
 use stratus_data::contact_sheet::RgbImage;
 use stratus_engine::Session;

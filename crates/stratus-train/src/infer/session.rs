@@ -392,7 +392,7 @@ fn crop(
 }
 
 /// Converts interleaved pixels to RGB.
-fn picture(pixels: &[u8], channels: usize, [height, width]: [usize; 2]) -> RgbImage {
+pub(crate) fn picture(pixels: &[u8], channels: usize, [height, width]: [usize; 2]) -> RgbImage {
     let colours = |pixel: &[u8]| [0, 1, 2].map(|channel: usize| pixel[channel.min(channels - 1)]);
     RgbImage { pixels: pixels.chunks_exact(channels).flat_map(colours).collect(), height, width }
 }

@@ -141,6 +141,9 @@ impl RunSetup {
         if damaged > 0 {
             warn(&format!("skipping {damaged} damaged images; the summary lists them"));
         }
+        let mut ignored_files = train.ignored_files();
+        ignored_files.extend(&datasets.validation.ignored_files());
+        ignored_files.warning().iter().for_each(|text| warn(text));
         if start == RunStart::New {
             announce::run_lines(&resolved, &datasets, &graph).iter().for_each(|line| observer.info(line));
             // The resolved experiment always has a shape; whether the user has set one decides here.

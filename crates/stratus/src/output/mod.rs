@@ -1,9 +1,11 @@
 //! Printing: results to standard output, everything else to standard error.
 
+mod printable;
 mod program_name;
 mod table;
 mod wrap;
 
+pub use printable::printable;
 pub use table::{Table, key_value_list, table};
 pub use wrap::wrap;
 

@@ -123,6 +123,72 @@ fn damaged_images_of_a_folder_are_listed_and_skipped() {
     assert!(ran.err.contains("skipping 1 damaged images"), "{}", ran.err);
 }
 
+/// Other files are named and do not matter; an archive is checked like the folder in it.
+#[test]
+fn archives_are_checked_like_folders_and_other_files_are_ignored() {
+    let dir = TestDir::without_kernel_cache();
+    write_images(&dir);
+    fs::write(dir.path("images/train/a/README.txt"), "text").unwrap();
+    fs::write(dir.path("images/train/b/notes.csv"), "a,b").unwrap();
+    let damaged = fs::read(dir.path("images/train/a/colour.jpg")).unwrap();
+    fs::write(dir.path("images/train/b/0.jpg"), &damaged[..700]).unwrap();
+    let mut names = Vec::new();
+    for folder in ["train/a", "train/b", "val/a", "val/b"] {
+        let entries = fs::read_dir(dir.path("images").join(folder)).unwrap();
+        names.extend(entries.map(|entry| format!("{folder}/{}", entry.unwrap().file_name().display())));
+    }
+    let mut tar = tar::Builder::new(fs::File::create(dir.path("images.tar")).unwrap());
+    let mut zip = rawzip::ZipArchiveWriter::new(fs::File::create(dir.path("images.zip")).unwrap());
+    for name in &names {
+        let path = dir.path("images").join(name);
+        tar.append_path_with_name(&path, name).unwrap();
+        let (mut entry, config) = zip.new_file(name).start().unwrap();
+        let mut writer = config.wrap(&mut entry);
+        std::io::Write::write_all(&mut writer, &fs::read(&path).unwrap()).unwrap();
+        let (_, descriptor) = writer.finish().unwrap();
+        entry.finish(descriptor).unwrap();
+    }
+    tar.finish().unwrap();
+    zip.finish().unwrap();
+    let ran = dir.run(&["data", "check", "images"]).expect(1);
+    let first: Vec<&str> = ran.out.lines().take(4).collect();
+    assert_eq!(
+        first,
+        [
+            "train: 7 images, 1 damaged, 1 repeated, 2 other files",
+            "  images/train/b/0.jpg: the file ends before the image does",
+            "  images/train/a/README.txt: not an image, ignored",
+            "  images/train/b/notes.csv: not an image, ignored",
+        ]
+    );
+    for archive in ["images.tar", "images.zip"] {
+        let found = dir.run(&["data", "check", archive]).expect(1);
+        assert_eq!(found.out.replace(archive, "images"), ran.out);
+        assert_eq!(found.err, ran.err);
+    }
+    // An archive that cannot be read names its problem.
+    let whole = fs::read(dir.path("images.zip")).unwrap();
+    fs::write(dir.path("cut.zip"), &whole[..whole.len() / 2]).unwrap();
+    let ran = dir.run(&["data", "check", "cut.zip"]).expect(1);
+    assert!(ran.err.contains("cut.zip: the zip archive has no directory"), "{}", ran.err);
+    fs::write(dir.path("images.tar.gz"), b"\x1f\x8b\x08\0\0\0").unwrap();
+    let ran = dir.run(&["data", "check", "images.tar.gz"]).expect(1);
+    assert!(ran.err.contains("unpack it: mkdir images && tar -xzf"), "{}", ran.err);
+    // Training warns once.
+    fs::remove_file(dir.path("images/train/b/0.jpg")).unwrap();
+    let settings = [
+        "data.name=folder",
+        "data.path=images",
+        "data.shape=[3, 12, 12]",
+        "train.batch_size=3",
+        "train.epochs=1",
+    ];
+    let ran = dir.run(&with(&settings)).expect(0);
+    let warning = "ignoring 2 files that are not images: images/train/a/README.txt, \
+                   images/train/b/notes.csv";
+    assert_eq!(ran.err.matches(warning).count(), 1, "{}", ran.err);
+}
+
 #[test]
 fn pictures_in_two_classes_or_two_splits_are_listed() {
     let dir = TestDir::without_kernel_cache();

@@ -25,6 +25,7 @@ mod layer_file_runs;
 mod masks;
 mod matrices;
 mod memory;
+mod mistakes;
 mod new_user;
 mod onnx;
 mod outputs;

@@ -110,6 +110,17 @@ fn eval_and_infer_match_the_last_validation() {
         assert_eq!(fields[4].is_empty(), met == 0, "{line}");
     }
 
+    // The images of lowest IoU, drawn with truth, prediction and difference.
+    let eval = ["eval", "run", "--mistakes", "--gallery", "gallery.png", "--json"];
+    let report: serde_json::Value = serde_json::from_str(&dir.run(&eval).expect(0).out).unwrap();
+    let listed = report["mistakes"].as_array().unwrap();
+    assert!(!listed.is_empty() && listed.len() <= VALIDATION);
+    let iou: Vec<f64> = listed.iter().map(|mistake| mistake["iou"].as_f64().unwrap()).collect();
+    assert!(iou.is_sorted() && iou.iter().all(|iou| (0.0..1.0).contains(iou)), "{iou:?}");
+    assert!(dir.path("gallery.png").is_file());
+    let ran = dir.run(&["eval", "run", "--mistakes=1"]).expect(0);
+    assert!(ran.out.contains(listed[0]["path"].as_str().unwrap()), "{}", ran.out);
+
     let infer =
         ["infer", "run", "set/val", "--out", "masks", "--raw", "--overlay", "--sheet", "sheet.png", "--json"];
     let ran = dir.run(&infer).expect(0);
@@ -127,12 +138,30 @@ fn eval_and_infer_match_the_last_validation() {
         }
     }
     assert_eq!(counted, confusion);
+    // A palette: the published one by default, or that of a file.
+    let palette = |name: &str| {
+        let file = std::io::BufReader::new(fs::File::open(dir.path(name)).unwrap());
+        png::Decoder::new(file).read_info().unwrap().info().palette.clone().unwrap().into_owned()
+    };
+    dir.run(&["infer", "run", "set/val/8.png", "--out", "coloured"]).expect(0);
+    assert_eq!(palette("coloured/8.png")[..6], [128, 128, 128, 128, 0, 0]);
+    fs::write(dir.path("colours.txt"), "1 2 3 building\n").unwrap();
+    let mine = ["infer", "run", "set/val/8.png", "--out", "coloured", "--palette", "colours.txt"];
+    dir.run(&mine).expect(0);
+    assert_eq!(palette("coloured/8.png")[..6], [128, 128, 128, 1, 2, 3]);
+    fs::write(dir.path("colours.txt"), "1 2 3 bulding\n").unwrap();
+    let ran = dir.run(&mine).expect(2);
+    assert!(
+        ran.err.contains("colours.txt: line 1: unknown class `bulding`, did you mean `building`"),
+        "{}",
+        ran.err
+    );
     let ran = dir.run(&["infer", "run", "set/val", "--csv", "classes.csv"]).expect(2);
     assert!(ran.err.contains("--csv has no effect"), "{}", ran.err);
     let ran = dir.run(&["infer", "run", "set/val", "set/val/8.png", "--out", "masks"]).expect(2);
     assert!(ran.err.contains("would both be"), "{}", ran.err);
     let ran = dir.run(&["infer", "run", "set/train.txt"]).expect(1);
-    assert!(ran.err.contains("neither a JPEG nor a PNG file"), "{}", ran.err);
+    assert!(ran.err.contains("not a JPEG, PNG or WebP file"), "{}", ran.err);
     assert!(dir.path("masks/8.overlay.png").is_file() && dir.path("sheet.png").is_file());
 }
 

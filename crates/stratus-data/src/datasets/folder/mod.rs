@@ -1,10 +1,11 @@
 //! Folders of image files in ImageNet's layout: `train/<class>/<image>` and `val/<class>/<image>` (or
-//! `validation/`, `test/`), JPEG or PNG, on disk or in one tar archive, which is read in place.
+//! `validation/`, `test/`), JPEG, PNG or WebP, on disk or in one tar or zip archive, which is read
+//! in place.
 //!
 //! Only the index is in memory: names, and byte ranges in the archive. Images are read and decoded by the
 //! loader's threads. Classes are the training folders by name, or those of a list, in its order; all splits
-//! share them. A folder without splits, `<class>/<image>` or `train/<class>/<image>`, can be split by lists
-//! or a seed ([`SplitMethod`]).
+//! share them. Other files between the images are ignored. A folder without splits, `<class>/<image>` or
+//! `train/<class>/<image>`, can be split by lists or a seed ([`SplitMethod`]).
 
 mod index;
 mod packed;
@@ -26,6 +27,7 @@ use crate::datasets::entry::{DatasetEntry, OpenOptions};
 use crate::datasets::split::{Split, SplitMethod};
 use crate::decode::Decoded;
 use crate::error::DataError;
+use crate::ignored_files::IgnoredFiles;
 use crate::images::is_image;
 use crate::parallel;
 use crate::transform::pixels::{Normalisation, PixelOrder};
@@ -35,8 +37,8 @@ const NAME: &str = "folder";
 /// The maximum number of folder entries that are probed for photographs.
 const MAX_PROBED_ENTRIES: usize = 1000;
 
-/// Guesses by file names whether a folder, or its training folder, holds folders of photographs. A tar
-/// archive counts as the folder in it.
+/// Guesses by file names whether a folder, or its training folder, holds folders of photographs. An archive
+/// counts as the folder in it.
 #[must_use]
 pub fn looks_like_class_folder(root: &Path) -> bool {
     if root.is_file() {
@@ -54,7 +56,7 @@ pub fn looks_like_class_folder(root: &Path) -> bool {
     inside.iter().any(has_images) || splits.flat_map(|folder| entries(folder)).any(|class| has_images(&class))
 }
 
-/// Returns whether a folder, or the one in a tar archive, has a training folder.
+/// Returns whether a folder, or the one in an archive, has a training folder.
 #[must_use]
 pub fn has_training_folder(root: &Path) -> bool {
     FolderStorage::open(root).and_then(|store| store.unsplit_folder()).is_ok_and(|folder| !folder.is_empty())
@@ -63,7 +65,7 @@ pub fn has_training_folder(root: &Path) -> bool {
 /// The registry entry.
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: NAME,
-    summary: "your own JPEG and PNG files: train/<class>/<image>, val/<class>/<image>; a folder or a .tar",
+    summary: "your own images: train/<class>/<image>, val/<class>/<image>; a folder, a .tar or a .zip",
     open: |root, split, options| Ok(Box::new(Folder::open(root, split, options)?)),
     files: &[],
     mirrors: &[],
@@ -279,6 +281,10 @@ impl Dataset for Folder {
 
     fn damaged(&self) -> &[(u32, String)] {
         &self.damaged
+    }
+
+    fn ignored_files(&self) -> IgnoredFiles {
+        self.store.ignored_files().clone()
     }
 
     fn normalisation(&self) -> Normalisation {

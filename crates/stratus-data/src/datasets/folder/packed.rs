@@ -1,4 +1,4 @@
-//! A folder of image files in a tar archive, which is read in place.
+//! A folder of image files in a tar or zip archive, which is read in place.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::index::ByteRange;
 use super::split_folders;
-use crate::archive::{Content, FolderId, Found, Node, SparseMap, Tree};
+use crate::archive::{Content, FolderId, Found, Node, SparseMap, Tree, ZipMember, is_zip};
 use crate::datasets::files::{is_hidden, within_limit};
 use crate::error::DataError;
 use crate::images::is_image;
@@ -31,6 +31,8 @@ pub(super) struct Packed {
 enum Unusual {
     /// A file with holes.
     Sparse(SparseMap),
+    /// A file of a zip archive.
+    Zipped(ZipMember),
     /// A name without a file, with the cause.
     Unreadable(String),
 }
@@ -41,9 +43,17 @@ impl Packed {
         let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
         let mut file = File::open(path).map_err(unreadable)?;
         let length = file.metadata().map_err(unreadable)?.len();
-        let mut read_at = |offset: u64, out: &mut [u8]| read_at(&mut file, offset, out);
-        let tree = Tree::read(&mut read_at, length)
-            .map_err(|problem| DataError::Invalid { path: path.to_owned(), problem })?;
+        let mut head = [0; 4];
+        if length >= head.len() as u64 {
+            read_at(&mut file, 0, &mut head).map_err(unreadable)?;
+        }
+        let tree = if is_zip(&head) {
+            let handle = file.try_clone().map_err(unreadable)?;
+            Tree::read_zip(rawzip::FileReader::from(handle), length)
+        } else {
+            Tree::read(&mut |offset: u64, out: &mut [u8]| read_at(&mut file, offset, out), length)
+        };
+        let tree = tree.map_err(|problem| DataError::Invalid { path: path.to_owned(), problem })?;
         let root = root_of(&tree);
         let prefix = String::from_utf8_lossy(&tree.path(root)).into_owned();
         Ok(Self { file: Mutex::new(file), tree: Some(tree), root, prefix, unusual: BTreeMap::new() })
@@ -71,21 +81,33 @@ impl Packed {
         self.tree.iter().flat_map(move |tree| tree.children(folder)).map(|(name, _)| name)
     }
 
+    /// Reads the beginning of a file; returns the number of bytes.
+    pub(super) fn read_head(&self, path: &str, head: &mut [u8]) -> Result<usize, String> {
+        let Some(Found::File(content)) = self.find(path)? else { return Err("not a file".to_owned()) };
+        let bytes = head.len().min(usize::try_from(content.bytes).unwrap_or(usize::MAX));
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read_at = |offset: u64, out: &mut [u8]| read_at(&mut file, offset, out);
+        content.read_at(&mut read_at, 0, &mut head[..bytes]).map_err(|error| error.to_string())?;
+        Ok(bytes)
+    }
+
     /// The byte range of a file. If there is no file, the cause is kept until it is read.
     pub(super) fn range(&mut self, path: &str) -> ByteRange {
         let found = match self.find(path) {
             Ok(Some(Found::File(content))) => Ok(content),
-            Ok(Some(Found::Folder(_) | Found::Special(_)) | None) => Err("not a file".to_owned()),
+            Ok(Some(Found::Special(name))) => Err(format!("not a file that can be read, but {name}")),
+            Ok(Some(Found::Folder(_)) | None) => Err("not a file".to_owned()),
             Err(problem) => Err(problem),
         };
         let within = |content: Content| {
             let bytes = within_limit(content.bytes)?;
-            content.map.as_ref().map_or(Ok(()), |map| map.check_proportion(bytes))?;
+            content.check_proportion()?;
             u32::try_from(bytes).map(|bytes| (content, bytes)).map_err(|error| error.to_string())
         };
         match found.and_then(within) {
-            Ok((Content { offset, map, .. }, bytes)) => {
+            Ok((Content { offset, map, zip, .. }, bytes)) => {
                 self.unusual.extend(map.map(|map| (offset, Unusual::Sparse(map))));
+                self.unusual.extend(zip.map(|member| (offset, Unusual::Zipped(member))));
                 ByteRange { offset, bytes }
             }
             Err(problem) => {
@@ -112,12 +134,16 @@ impl Packed {
 
     /// Reads at an offset of a file.
     pub(super) fn read_at(&self, range: ByteRange, at: u64, out: &mut [u8]) -> io::Result<()> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // Locked for each read, and not while a file is unpacked.
+        let mut read = |offset: u64, out: &mut [u8]| {
+            read_at(&mut self.file.lock().unwrap_or_else(PoisonError::into_inner), offset, out)
+        };
         match self.unusual.get(&range.offset) {
-            Some(Unusual::Sparse(map)) => {
-                map.read_at(&mut |offset, out| read_at(&mut file, offset, out), at, out)
+            Some(Unusual::Sparse(map)) => map.read_at(&mut read, at, out),
+            Some(Unusual::Zipped(member)) => {
+                member.read_at(&mut read, [range.offset, u64::from(range.bytes)], at, out)
             }
-            _ => read_at(&mut file, range.offset + at, out),
+            _ => read(range.offset + at, out),
         }
     }
 
@@ -125,6 +151,7 @@ impl Packed {
     pub(super) fn resident_bytes(&self) -> u64 {
         let heap_bytes = |unusual: &Unusual| match unusual {
             Unusual::Sparse(map) => map.resident_bytes(),
+            Unusual::Zipped(_) => 0,
             Unusual::Unreadable(problem) => problem.capacity() as u64,
         };
         self.unusual.values().map(|unusual| size_of::<(u64, Unusual)>() as u64 + heap_bytes(unusual)).sum()

@@ -1,4 +1,4 @@
-//! Storage of a data set folder: on disk, or in a tar archive.
+//! Storage of a data set folder: on disk, or in a tar or zip archive.
 
 use std::fs;
 use std::io;
@@ -11,8 +11,10 @@ use crate::archive::Found;
 use crate::dataset::{FileDetail, Scratch, StoredFile};
 use crate::datasets::files::{self, FileCallback, is_hidden};
 use crate::datasets::split::Split;
+use crate::decode::{FORMAT_BYTES, looks_like_image};
 use crate::error::DataError;
-use crate::images::is_image;
+use crate::ignored_files::IgnoredFiles;
+use crate::images::{has_image_extension, is_image};
 
 /// A folder with the files of a data set. Paths are relative to it and separated by `/`; the empty path is
 /// the folder itself.
@@ -22,6 +24,8 @@ pub(super) struct FolderStorage {
     location: Location,
     /// The folder of the indexed split.
     indexed: String,
+    /// Files in the folders of its classes that are no images.
+    ignored_files: IgnoredFiles,
 }
 
 /// The location of the files.
@@ -44,14 +48,19 @@ fn too_large(path: &Path) -> impl Fn(IndexFull) -> DataError + '_ {
 }
 
 impl FolderStorage {
-    /// Opens a folder, or a tar archive, whose headers are read.
+    /// Opens a folder, or an archive, whose headers are read.
     pub(super) fn open(path: &Path) -> Result<Self, DataError> {
         let location = match fs::metadata(path).map_err(unreadable(path))? {
             metadata if metadata.is_dir() => Location::Disk,
             metadata if metadata.is_file() => Location::Archive(Box::new(Packed::open(path)?)),
             _ => return Err(invalid(path, "neither a folder nor a file")),
         };
-        Ok(Self { root: path.to_owned(), location, indexed: String::new() })
+        Ok(Self {
+            root: path.to_owned(),
+            location,
+            indexed: String::new(),
+            ignored_files: IgnoredFiles::default(),
+        })
     }
 
     /// The path of a file or folder for messages, including the path in the archive.
@@ -231,12 +240,23 @@ impl FolderStorage {
             let folder = join(split, class);
             // A class of another split may be missing in this one.
             let names = if self.exists(&folder)? { self.visible_names(&folder)? } else { Vec::new() };
-            for name in names.iter().take(max_per_class) {
+            let mut in_class = 0;
+            for name in &names {
+                if in_class == max_per_class {
+                    break;
+                }
+                let path = join(&folder, name);
+                if !has_image_extension(name) && self.is_other_file(&path) {
+                    let shown = self.display_path(&path);
+                    self.ignored_files.add(|| shown.display().to_string());
+                    continue;
+                }
                 let range = match &mut self.location {
                     Location::Disk => None,
-                    Location::Archive(packed) => Some(packed.range(&join(&folder, name))),
+                    Location::Archive(packed) => Some(packed.range(&path)),
                 };
                 index.push(name, range).map_err(too_large(&self.display_path(&folder)))?;
+                in_class += 1;
             }
             index.finish_class();
         }
@@ -245,6 +265,28 @@ impl FolderStorage {
         }
         index.shrink();
         Ok(index)
+    }
+
+    /// Returns whether a path is a file without the content of an image. Anything that cannot be read is not:
+    /// it may have been an image, such as the target of a broken link.
+    fn is_other_file(&self, path: &str) -> bool {
+        let mut head = [0; FORMAT_BYTES];
+        let read = match &self.location {
+            Location::Disk => {
+                let path = self.on_disk(path);
+                match files::dead_link(&path) {
+                    Some(problem) => Err(problem),
+                    None => files::read_head(&path, &mut head),
+                }
+            }
+            Location::Archive(packed) => packed.read_head(path, &mut head),
+        };
+        read.is_ok_and(|bytes| !looks_like_image(&head[..bytes]))
+    }
+
+    /// Files in the folders of the classes that are no images.
+    pub(super) fn ignored_files(&self) -> &IgnoredFiles {
+        &self.ignored_files
     }
 
     /// The path of a sample, for messages.
@@ -336,10 +378,11 @@ impl FolderStorage {
 
     /// Memory in bytes.
     pub(super) fn resident_bytes(&self) -> u64 {
-        match &self.location {
+        let archive = match &self.location {
             Location::Disk => 0,
             Location::Archive(packed) => packed.resident_bytes(),
-        }
+        };
+        archive + self.ignored_files.memory_bytes()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Small image files for tests.
 
 pub mod tars;
+pub mod zips;
 
 use std::fs;
 use std::path::Path;

@@ -1,16 +1,17 @@
 //! `stratus data check`: decodes every sample and lists problems: damaged and unlabelled samples, masks of
-//! the wrong size, classes without samples, and the same picture in two classes or in two splits.
+//! the wrong size, classes without samples, the same picture in two classes or in two splits, and files that
+//! are no images.
 
 use std::path::Path;
 
 use serde::Serialize;
 use stratus_data::duplicates::{self, HashedImage};
-use stratus_data::{Dataset, OpenOptions, datasets, stats};
+use stratus_data::{Dataset, IgnoredFiles, OpenOptions, datasets, stats};
 
 use super::parts::{DatasetPart, open_parts, threads};
 use super::to_failure;
 use crate::errors::{Failure, Result};
-use crate::output::Output;
+use crate::output::{Output, printable};
 
 #[derive(Serialize)]
 struct SplitCheck {
@@ -22,6 +23,9 @@ struct SplitCheck {
     /// Images that EXIF rotates and whose annotations fit both orientations; they are assumed to be of the
     /// upright image.
     assumed_upright: usize,
+    /// The number of files between the images that are no images, and the first of them. They are no samples.
+    ignored_files: usize,
+    ignored_names: Vec<String>,
     /// Files whose checksum differs from the published one.
     damaged_files: Vec<DamagedItem>,
     /// Images with the same pixels as an earlier one of another class.
@@ -73,8 +77,9 @@ impl SplitCheck {
         add(self.in_two_classes.len(), "also in another class");
         add(self.in_another_split.len(), "also in another split");
         add(self.repeated, "repeated");
+        add(self.ignored_files, if self.ignored_files == 1 { "other file" } else { "other files" });
         for DamagedItem { name, problem } in self.damaged.iter().chain(&self.damaged_files) {
-            lines.push_str(&format!("\n  {name}: {problem}"));
+            lines.push_str(&format!("\n  {}: {problem}", printable(name)));
         }
         for sample in &self.unlabelled {
             lines.push_str(&format!("\n  {sample}: unlabelled"));
@@ -82,12 +87,19 @@ impl SplitCheck {
         for class in &self.empty_classes {
             lines.push_str(&format!("\n  {class}: no images"));
         }
+        for file in &self.ignored_names {
+            lines.push_str(&format!("\n  {}: not an image, ignored", printable(file)));
+        }
+        if self.ignored_files > self.ignored_names.len() {
+            let more = self.ignored_files - self.ignored_names.len();
+            lines.push_str(&format!("\n  {more} more: not images, ignored"));
+        }
         for (pairs, relation) in [
             (&self.in_two_classes, "the same picture, in another class"),
             (&self.in_another_split, "the same picture, in another split"),
         ] {
             for EqualImages { name, other } in pairs.iter().take(MAX_LISTED_PAIRS) {
-                lines.push_str(&format!("\n  {name}: {relation}: {other}"));
+                lines.push_str(&format!("\n  {}: {relation}: {}", printable(name), printable(other)));
             }
             if pairs.len() > MAX_LISTED_PAIRS {
                 let more = pairs.len() - MAX_LISTED_PAIRS;
@@ -124,6 +136,7 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
     let mut checked = Vec::new();
     let parts = open_parts(name, folder, &options, output)?;
     let mut all_hashes: Vec<Vec<HashedImage>> = Vec::new();
+    let mut listed = IgnoredFiles::default();
     for &DatasetPart { name: split, ref set } in &parts {
         let (found, hashes) = stats::compute_stats_and_hashes(set.as_ref(), threads()).map_err(to_failure)?;
         let (in_two_classes, repeated) = equal_within(set.as_ref(), &hashes);
@@ -136,6 +149,9 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
         });
         let in_another_split = in_another_split.collect();
         all_hashes.push(hashes);
+        // Several splits may be of one folder.
+        let ignored_files = Some(set.ignored_files()).filter(|files| *files != listed).unwrap_or_default();
+        listed.extend(&ignored_files);
         let named = |index: u32| set.sample_name(index as usize);
         let empty_classes = found.empty_classes().map(|class| set.class_name(class)).collect();
         let damaged = |(name, problem)| DamagedItem { name, problem };
@@ -150,6 +166,8 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
             in_two_classes,
             in_another_split,
             repeated,
+            ignored_files: ignored_files.count(),
+            ignored_names: ignored_files.examples().to_vec(),
             damaged_files: set.verify_files().map_err(to_failure)?.into_iter().map(damaged).collect(),
         });
     }

@@ -43,7 +43,7 @@ pub enum DataCommand {
     /// Decode every image and mask; list damaged and unlabelled samples, empty classes, and pictures that
     /// occur in two classes or two splits
     Check {
-        /// Data set, like mnist, or folder of images
+        /// Data set, like mnist, or folder or archive of images
         name: String,
         /// Folder of the data set [default: data/NAME]
         #[arg(long, value_name = "DIR", visible_alias = "data")]
@@ -54,7 +54,7 @@ pub enum DataCommand {
     Shard(shard::ShardArguments),
     /// Show statistics: images per class, class weights, channel means and standard deviations, image sizes
     Stats {
-        /// Data set, like mnist, or folder of images
+        /// Data set, like mnist, or folder or archive of images
         name: String,
         /// Folder of the data set [default: data/NAME]
         #[arg(long, value_name = "DIR")]

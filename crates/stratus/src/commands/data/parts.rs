@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use stratus_data::datasets::concat::have_same_samples;
-use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod, datasets, open};
+use stratus_data::{DataError, Dataset, IgnoredFiles, OpenOptions, Split, SplitMethod, datasets, open};
 
 use super::to_failure;
 use crate::errors::Failure;
@@ -18,12 +18,10 @@ pub(super) struct DatasetPart {
     pub set: Box<dyn Dataset>,
 }
 
-/// Resolves the name of a data set, or a folder of images, to the name and the folder of a data set.
+/// Resolves the name of a data set, or a folder or an archive of images, to the name and the folder of a data
+/// set. What exists is opened even if it does not look like images, so that the error names its problem.
 pub(super) fn resolve_dataset(name: &str, path: Option<&Path>) -> (String, PathBuf) {
-    if path.is_none()
-        && datasets::entry(name).is_err()
-        && datasets::folder::looks_like_class_folder(Path::new(name))
-    {
+    if path.is_none() && datasets::entry(name).is_err() && Path::new(name).exists() {
         return (datasets::folder::ENTRY.name.to_owned(), PathBuf::from(name));
     }
     (name.to_owned(), path.map_or_else(|| Path::new("data").join(name), Path::to_owned))
@@ -72,6 +70,13 @@ pub(super) fn open_parts(
         }
     }
     Ok(parts)
+}
+
+/// Warns of files between the images that are no images.
+pub(super) fn warn_of_ignored_files<'a>(sets: impl IntoIterator<Item = &'a dyn Dataset>, output: &Output) {
+    let mut ignored_files = IgnoredFiles::default();
+    sets.into_iter().for_each(|set| ignored_files.extend(&set.ignored_files()));
+    ignored_files.warning().iter().for_each(|warning| output.warning(warning));
 }
 
 /// The number of threads that this process may use.

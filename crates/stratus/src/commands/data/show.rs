@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
-use stratus_data::contact_sheet::{Tile, contact_sheet};
+use stratus_data::contact_sheet::{ClassPalette, SheetClasses, Tile, contact_sheet};
 use stratus_data::{
     BatchBuffer, DataError, Dataset, Element, LastBatch, Layout, Loader, LoaderConfig, Normalisation,
     Position, Split, mix, open,
@@ -15,7 +15,7 @@ use stratus_experiment::Experiment;
 use stratus_train::TrainError;
 use stratus_train::input::{BatchFormat, InputPipeline, open_options};
 
-use super::parts::undivided_options;
+use super::parts::{undivided_options, warn_of_ignored_files};
 use super::to_failure;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
@@ -30,7 +30,7 @@ const MAX_SHEET_PIXELS: usize = 1 << 26;
 /// Arguments of `stratus data show`.
 #[derive(Args, Debug)]
 pub struct ShowArguments {
-    /// Data set, like mnist, or folder of images
+    /// Data set, like mnist, or folder or archive of images
     pub name: String,
     /// Folder of the data set [default: data/NAME]
     #[arg(long, value_name = "DIR")]
@@ -47,6 +47,10 @@ pub struct ShowArguments {
     /// Output PNG file
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
+    /// Colours of the classes of masks: a text file of lines like `128 64 128 road` [default: those that the
+    /// data set publishes]
+    #[arg(long, value_name = "FILE")]
+    pub palette: Option<PathBuf>,
     /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
@@ -79,6 +83,7 @@ pub(super) fn show(
         result => result,
     };
     let set = set.map_err(to_failure)?;
+    warn_of_ignored_files([set.as_ref()], output);
     let set: Arc<dyn Dataset> = Arc::from(set);
     let input = InputPipeline::new(&experiment, set.as_ref());
     let [_, height, width] = input.shape;
@@ -111,7 +116,13 @@ pub(super) fn show(
         loader.recycle(batch);
     }
     let title = format!("{name}, {split}, epoch {epoch}");
-    let sheet = contact_sheet(&title, &tiles, [height, width], |class| set.class_name(class));
+    let names: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
+    let palette = match &arguments.palette {
+        Some(path) => ClassPalette::read(path, &names).map_err(Failure::usage)?,
+        None => ClassPalette::for_classes(&names),
+    };
+    let classes = SheetClasses { name: &|class| set.class_name(class), palette: &palette };
+    let sheet = contact_sheet(&title, &tiles, [height, width], &classes);
     let file = sheet.to_png().map_err(Failure::failed)?;
     fs::write(out, file).map_err(|cause| Failure::failed(format!("{}: {cause}", out.display())))?;
     let report = SheetReport { path: out, images: tiles.len(), height: sheet.height, width: sheet.width };
@@ -120,8 +131,7 @@ pub(super) fn show(
     })
 }
 
-/// The image of one row of a batch (`f32`, NHWC) without normalisation; the caption is its file if it has a
-/// mask, else its class.
+/// The image of one row of a batch (`f32`, NHWC) without normalisation, with its file and its class.
 fn tile(loader: &Loader, batch: &BatchBuffer, row: usize, normalisation: &Normalisation) -> Tile {
     let [channels, height, width] = loader.shape();
     let values = height * width * channels;
@@ -135,14 +145,14 @@ fn tile(loader: &Loader, batch: &BatchBuffer, row: usize, normalisation: &Normal
         image.chunks_exact(channels).flat_map(|pixel| [0, 1, 2].map(|channel| stored(pixel, channel)));
     let labels = &batch.labels[row * loader.label_len()..][..loader.label_len()];
     let (set, sample) = (loader.dataset(), batch.indices[row]);
-    let file = || set.sample_name(sample as usize).rsplit('/').next().unwrap_or_default().to_owned();
+    let file = set.sample_name(sample as usize).rsplit('/').next().unwrap_or_default().to_owned();
     let (mask, caption) = match usize::try_from(labels[0]) {
-        _ if loader.skipped().contains_key(&sample) => (None, format!("damaged: {}", file())),
-        _ if set.has_masks() => (Some(labels.to_vec()), file()),
+        _ if loader.skipped().contains_key(&sample) => (None, "damaged".to_owned()),
+        _ if set.has_masks() => (Some(labels.to_vec()), String::new()),
         Ok(class) => (None, caption(labels, class, |class| set.class_name(class))),
         Err(_) => (None, "no class".to_owned()),
     };
-    Tile { pixels: pixels.collect(), mask, caption }
+    Tile { pixels: pixels.collect(), mask, file, caption }
 }
 
 /// The class of a sample; of a mixed sample both classes, with their fractions.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use stratus_data::stats::{DatasetStats, ImageSizes, compute_stats};
 use stratus_data::{Dataset, OpenOptions};
 
-use super::parts::{DatasetPart, open_parts, threads};
+use super::parts::{DatasetPart, open_parts, threads, warn_of_ignored_files};
 use super::to_failure;
 use crate::errors::Result;
 use crate::output::{Output, key_value_list, table};
@@ -148,7 +148,9 @@ pub(super) fn stats(name: &str, folder: &Path, options: &OpenOptions, output: &O
     // Damaged samples are counted, and do not stop the survey.
     let options = OpenOptions { skip_damaged: true, ..options.clone() };
     let mut counted = Vec::new();
-    for DatasetPart { name: split, set } in open_parts(name, folder, &options, output)? {
+    let parts = open_parts(name, folder, &options, output)?;
+    warn_of_ignored_files(parts.iter().map(|part| part.set.as_ref()), output);
+    for DatasetPart { name: split, set } in parts {
         let found = compute_stats(set.as_ref(), threads()).map_err(to_failure)?;
         counted.push(SplitStatistics::new(split, set.as_ref(), found));
     }

@@ -47,12 +47,12 @@ impl InferenceFiles {
             }
             if files.add(path, arguments)? == 0 {
                 return Err(Failure::usage(format!("{} has no images", path.display()))
-                    .with_hint("name JPEG or PNG files, or a folder of them"));
+                    .with_hint("name JPEG, PNG or WebP files, or a folder of them"));
             }
         }
         if files.images.is_empty() && files.videos.is_empty() {
             return Err(Failure::usage("no images on standard input")
-                .with_hint("write the paths of JPEG or PNG files, one per line"));
+                .with_hint("write the paths of JPEG, PNG or WebP files, one per line"));
         }
         Ok(files)
     }
@@ -91,6 +91,7 @@ impl InferenceFiles {
         let mut outputs = Outputs::new(arguments.overwrite);
         let network = [Some(arguments.target.as_str()), arguments.weights.as_deref()];
         network.into_iter().flatten().for_each(|path| outputs.protect(path));
+        arguments.palette.iter().for_each(|path| outputs.protect(path));
         self.images.iter().chain(&self.videos).for_each(|path| outputs.protect(path));
         if let Some(folder) = &arguments.out {
             for image in &self.images {

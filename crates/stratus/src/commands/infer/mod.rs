@@ -15,7 +15,7 @@ use crate::outputs::{Outputs, Overwrite};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use stratus_data::contact_sheet::{RgbImage, Tile, class_colour, contact_sheet, mask_to_png};
+use stratus_data::contact_sheet::{ClassPalette, RgbImage, SheetClasses, Tile, contact_sheet, mask_to_png};
 use stratus_run::csv::Task;
 use stratus_train::infer::{
     FailureReason, Inference, Outcome, Output as NetworkOutput, Prediction, Predictor,
@@ -31,8 +31,8 @@ pub struct InferArguments {
     /// Run directory; with --weights also a built-in experiment, experiment file or layer file
     #[arg(value_name = "RUN|EXPERIMENT")]
     pub target: String,
-    /// JPEG or PNG files, folders, or videos (these need ffmpeg); `-` reads paths from standard input, one
-    /// per line
+    /// JPEG, PNG or WebP files, folders, or videos (these need ffmpeg); `-` reads paths from standard input,
+    /// one per line
     #[arg(value_name = "IMAGE|FOLDER|VIDEO|-", required = true)]
     pub images: Vec<PathBuf>,
     /// Checkpoint to use: an iteration, or `best` (see checkpoint.keep_best) [default: newest valid]
@@ -53,6 +53,10 @@ pub struct InferArguments {
     /// Segmentation: also write each image with its mask overlaid
     #[arg(long, requires = "out")]
     pub overlay: bool,
+    /// Segmentation: colours of the classes, a text file of lines like `128 64 128 road` [default: those that
+    /// the data set publishes]
+    #[arg(long, value_name = "FILE")]
+    pub palette: Option<PathBuf>,
     /// Write a contact sheet of the first 200 preprocessed images to this PNG file
     #[arg(long, value_name = "FILE", conflicts_with = "window")]
     pub sheet: Option<PathBuf>,
@@ -90,9 +94,10 @@ pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Re
     if let Some(windows) = windows {
         predictor = predictor.in_windows(windows)?;
     }
+    let palette = palette(arguments, &predictor)?;
     files.claim(arguments)?;
     let InferenceFiles { images, videos, masks } = files;
-    let mut results = InferenceResults::new(arguments, &predictor, output);
+    let mut results = InferenceResults::new(arguments, &predictor, &palette, output);
     let max_images = if videos.is_empty() && windows.is_none() { images.len() } else { usize::MAX };
     let mut network = predictor.prepare(max_images, &mut warn)?;
     let started = Instant::now();
@@ -111,7 +116,8 @@ pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Re
     let seconds = started.elapsed().as_secs_f64();
     let InferenceResults { reports, errors, reasons, times, tiles, size, .. } = results;
     if let (Some(path), false) = (&arguments.sheet, tiles.is_empty()) {
-        let sheet = contact_sheet(&arguments.target, &tiles, size, |class| predictor.class_name(class));
+        let classes = SheetClasses { name: &|class| predictor.class_name(class), palette: &palette };
+        let sheet = contact_sheet(&arguments.target, &tiles, size, &classes);
         Outputs::write(path, &sheet.to_png().map_err(Failure::failed)?)?;
     }
     if let Some(path) = &arguments.csv {
@@ -200,6 +206,7 @@ fn infer_video(
 struct InferenceResults<'a> {
     arguments: &'a InferArguments,
     predictor: &'a Predictor,
+    palette: &'a ClassPalette,
     output: &'a Output,
     reports: Vec<ImageReport>,
     /// The images and videos that failed.
@@ -215,10 +222,15 @@ struct InferenceResults<'a> {
 }
 
 impl<'a> InferenceResults<'a> {
-    fn new(arguments: &'a InferArguments, predictor: &'a Predictor, output: &'a Output) -> Self {
+    fn new(
+        arguments: &'a InferArguments,
+        predictor: &'a Predictor,
+        palette: &'a ClassPalette,
+        output: &'a Output,
+    ) -> Self {
         let (reports, errors, reasons) = (Vec::new(), Vec::new(), Vec::new());
         let (times, tiles) = ([const { Vec::new() }; 3], Vec::new());
-        Self { arguments, predictor, output, reports, errors, reasons, times, tiles, size: [0; 2] }
+        Self { arguments, predictor, palette, output, reports, errors, reasons, times, tiles, size: [0; 2] }
     }
 
     /// Records a video that cannot be decoded to its end.
@@ -233,7 +245,7 @@ impl<'a> InferenceResults<'a> {
     }
 
     /// Writes the outputs of one image, and records its result.
-    fn record(&mut self, path: String, caption: String, mask: Option<&PathBuf>, outcome: Outcome) -> Result {
+    fn record(&mut self, path: String, file: String, mask: Option<&PathBuf>, outcome: Outcome) -> Result {
         let Prediction { output: network_output, decode_s, network_s, view, .. } = match outcome {
             Ok(prediction) => prediction,
             Err(failure) => {
@@ -245,7 +257,7 @@ impl<'a> InferenceResults<'a> {
         };
         let writing = Instant::now();
         let mut report = ImageReport { path, top: None, mask: None, ms: 0.0 };
-        let mut tile = Tile { pixels: Vec::new(), mask: None, caption };
+        let mut tile = Tile { file, ..Tile::default() };
         match network_output {
             NetworkOutput::Classes(classes) => {
                 let top = classes.iter().take(self.arguments.top.max(1)).map(|&(class, probability)| Top {
@@ -261,7 +273,8 @@ impl<'a> InferenceResults<'a> {
             }
             NetworkOutput::Mask(classes, size) => {
                 if let Some(file) = mask {
-                    let png = mask_to_png(&classes, size, self.arguments.raw).map_err(Failure::failed)?;
+                    let palette = (!self.arguments.raw).then_some(self.palette);
+                    let png = mask_to_png(&classes, size, palette).map_err(Failure::failed)?;
                     Outputs::write(file, &png)?;
                     report.mask = Some(file.display().to_string());
                 }
@@ -274,7 +287,7 @@ impl<'a> InferenceResults<'a> {
             tile.pixels = pixels;
             self.size = [height, width];
             if let (true, Some(mask)) = (self.arguments.overlay, mask) {
-                let png = overlay(&tile, self.size).to_png().map_err(Failure::failed)?;
+                let png = overlay(&tile, self.size, self.palette).to_png().map_err(Failure::failed)?;
                 Outputs::write(&overlay_path(mask), &png)?;
             }
             if self.arguments.sheet.is_some() && self.tiles.len() < MAX_SHEET_IMAGES {
@@ -329,10 +342,20 @@ fn open_predictor(
     Ok(Predictor::from_weights(&experiment, Path::new(&weights), warn)?)
 }
 
+/// The colours of the network's classes.
+fn palette(arguments: &InferArguments, predictor: &Predictor) -> Result<ClassPalette> {
+    let names: Vec<String> = (0..predictor.classes()).map(|class| predictor.class_name(class)).collect();
+    match &arguments.palette {
+        Some(path) => ClassPalette::read(path, &names).map_err(Failure::usage),
+        None => Ok(ClassPalette::for_classes(&names)),
+    }
+}
+
 /// Checks that the output flags fit the network's task.
 fn check_flags_fit_task(arguments: &InferArguments, task: Task) -> Result {
     let (flag, outputs) = match task {
         Task::Classification if arguments.out.is_some() => ("--out", "classes, not masks"),
+        Task::Classification if arguments.palette.is_some() => ("--palette", "classes, not masks"),
         Task::Segmentation if arguments.csv.is_some() => ("--csv", "masks, not classes"),
         _ => return Ok(()),
     };
@@ -340,11 +363,11 @@ fn check_flags_fit_task(arguments: &InferArguments, task: Task) -> Result {
 }
 
 /// Blends an image with the colours of its classes, half and half.
-fn overlay(tile: &Tile, [height, width]: [usize; 2]) -> RgbImage {
+fn overlay(tile: &Tile, [height, width]: [usize; 2], palette: &ClassPalette) -> RgbImage {
     let mut pixels = tile.pixels.clone();
     for (pixel, &class) in pixels.chunks_exact_mut(3).zip(tile.mask.iter().flatten()) {
         let Ok(class) = usize::try_from(class) else { continue };
-        for (value, colour) in pixel.iter_mut().zip(class_colour(class)) {
+        for (value, colour) in pixel.iter_mut().zip(palette.colour(class)) {
             *value = value.midpoint(colour);
         }
     }

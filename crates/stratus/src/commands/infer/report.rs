@@ -1,6 +1,6 @@
 //! The results of `stratus infer`: printed, and written as a table.
 
-use crate::output::{key_value_list, table};
+use crate::output::{key_value_list, printable, table};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -86,12 +86,15 @@ pub(super) fn csv(images: &[ImageReport]) -> String {
 pub(super) fn render(report: &Report) -> String {
     let mut rows = Vec::new();
     for image in &report.images {
-        let mut row = vec![image.path.clone()];
+        let mut row = vec![printable(&image.path)];
         match (&image.top, &image.mask) {
             (Some(top), _) => {
-                row.extend(top.iter().map(|top| format!("{} {:.1} %", top.name, 100.0 * top.probability)));
+                row.extend(
+                    top.iter()
+                        .map(|top| format!("{} {:.1} %", printable(&top.name), 100.0 * top.probability)),
+                );
             }
-            (None, Some(mask)) => row.push(mask.clone()),
+            (None, Some(mask)) => row.push(printable(mask)),
             (None, None) => {}
         }
         rows.push(row);

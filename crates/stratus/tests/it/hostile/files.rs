@@ -131,6 +131,37 @@ pub fn tar(name: &str, content: &[u8], sparse_bytes: Option<usize>) -> Vec<u8> {
     archive
 }
 
+/// A lossless WebP image of one colour. Its codes have one symbol each, so pixels take no bits.
+pub fn webp(side: usize) -> Vec<u8> {
+    let side = side as u32 - 1;
+    let mut content = vec![0x2f];
+    content.extend_from_slice(&(side | side << 14).to_le_bytes());
+    // From the lowest bit: no transform, no cache, one group of codes; five codes of one symbol, 0.
+    content.extend_from_slice(&[0x88, 0x88, 0x08]);
+    let length = content.len() as u32;
+    let file = [b"WEBPVP8L", &length.to_le_bytes()[..], &content].concat();
+    [b"RIFF", &(file.len() as u32).to_le_bytes()[..], &file].concat()
+}
+
+/// A zip archive with one deflated file, whose length in the directory may be another one.
+pub fn zip(name: &str, content: &[u8], claimed_bytes: Option<u32>) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let mut writer = rawzip::ZipArchiveWriter::new(&mut archive);
+    let file = writer.new_file(name).compression_method(rawzip::CompressionMethod::DEFLATE);
+    let (mut entry, config) = file.start().unwrap();
+    let mut encoder = config.wrap(flate2::write::DeflateEncoder::new(&mut entry, Compression::default()));
+    encoder.write_all(content).unwrap();
+    let (encoder, descriptor) = encoder.finish().unwrap();
+    encoder.finish().unwrap();
+    entry.finish(descriptor).unwrap();
+    writer.finish().unwrap();
+    if let Some(bytes) = claimed_bytes {
+        let at = archive.windows(4).position(|window| window == b"PK\x01\x02").unwrap() + 24;
+        archive[at..at + 4].copy_from_slice(&bytes.to_le_bytes());
+    }
+    archive
+}
+
 /// A gzipped IDX file of square images of zeros.
 pub fn idx_gz(images: usize, side: usize) -> Vec<u8> {
     let mut file = GzEncoder::new(Vec::new(), Compression::best());

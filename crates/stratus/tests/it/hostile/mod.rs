@@ -125,6 +125,17 @@ fn jpeg_bombs_are_refused_and_large_images_decoded() {
     }
 }
 
+/// A lossless image of one colour takes no bits for its pixels, so its length does not bound it.
+#[test]
+fn webp_bombs_are_refused_and_large_images_decoded() {
+    let reader = image_reader(None);
+    reader.expect(&files::webp(16_383), 1, "more than 134217728 pixels");
+    reader.expect(&files::webp(LARGEST_SIDE), 1, "decoding takes 1152 MiB, but at most 192 MiB");
+    reader.expect(&files::webp(4_700), 0, "train: 2 images, 0 damaged");
+    let whole = files::webp(64);
+    reader.expect(&whole[..whole.len() - 1], 1, "the file ends before the image does");
+}
+
 /// A photograph of 108 megapixels, of which a phone writes 24 MB, compressed to a third of that.
 #[test]
 #[ignore = "decodes 108 megapixels several times, which takes a minute"]
@@ -150,6 +161,15 @@ fn archives_with_holes_and_wrong_lengths_are_refused() {
     let hole = "the sparse file has 268435455 bytes, but the archive contains only";
     folder.expect(&files::tar("a/0.png", &image, Some((1 << 28) - 1)), 1, hole);
     folder.expect(&files::tar("a/0.png", &image, None), 0, "1 images, 0 damaged");
+
+    let dir = TestDir::without_kernel_cache();
+    let folder = Reader::new(dir, "photos/train.zip", &["data", "check", "photos/train.zip"]);
+    folder.expect(&files::zip("a/0.png", &image, None), 0, "1 images, 0 damaged");
+    let zeros = vec![0; 64 << 20];
+    folder.expect(&files::zip("a/0.png", &zeros, None), 1, "the file has 67108864 bytes, but the archive");
+    let claimed = files::zip("a/0.png", &image, Some((1 << 28) - 1));
+    folder.expect(&claimed, 1, "the file has 268435455 bytes, but the archive contains only");
+    folder.expect(&claimed[..claimed.len() - 22], 1, "the zip archive has no directory");
 
     let dir = TestDir::without_kernel_cache();
     fs::create_dir(dir.path("shards")).unwrap();

@@ -1,5 +1,8 @@
 //! `stratus eval`: evaluates the weights of a run or file on labelled images.
 
+mod mistakes;
+
+use self::mistakes::MistakeArguments;
 use super::common_keys::{BatchAndDeviceArguments, KeyFlag, KeyFlags};
 use super::target::RunOrExperiment;
 use super::windows::WindowArguments;
@@ -15,8 +18,8 @@ use stratus_measures::ClassMetrics;
 use stratus_report::run_table::MAX_CLASSES_WITHOUT_TOP5;
 use stratus_run::classes;
 use stratus_train::evaluate::{
-    DataPart, EvaluatedImages, ImageSelection, Scores, TaskMetrics, evaluate_run, evaluate_run_in_windows,
-    evaluate_weights, evaluate_weights_in_windows, view_count,
+    DataPart, EvaluatedImages, ImageSelection, Mistake, Mistakes, Scores, TaskMetrics, evaluate_run,
+    evaluate_run_in_windows, evaluate_weights, evaluate_weights_in_windows, view_count,
 };
 use stratus_train::weights::CheckpointChoice;
 
@@ -48,6 +51,9 @@ pub struct EvalArguments {
     /// class
     #[arg(long, value_name = "FILE")]
     pub confusion: Option<PathBuf>,
+    /// Mistakes.
+    #[command(flatten)]
+    pub mistakes: MistakeArguments,
     /// Sliding windows.
     #[command(flatten)]
     pub windows: WindowArguments,
@@ -71,6 +77,24 @@ struct RunReport {
     measured: EvaluatedImages,
     #[serde(flatten)]
     scores: Scores,
+    /// Omitted if not requested.
+    #[serde(flatten)]
+    mistakes: Option<MistakesReport>,
+}
+
+/// The mistakes in a report.
+#[derive(Serialize)]
+struct MistakesReport {
+    /// The number of images with a mistake.
+    images_with_mistakes: usize,
+    /// The worst of them, the worst first.
+    mistakes: Vec<Mistake>,
+}
+
+impl MistakesReport {
+    fn of(mistakes: &Mistakes) -> Self {
+        Self { images_with_mistakes: mistakes.count, mistakes: mistakes.listed.clone() }
+    }
 }
 
 #[derive(Serialize)]
@@ -82,6 +106,9 @@ struct FileReport {
     measured: EvaluatedImages,
     #[serde(flatten)]
     scores: Scores,
+    /// Omitted if not requested.
+    #[serde(flatten)]
+    mistakes: Option<MistakesReport>,
 }
 
 /// Runs `stratus eval`. `--set` overrides keys of the experiment, such as `data.path`.
@@ -97,6 +124,7 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
     let globals = &arguments.batch_and_device.prepend_to(globals)?;
     let target = RunOrExperiment::resolve(&arguments.target, globals)?;
     let images = ImageSelection { path: arguments.data.clone(), part: arguments.split };
+    let request = arguments.mistakes.request();
     let mut warn = |text: &str| output.warning(text);
     if let (RunOrExperiment::Run(run), None) = (&target, &arguments.weights) {
         let checkpoint = arguments.checkpoint.unwrap_or_default();
@@ -104,10 +132,12 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
             Some(windows) => {
                 evaluate_run_in_windows(run, checkpoint, &globals.set, &images, windows, &mut warn)?
             }
-            None => evaluate_run(run, checkpoint, &globals.set, &images, &mut warn)?,
+            None => evaluate_run(run, checkpoint, &globals.set, &images, request, &mut warn)?,
         };
         warn_of_skipped_images(&evaluated.images, output);
         arguments.write_files(&evaluated.scores)?;
+        let mistakes = evaluated.mistakes;
+        arguments.mistakes.write(mistakes.as_ref(), &arguments.target, evaluated.scores.classes())?;
         if matches!(evaluated.images.part, "all" | "train") && is_training_data_set(run, &evaluated.images) {
             output.warning("these images include training images; --split val and --split test are held out");
         }
@@ -119,13 +149,16 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
             views: evaluated.views,
             measured: evaluated.images,
             scores: evaluated.scores,
+            mistakes: mistakes.as_ref().map(MistakesReport::of),
         };
         let iteration = report.iteration.to_string();
         let average = if report.averaged { "the moving average of " } else { "" };
         let weights = format!("{average}{}", report.weights_sha256);
         let about = [("run", &report.run), ("iteration", &iteration), ("weights", &weights)];
-        return output
-            .print_wrapped(&report, || render(&about, report.views, &report.measured, &report.scores));
+        return output.print_wrapped(&report, || {
+            let text = render(&about, report.views, &report.measured, &report.scores);
+            text + &mistakes.as_ref().map(mistakes::render).unwrap_or_default()
+        });
     }
     let mut experiment = target.experiment(globals)?;
     if let Some(weights) = &arguments.weights {
@@ -142,10 +175,12 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
     let path = Path::new(&weights);
     let evaluated = match windows {
         Some(windows) => evaluate_weights_in_windows(&experiment, path, &images, windows, &mut warn)?,
-        None => evaluate_weights(&experiment, path, &images, &mut warn)?,
+        None => evaluate_weights(&experiment, path, &images, request, &mut warn)?,
     };
     warn_of_skipped_images(&evaluated.images, output);
     arguments.write_files(&evaluated.scores)?;
+    let mistakes = evaluated.mistakes;
+    arguments.mistakes.write(mistakes.as_ref(), &arguments.target, evaluated.scores.classes())?;
     let report = FileReport {
         experiment: experiment.name().to_owned(),
         weights: evaluated.weights.path,
@@ -153,10 +188,14 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
         views: view_count(&experiment),
         measured: evaluated.images,
         scores: evaluated.scores,
+        mistakes: mistakes.as_ref().map(MistakesReport::of),
     };
     let about =
         [("experiment", &report.experiment), ("weights", &report.weights), ("file", &report.file_sha256)];
-    output.print_wrapped(&report, || render(&about, report.views, &report.measured, &report.scores))
+    output.print_wrapped(&report, || {
+        let text = render(&about, report.views, &report.measured, &report.scores);
+        text + &mistakes.as_ref().map(mistakes::render).unwrap_or_default()
+    })
 }
 
 /// Warns of images that could not be decoded.
@@ -239,6 +278,9 @@ impl EvalArguments {
             (&self.csv, "the table of classes", Mark::Classes),
             (&self.confusion, "the confusion matrix", Mark::Confusion),
         ] {
+            path.iter().try_for_each(|path| outputs.claim(path, what, mark))?;
+        }
+        for (path, what, mark) in self.mistakes.files() {
             path.iter().try_for_each(|path| outputs.claim(path, what, mark))?;
         }
         Ok(())

@@ -1,0 +1,383 @@
+//! The images that a network is most wrong about: the most confident mistakes of a classifier, and the images
+//! of lowest IoU of a segmentation network.
+
+use super::scorer::{BatchPredictions, Scorer};
+use super::views::ViewAverage;
+use crate::TrainError;
+use crate::infer::picture;
+use crate::input::{BatchFormat, InputPipeline};
+use serde::Serialize;
+use std::cmp::Ordering;
+use std::sync::Arc;
+use stratus_data::buffer::IGNORED_LABEL;
+use stratus_data::contact_sheet::{RgbImage, Tile, UNMASKED, blended};
+use stratus_data::{BatchBuffer, Dataset, Element, Layout, Loader, LoaderConfig, Position};
+
+/// The maximum number of images of a gallery.
+pub const MAX_GALLERY_IMAGES: usize = 100;
+/// The gap between the panels of a tile, as a fraction of their width.
+const PANEL_GAP_DIVISOR: usize = 32;
+/// The colour of wrong pixels.
+const WRONG_COLOUR: [u8; 3] = [224, 32, 32];
+
+/// The mistakes to collect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MistakeRequest {
+    /// The maximum number of listed images.
+    pub max_listed: usize,
+    /// True if the first of them are drawn.
+    pub gallery: bool,
+}
+
+/// The mistakes of an evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mistakes {
+    /// The number of images with a mistake.
+    pub count: usize,
+    /// The worst of them, the worst first.
+    pub listed: Vec<Mistake>,
+    /// Their pictures.
+    pub gallery: Gallery,
+}
+
+/// Pictures of mistakes, for a contact sheet; empty if they were not requested.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Gallery {
+    /// The images. Those of segmentation have three panels: truth, prediction, difference.
+    pub tiles: Vec<Tile>,
+    /// Height and width of each.
+    pub size: [usize; 2],
+}
+
+/// An image that the network is wrong about.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mistake {
+    /// The image.
+    pub path: String,
+    /// How the network is wrong.
+    #[serde(flatten)]
+    pub kind: MistakeKind,
+}
+
+/// How a network is wrong about an image.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum MistakeKind {
+    /// Another class.
+    Class {
+        /// The true class.
+        class: usize,
+        /// Its name.
+        name: String,
+        /// The predicted class.
+        predicted: usize,
+        /// Its name.
+        predicted_name: String,
+        /// The probability of the prediction.
+        probability: f64,
+    },
+    /// Other classes of pixels.
+    Pixels {
+        /// The mean IoU of the classes in the image or its prediction.
+        iou: f64,
+    },
+}
+
+/// An image with a mistake.
+#[derive(Clone, Debug)]
+struct Candidate {
+    index: u32,
+    /// The probability of the wrong class, or the negative IoU.
+    severity: f64,
+    class: usize,
+    predicted: usize,
+    /// The predicted mask, if it is drawn.
+    mask: Vec<u8>,
+}
+
+impl Candidate {
+    /// The worst first, and of equal ones the first in the data set.
+    fn order(&self, other: &Self) -> Ordering {
+        other.severity.total_cmp(&self.severity).then(self.index.cmp(&other.index))
+    }
+}
+
+/// Collects the mistakes of an evaluation, batch by batch.
+#[derive(Debug)]
+pub(super) struct MistakeCollector {
+    request: MistakeRequest,
+    count: usize,
+    /// The worst so far, the worst first.
+    worst: Vec<Candidate>,
+    /// The size of masks.
+    mask_size: Option<[usize; 2]>,
+}
+
+impl MistakeCollector {
+    pub(super) fn new(request: MistakeRequest) -> Self {
+        Self { request, count: 0, worst: Vec::new(), mask_size: None }
+    }
+
+    /// Adds the images of a batch, with the predictions of the last batch that was scored.
+    pub(super) fn add(&mut self, scorer: &Scorer, views: Option<&ViewAverage>, batch: &BatchBuffer) {
+        match scorer.last_predictions(views) {
+            BatchPredictions::Classes { classes, probabilities } => {
+                let images = batch.indices.iter().zip(&batch.labels[..]).take(batch.samples);
+                for ((&index, &label), (&predicted, probability)) in
+                    images.zip(classes.iter().zip(probabilities))
+                {
+                    let (Ok(class), Ok(predicted)) = (usize::try_from(label), usize::try_from(predicted))
+                    else {
+                        continue;
+                    };
+                    if class != predicted && probability.is_finite() {
+                        let mask = Vec::new();
+                        self.insert(Candidate { index, severity: probability, class, predicted, mask });
+                    }
+                }
+            }
+            BatchPredictions::Pixels { classes, size } => {
+                self.mask_size = Some(size);
+                let pixels = (size[0] * size[1]).max(1);
+                let images = batch.labels.chunks_exact(pixels).zip(classes.chunks_exact(pixels));
+                for (&index, (labels, predictions)) in batch.indices.iter().zip(images).take(batch.samples) {
+                    match mean_iou(labels, predictions) {
+                        Some(iou) if iou < 1.0 => self.insert_mask(index, iou, predictions),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn insert_mask(&mut self, index: u32, iou: f64, predictions: &[i32]) {
+        let candidate = Candidate { index, severity: -iou, class: 0, predicted: 0, mask: Vec::new() };
+        let drawn = self.request.gallery && self.position(&candidate) < MAX_GALLERY_IMAGES;
+        let value = |&class: &i32| u8::try_from(class).unwrap_or(u8::MAX);
+        let mask = if drawn { predictions.iter().map(value).collect() } else { Vec::new() };
+        self.insert(Candidate { mask, ..candidate });
+    }
+
+    fn position(&self, candidate: &Candidate) -> usize {
+        self.worst.partition_point(|other| other.order(candidate).is_lt())
+    }
+
+    fn insert(&mut self, candidate: Candidate) {
+        self.count += 1;
+        let position = self.position(&candidate);
+        if position >= self.request.max_listed {
+            return;
+        }
+        self.worst.truncate(self.request.max_listed - 1);
+        self.worst.insert(position, candidate);
+        // Masks of images that are not drawn any more.
+        if let Some(next) = self.worst.get_mut(MAX_GALLERY_IMAGES) {
+            next.mask = Vec::new();
+        }
+    }
+
+    /// The mistakes. Images of the gallery are read again.
+    ///
+    /// # Errors
+    /// If an image cannot be read again.
+    pub(super) fn finish(
+        self,
+        input: &InputPipeline,
+        dataset: &Arc<dyn Dataset>,
+    ) -> Result<Mistakes, TrainError> {
+        let listed: Vec<Mistake> =
+            self.worst.iter().map(|candidate| self.describe(candidate, dataset.as_ref())).collect();
+        let mut gallery = Gallery::default();
+        if self.request.gallery {
+            for (candidate, mistake) in self.worst.iter().zip(&listed).take(MAX_GALLERY_IMAGES) {
+                let (picture, labels) = read_image(input, Arc::clone(dataset), candidate.index)?;
+                let file = mistake.path.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
+                let caption = mistake.caption();
+                let tile = match self.mask_size {
+                    None => Tile { pixels: picture.pixels, mask: None, file, caption },
+                    Some(size) => {
+                        let predictions: Vec<i32> =
+                            candidate.mask.iter().map(|&class| class.into()).collect();
+                        let (pixels, mask) = panels(&picture, &labels, &predictions, size);
+                        Tile { pixels, mask: Some(mask), file, caption }
+                    }
+                };
+                let width = tile.pixels.len() / (3 * picture.height).max(1);
+                gallery.size = [picture.height, width];
+                gallery.tiles.push(tile);
+            }
+        }
+        Ok(Mistakes { count: self.count, listed, gallery })
+    }
+
+    fn describe(&self, candidate: &Candidate, dataset: &dyn Dataset) -> Mistake {
+        let &Candidate { index, severity, class, predicted, .. } = candidate;
+        let kind = match self.mask_size {
+            Some(_) => MistakeKind::Pixels { iou: -severity },
+            None => MistakeKind::Class {
+                class,
+                name: dataset.class_name(class),
+                predicted,
+                predicted_name: dataset.class_name(predicted),
+                probability: severity,
+            },
+        };
+        Mistake { path: dataset.sample_name(index as usize), kind }
+    }
+}
+
+impl Mistake {
+    /// The text below its picture.
+    fn caption(&self) -> String {
+        match &self.kind {
+            MistakeKind::Class { name, predicted_name, probability, .. } => {
+                format!("{name} → {predicted_name} {:.0} %", 100.0 * probability)
+            }
+            MistakeKind::Pixels { iou } => format!("IoU {:.1} %", 100.0 * iou),
+        }
+    }
+}
+
+/// The mean IoU of the classes in the labels or the predictions of an image, over its labelled pixels; `None`
+/// without any.
+fn mean_iou(labels: &[i32], predictions: &[i32]) -> Option<f64> {
+    // For each class: pixels in both, in the labels, in the predictions.
+    let mut counts: Vec<[u64; 3]> = Vec::new();
+    let mut count = |class: i32, column: usize| {
+        let Ok(class) = usize::try_from(class) else { return };
+        if class >= counts.len() {
+            counts.resize(class + 1, [0; 3]);
+        }
+        counts[class][column] += 1;
+    };
+    for (&label, &predicted) in labels.iter().zip(predictions).filter(|(label, _)| **label >= 0) {
+        count(label, 1);
+        count(predicted, 2);
+        if label == predicted {
+            count(label, 0);
+        }
+    }
+    let unions = counts.iter().map(|[both, one, other]| (*both as f64, (one + other - both) as f64));
+    let (sum, classes) = unions
+        .filter(|(_, union)| *union > 0.0)
+        .fold((0.0, 0.0), |(sum, classes), (both, union)| (sum + both / union, classes + 1.0));
+    (classes > 0.0).then(|| sum / classes)
+}
+
+/// An image as the network sees it, and its labels.
+fn read_image(
+    input: &InputPipeline,
+    dataset: Arc<dyn Dataset>,
+    index: u32,
+) -> Result<(RgbImage, Vec<i32>), TrainError> {
+    let format = BatchFormat { element: Element::U8, layout: Layout::Nhwc };
+    let [channels, height, width] = input.shape;
+    let config = LoaderConfig {
+        start: Position { epoch: 0, batch: u64::from(index) },
+        epochs: Some(1),
+        slots: 1,
+        workers: 1,
+        ..input.evaluation(format, 1)
+    };
+    let mut loader = Loader::new(dataset, config)?;
+    let batch = loader.next()?;
+    let (pixels, labels) = batch
+        .as_ref()
+        .map_or_else(Default::default, |batch| (batch.images.elements::<u8>(), &batch.labels[..]));
+    let count = pixels.len().min(channels * height * width);
+    Ok((picture(&pixels[..count], channels, [height, width]), labels.to_vec()))
+}
+
+/// Three panels beside each other: the image with its labels, with the predictions, and with wrong pixels
+/// marked. Returns the pixels and the mask; masks of `size` are scaled to the image.
+fn panels(
+    image: &RgbImage,
+    labels: &[i32],
+    predictions: &[i32],
+    [mask_height, mask_width]: [usize; 2],
+) -> (Vec<u8>, Vec<i32>) {
+    let RgbImage { pixels, height, width } = image;
+    let (height, width) = (*height, *width);
+    let gap = (width / PANEL_GAP_DIVISOR).max(1);
+    let (mut out, mut mask) = (Vec::new(), Vec::new());
+    for row in 0..height {
+        let at = |column: usize| row * mask_height / height * mask_width + column * mask_width / width;
+        let class =
+            |classes: &[i32], column: usize| classes.get(at(column)).copied().unwrap_or(IGNORED_LABEL);
+        let line = &pixels[3 * row * width..3 * (row + 1) * width];
+        for classes in [labels, predictions] {
+            out.extend_from_slice(line);
+            out.extend(std::iter::repeat_n(u8::MAX, 3 * gap));
+            mask.extend((0..width).map(|column| class(classes, column)));
+            mask.extend(std::iter::repeat_n(UNMASKED, gap));
+        }
+        for (column, &[red, green, blue]) in line.as_chunks::<3>().0.iter().enumerate() {
+            let grey = ((u16::from(red) + u16::from(green) + u16::from(blue)) / 3) as u8;
+            let label = class(labels, column);
+            let colour = match label {
+                IGNORED_LABEL => blended([grey; 3], [0; 3], 128),
+                label if label == class(predictions, column) => blended([grey; 3], [255; 3], 96),
+                _ => blended([grey; 3], WRONG_COLOUR, 192),
+            };
+            out.extend_from_slice(&colour);
+        }
+        mask.extend(std::iter::repeat_n(UNMASKED, width));
+    }
+    (out, mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn collector(max_listed: usize) -> MistakeCollector {
+        MistakeCollector::new(MistakeRequest { max_listed, gallery: true })
+    }
+
+    fn candidate(index: u32, severity: f64) -> Candidate {
+        Candidate { index, severity, class: 1, predicted: 2, mask: vec![1; 4] }
+    }
+
+    #[test]
+    fn keeps_the_worst_in_order_and_counts_all() {
+        let mut mistakes = collector(3);
+        for (index, severity) in [(0, 0.5), (1, 0.9), (2, 0.4), (3, 0.9), (4, 0.6), (5, 0.1)] {
+            mistakes.insert(candidate(index, severity));
+        }
+        assert_eq!(mistakes.worst.iter().map(|found| found.index).collect::<Vec<_>>(), [1, 3, 4]);
+        assert_eq!(mistakes.count, 6);
+        let mut many = collector(MAX_GALLERY_IMAGES + 50);
+        for index in 0..MAX_GALLERY_IMAGES as u32 + 80 {
+            many.insert(candidate(index, f64::from(index)));
+        }
+        assert_eq!(many.worst.len(), MAX_GALLERY_IMAGES + 50);
+        let drawn = many.worst.iter().filter(|found| !found.mask.is_empty()).count();
+        assert_eq!(drawn, MAX_GALLERY_IMAGES);
+    }
+
+    #[test]
+    fn mean_iou_is_that_of_the_classes_in_the_image() {
+        assert_eq!(mean_iou(&[-1, -1], &[0, 1]), None);
+        assert_eq!(mean_iou(&[0, 0, 2, -1], &[0, 0, 2, 1]), Some(1.0));
+        // Class 0: one of two pixels; class 1: one of two.
+        assert_eq!(mean_iou(&[0, 0, 1], &[0, 1, 1]), Some(0.5));
+        // Class 3 is only predicted.
+        assert_eq!(mean_iou(&[0, 0], &[0, 3]), Some(0.25));
+    }
+
+    #[test]
+    fn panels_show_truth_prediction_and_difference() {
+        let image = RgbImage { pixels: vec![100; 2 * 4 * 3], height: 2, width: 4 };
+        // Masks of one row.
+        let (pixels, mask) = panels(&image, &[0, IGNORED_LABEL], &[0, 1], [1, 2]);
+        let width = 3 * 4 + 2;
+        assert_eq!((pixels.len(), mask.len()), (2 * width * 3, 2 * width));
+        let row = [0, 0, -1, -1, UNMASKED, 0, 0, 1, 1, UNMASKED];
+        let unmasked = [UNMASKED; 4];
+        assert_eq!(mask[..width], [&row[..], &unmasked].concat());
+        assert_eq!(mask[..width], mask[width..]);
+        let (wrong, _) = panels(&image, &[0, 1], &[0, 0], [1, 2]);
+        let difference = &wrong[3 * 10..3 * width];
+        assert!(difference[0] == difference[1] && difference[9] > 150 && difference[10] < 80);
+    }
+}

@@ -1,0 +1,129 @@
+//! The mistakes of `stratus eval`: a list, a table as CSV, a sheet of pictures.
+
+use crate::errors::{Failure, Result};
+use crate::output::{printable, table};
+use crate::outputs::{Mark, Outputs};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use stratus_data::contact_sheet::{ClassPalette, SheetClasses, contact_sheet};
+use stratus_measures::ClassMetrics;
+use stratus_train::evaluate::{MAX_GALLERY_IMAGES, Mistake, MistakeKind, MistakeRequest, Mistakes};
+
+/// The header of the table. Columns of the other task are empty.
+const CSV_HEADER: &str = "path,class,name,predicted,predicted_name,probability,iou\n";
+/// The number of mistakes without a number in the command.
+const DEFAULT_LISTED: u32 = 20;
+
+/// Arguments for mistakes.
+#[derive(Args, Debug)]
+pub struct MistakeArguments {
+    /// List the N most confident mistakes, or of a segmentation the N images of lowest IoU [default: 20]
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "20",
+        value_parser = clap::value_parser!(u32).range(1..=100_000),
+        conflicts_with = "window"
+    )]
+    pub mistakes: Option<u32>,
+    /// Write the mistakes to this file, as CSV
+    #[arg(long, value_name = "FILE", conflicts_with = "window")]
+    pub mistakes_csv: Option<PathBuf>,
+    /// Draw the mistakes on a contact sheet, a PNG file; for a segmentation with truth, prediction and
+    /// difference
+    #[arg(long, value_name = "FILE", conflicts_with = "window")]
+    pub gallery: Option<PathBuf>,
+}
+
+impl MistakeArguments {
+    /// The mistakes to collect; `None` if none of the flags is given.
+    pub fn request(&self) -> Option<MistakeRequest> {
+        let is_requested = self.mistakes.is_some() || self.mistakes_csv.is_some() || self.gallery.is_some();
+        let max_listed = self.mistakes.unwrap_or(DEFAULT_LISTED) as usize;
+        is_requested.then_some(MistakeRequest { max_listed, gallery: self.gallery.is_some() })
+    }
+
+    /// The output files: path, name in messages, and mark.
+    pub fn files(&self) -> [(&Option<PathBuf>, &'static str, Mark); 2] {
+        [
+            (&self.mistakes_csv, "the table of mistakes", Mark::Table(CSV_HEADER)),
+            (&self.gallery, "the gallery of mistakes", Mark::Image),
+        ]
+    }
+
+    /// Writes the output files. `title` is the evaluated network.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(&self, mistakes: Option<&Mistakes>, title: &str, classes: &[ClassMetrics]) -> Result {
+        let Some(mistakes) = mistakes else { return Ok(()) };
+        if let Some(path) = &self.mistakes_csv {
+            Outputs::write(path, csv(&mistakes.listed).as_bytes())?;
+        }
+        match &self.gallery {
+            Some(path) => write_gallery(path, mistakes, title, classes),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Draws the gallery.
+fn write_gallery(path: &Path, mistakes: &Mistakes, title: &str, classes: &[ClassMetrics]) -> Result {
+    let names: Vec<String> = classes.iter().map(|class| class.name.clone()).collect();
+    let palette = ClassPalette::for_classes(&names);
+    let name = |class: usize| names.get(class).cloned().unwrap_or_else(|| class.to_string());
+    let gallery = &mistakes.gallery;
+    let is_segmentation = gallery.tiles.iter().any(|tile| tile.mask.is_some());
+    let explained = if is_segmentation { "truth, prediction, difference" } else { "true → predicted" };
+    let title = format!("{title}: {explained}");
+    let sheet =
+        contact_sheet(&title, &gallery.tiles, gallery.size, &SheetClasses { name: &name, palette: &palette });
+    Outputs::write(path, &sheet.to_png().map_err(Failure::failed)?)
+}
+
+/// Renders the list, below the metrics.
+pub fn render(mistakes: &Mistakes) -> String {
+    let Mistakes { count, listed, gallery } = mistakes;
+    let plural = if *count == 1 { "" } else { "s" };
+    let Some(first) = listed.first() else { return "\nno mistakes\n".to_owned() };
+    let heads: &[&str] = match first.kind {
+        MistakeKind::Class { .. } => &["image", "true", "predicted", "probability"],
+        MistakeKind::Pixels { .. } => &["image", "IoU"],
+    };
+    let mut rows: Vec<Vec<String>> = vec![heads.iter().map(|&head| head.to_owned()).collect()];
+    let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+    rows.extend(listed.iter().map(|mistake| match &mistake.kind {
+        MistakeKind::Class { name, predicted_name, probability, .. } => {
+            let [path, name, predicted] = [&mistake.path, name, predicted_name].map(|name| printable(name));
+            vec![path, name, predicted, percent(*probability)]
+        }
+        MistakeKind::Pixels { iou } => vec![printable(&mistake.path), percent(*iou)],
+    }));
+    let rows: Vec<&[String]> = rows.iter().map(Vec::as_slice).collect();
+    let shown = if listed.len() < *count { format!(", the worst {}:", listed.len()) } else { ":".to_owned() };
+    let drawn = if gallery.tiles.len() == MAX_GALLERY_IMAGES && listed.len() > MAX_GALLERY_IMAGES {
+        format!("the gallery has the first {MAX_GALLERY_IMAGES}\n")
+    } else {
+        String::new()
+    };
+    format!("\n{count} image{plural} with mistakes{shown}\n{}{drawn}", table(&rows))
+}
+
+/// The mistakes as CSV.
+fn csv(listed: &[Mistake]) -> String {
+    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    let mut text = CSV_HEADER.to_owned();
+    for Mistake { path, kind } in listed {
+        let fields = match kind {
+            MistakeKind::Class { class, name, predicted, predicted_name, probability } => {
+                let (name, predicted_name) = (quoted(name), quoted(predicted_name));
+                format!("{class},{name},{predicted},{predicted_name},{probability:?},")
+            }
+            MistakeKind::Pixels { iou } => format!(",,,,,{iou:?}"),
+        };
+        text.push_str(&format!("{},{fields}\n", quoted(path)));
+    }
+    text
+}
