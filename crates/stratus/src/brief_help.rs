@@ -48,7 +48,7 @@ const BRIEF: &[Brief] = &[
     },
     Brief {
         command: "sweep",
-        hidden: &[],
+        hidden: &["seed"],
         texts: &[
             ("target", "Sweep file, built-in sweep, or directory of a sweep to resume"),
             ("lr", "Learning rate"),
