@@ -114,7 +114,7 @@ fn layer_file_without_a_data_set_is_an_error_that_names_the_keys() {
     let synthetic = ["--set", "data.name=synthetic", "--set", "data.synthetic.classes=5"];
     dir.run(&[&["plan", "d.toml", "--batch", "8"][..], &synthetic].concat()).expect(0);
     tiny::write_data(&dir.path("data"));
-    let digits = ["train", "digits", "--data", "data", "--set", "data.verify=false"];
+    let digits = ["train", "digits", "--data", "data", "--batch", "32", "--set", "data.verify=false"];
     let ran = dir.run(&[&digits[..], &["--set", "model.name=net.toml"]].concat()).expect(2);
     let expected = "net.toml takes images of 3x24x32, but data set `mnist` has 1x12x12";
     assert!(ran.err.contains(expected), "{}", ran.err);
