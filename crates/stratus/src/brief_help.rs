@@ -4,7 +4,7 @@ use clap::{Arg, Command};
 use std::ffi::OsStr;
 
 /// The brief help of a command.
-struct Brief {
+struct BriefHelp {
     command: &'static str,
     /// The arguments that are left out.
     hidden: &'static [&'static str],
@@ -12,8 +12,8 @@ struct Brief {
     texts: &'static [(&'static str, &'static str)],
 }
 
-const BRIEF: &[Brief] = &[
-    Brief {
+const BRIEF_HELP: &[BriefHelp] = &[
+    BriefHelp {
         command: "train",
         hidden: &[
             "settings",
@@ -35,7 +35,7 @@ const BRIEF: &[Brief] = &[
             ("name", "Name of the run"),
         ],
     },
-    Brief {
+    BriefHelp {
         command: "launch",
         hidden: &["seed", "workers", "remote_data", "same_cpu", "force", "note"],
         texts: &[
@@ -46,9 +46,9 @@ const BRIEF: &[Brief] = &[
             ("name", "Name of the runs"),
         ],
     },
-    Brief {
+    BriefHelp {
         command: "sweep",
-        hidden: &[],
+        hidden: &["seed"],
         texts: &[
             ("target", "Sweep file, built-in sweep, or directory of a sweep to resume"),
             ("lr", "Learning rate"),
@@ -62,10 +62,10 @@ pub fn is_asked_for(words: &[impl AsRef<OsStr>]) -> bool {
     flags.any(|word| word == "-h")
 }
 
-/// The program with brief help of the commands in [`BRIEF`].
+/// The program with brief help of the commands in [`BRIEF_HELP`].
 #[must_use]
 pub fn shorten(program: Command) -> Command {
-    BRIEF.iter().fold(program, |program, Brief { command: name, hidden, texts }| {
+    BRIEF_HELP.iter().fold(program, |program, BriefHelp { command: name, hidden, texts }| {
         program.mut_subcommand(name, |command| {
             let shorten = |arg: Arg| {
                 let id = arg.get_id().as_str();
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn arguments_of_brief_help_exist() {
         let program = Arguments::program();
-        for Brief { command: name, hidden, texts } in BRIEF {
+        for BriefHelp { command: name, hidden, texts } in BRIEF_HELP {
             let command = program.find_subcommand(name).unwrap();
             for id in hidden.iter().chain(texts.iter().map(|(id, _)| id)) {
                 assert!(command.get_arguments().any(|arg| arg.get_id() == id), "{name} {id}");

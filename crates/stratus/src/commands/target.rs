@@ -135,7 +135,9 @@ pub(super) fn find_runs(path: &Path) -> Result<Vec<RunDir>> {
 
 /// The existing path that a path which does not exist is nearest to, with at most one name misspelt.
 pub(super) fn nearest_path(path: &Path) -> Option<PathBuf> {
-    let missing = path.ancestors().take_while(|path| !path.exists()).last()?;
+    // The last ancestor of a relative path is empty.
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing = path.ancestors().take_while(is_missing).last()?;
     let folder = missing.parent()?;
     let read = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let names: Vec<String> = std::fs::read_dir(read)

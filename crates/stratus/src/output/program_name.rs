@@ -1,5 +1,5 @@
-//! The name of the program in the commands of messages: as it was called, if the shell would not find it by its
-//! plain name.
+//! The name of the program in the commands of messages: as it was called, if the shell would not find it by
+//! its plain name.
 
 use std::borrow::Cow;
 use std::env;
@@ -10,8 +10,8 @@ use stratus_base::text::shell_path;
 /// The plain name at the beginning of a command in a message.
 const PLAIN: &str = "`stratus ";
 
-/// Replaces the name of the program in commands such as `` `stratus train RUN` ``, for text on a terminal. Text
-/// in files and pipes is for programs, and stays the same however the program was called.
+/// Replaces the name of the program in commands such as `` `stratus train RUN` ``, for text on a terminal.
+/// Text in files and pipes is for programs, and stays the same however the program was called.
 pub(super) fn in_commands<'a>(text: &'a str, stream: &impl IsTerminal) -> Cow<'a, str> {
     if !text.contains(PLAIN) || !stream.is_terminal() {
         return text.into();

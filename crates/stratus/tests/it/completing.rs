@@ -10,7 +10,7 @@ fn program_folder() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_stratus")).parent().unwrap()
 }
 
-/// Runs a script of a shell in the folder of the test, with the program on the `PATH`; returns what it prints.
+/// Runs a script of a shell in the folder of the test, with the program on the `PATH`; returns its output.
 fn run_shell(dir: &TestDir, shell: &str, arguments: &[&str], script: &str) -> String {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(program_folder().to_owned()).chain(std::env::split_paths(&path));

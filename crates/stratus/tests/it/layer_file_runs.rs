@@ -3,7 +3,7 @@
 
 #![cfg(unix)]
 
-use crate::common::{CommandOutput, TestDir, last_epoch, streets, summary};
+use crate::common::{CommandOutput, TestDir, last_epoch, streets, summary, tiny};
 use std::fs;
 
 /// Writes a network that predicts a class for every pixel.
@@ -113,8 +113,18 @@ fn layer_file_without_a_data_set_is_an_error_that_names_the_keys() {
     // The hint works, and a built-in experiment brings its data set.
     let synthetic = ["--set", "data.name=synthetic", "--set", "data.synthetic.classes=5"];
     dir.run(&[&["plan", "d.toml", "--batch", "8"][..], &synthetic].concat()).expect(0);
-    let ran = dir.run(&["train", "digits", "--set", "model.name=net.toml"]).expect(2);
-    let expected = "net.toml takes images of 3x24x32, but data set `mnist` has 1x28x28";
+    tiny::write_data(&dir.path("data"));
+    let digits = ["train", "digits", "--data", "data", "--batch", "32", "--set", "data.verify=false"];
+    let network = ["--set", "model.name=net.toml"];
+    // The built-in experiment of digits has a width, which a layer file does not accept.
+    let ran = dir.run(&[&digits[..], &network].concat()).expect(2);
+    assert!(
+        ran.err.contains("model.width is 8, but net.toml sets the sizes of its layers itself"),
+        "{}",
+        ran.err
+    );
+    let ran = dir.run(&[&digits[..], &network, &["--set", "model.width="]].concat()).expect(2);
+    let expected = "net.toml takes images of 3x24x32, but data set `mnist` has 1x12x12";
     assert!(ran.err.contains(expected), "{}", ran.err);
 }
 

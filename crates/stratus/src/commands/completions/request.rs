@@ -4,8 +4,9 @@ use super::candidates::{Candidate, Candidates};
 use clap::{Arg, Command};
 use std::ffi::OsString;
 
-/// Answers a request: a line for each candidate, `VALUE<tab>DESCRIPTION`, and the line `<tab>files` if the shell
-/// shall add names of files. `words` are those after the program's name; the last one is to be completed.
+/// Answers a request: a line for each candidate, `VALUE<tab>DESCRIPTION`, and the line `<tab>files` if the
+/// shell shall add names of files. `words` are those after the program's name; the last one is to be
+/// completed.
 #[must_use]
 pub fn answer(mut program: Command, words: impl Iterator<Item = OsString>) -> String {
     program.build();

@@ -24,7 +24,8 @@ fn copy_tells_where_it_is_trained_and_keeps_its_labels() {
     assert_eq!((&recorded["status"], &recorded["machine"]), (&"interrupted".into(), &"this machine".into()));
     assert!(recorded["host"].as_str().is_some_and(|host| !host.is_empty()), "{recorded}");
 
-    // As if it had been running when it was last fetched: no process here trains it, and it is not interrupted.
+    // As if it had been running when it was last fetched: no process here trains it, but it is not
+    // interrupted.
     let mut running = recorded.clone();
     running["status"] = "running".into();
     fs::write(&remote, running.to_string()).unwrap();
