@@ -97,9 +97,7 @@ impl RunListing {
         let key = |table: &str, key: &str| configuration.get(table).and_then(|table| table.get(key)).cloned();
         let words =
             |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-        let mut settings = flatten(&configuration);
-        apply_batch_scaling(&mut settings);
-        settings.retain(|key, _| !is_ignored_key(key));
+        let settings = comparable_settings(&configuration);
         let summary = present(Summary::read(&run.summary()))?;
         let of_epochs = |task: Task, rows: Vec<EpochRow>| {
             let score = |row: &EpochRow| match task {
@@ -138,6 +136,22 @@ impl RunListing {
     pub fn setting(&self, key: &str) -> Option<&str> {
         self.settings.get(key).map(String::as_str)
     }
+}
+
+/// All keys of a run's configuration, such as `train.epochs`, with their values as text.
+///
+/// # Errors
+/// If `experiment.toml` cannot be read.
+pub fn read_settings(run: &RunDir) -> Result<BTreeMap<String, String>> {
+    Ok(flatten(&read_configuration(run)?))
+}
+
+/// The keys of a configuration by which runs are filtered and compared.
+fn comparable_settings(configuration: &Value) -> BTreeMap<String, String> {
+    let mut settings = flatten(configuration);
+    apply_batch_scaling(&mut settings);
+    settings.retain(|key, _| !is_ignored_key(key));
+    settings
 }
 
 /// The runs at `paths`, in their order.

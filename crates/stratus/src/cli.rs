@@ -4,6 +4,8 @@ use crate::commands::{
     bench, calibrate, collect, completions, config, data, doctor, eval, forecast, infer, launch, man, model,
     plan, report, runs, sweep, train,
 };
+#[cfg(feature = "ui")]
+use crate::commands::ui;
 use crate::errors::{Failure, Result};
 use crate::examples::add_examples;
 use crate::globals::Globals;
@@ -83,6 +85,9 @@ pub enum Command {
     Report(report::ReportArguments),
     /// List, filter and delete runs
     Runs(runs::RunsArguments),
+    /// Show runs in a browser, live
+    #[cfg(feature = "ui")]
+    Ui(ui::UiArguments),
     /// Train every combination of configuration values and compare the runs
     Sweep(sweep::SweepArguments),
     /// Train on other machines and fetch the runs as they progress
@@ -118,6 +123,8 @@ impl Command {
             Command::Collect(arguments) => collect::run(arguments, output),
             Command::Report(arguments) => report::run(arguments, output, &LibraryProbes::detect()),
             Command::Runs(arguments) => runs::run(arguments, output),
+            #[cfg(feature = "ui")]
+            Command::Ui(arguments) => ui::run(arguments, output),
             Command::Sweep(arguments) => sweep::run(arguments, globals, output),
             Command::Launch(arguments) => launch::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),

@@ -108,6 +108,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "stratus runs rm",
         &["stratus runs rm runs/digits/1", "stratus runs rm --yes runs/digits/1 runs/digits/2"],
     ),
+    #[cfg(feature = "ui")]
+    ("stratus ui", &["stratus ui", "stratus ui runs sweeps/batch --port 8080 --open"]),
     ("stratus sweep", &["stratus sweep sweep.toml --epochs 3 --dry-run", "stratus sweep sweeps/sweep"]),
     (
         "stratus launch",
