@@ -65,7 +65,7 @@ impl<R: Row> Tail<R> {
         }
         let end = new.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         if new.len() - end > MAX_LINE_BYTES as usize {
-            return Err(self.damaged(&name, " is too long"));
+            return Err(self.damaged(&name, " is too long", &new));
         }
         for line in new[..end].split_inclusive(|byte| *byte == b'\n') {
             self.lines += 1;
@@ -77,11 +77,10 @@ impl<R: Row> Tail<R> {
                     .map_err(|why| format!(" {why}")),
             };
             if let Err(reason) = parsed {
-                return Err(self.damaged(&name, &reason));
+                return Err(self.damaged(&name, &reason, &new));
             }
         }
-        self.position += end as u64;
-        self.remember(&new[..end]);
+        self.advance(&new[..end]);
         done.more &= end > 0;
         Ok(done)
     }
@@ -114,13 +113,16 @@ impl<R: Row> Tail<R> {
         Ok(new)
     }
 
-    fn remember(&mut self, read: &[u8]) {
+    fn advance(&mut self, read: &[u8]) {
+        self.position += read.len() as u64;
         self.context.extend_from_slice(&read[read.len().saturating_sub(MAX_CONTEXT_BYTES)..]);
         let excess = self.context.len().saturating_sub(MAX_CONTEXT_BYTES);
         self.context.drain(..excess);
     }
 
-    fn damaged(&mut self, name: &str, reason: &str) -> String {
+    /// Keeps the damage until the file begins again, which the bytes up to here show.
+    fn damaged(&mut self, name: &str, reason: &str, read: &[u8]) -> String {
+        self.advance(read);
         let line = self.lines.max(1);
         let damage = format!("{name} is damaged: line {line}{reason}");
         self.damage = Some(damage.clone());

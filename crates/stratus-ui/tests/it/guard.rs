@@ -81,7 +81,7 @@ fn only_get_and_small_requests_are_answered() {
     assert_ne!(server.get_with("/", &[("X-Long", &long)]).status, 200);
     let many = vec![("X-Many", "1"); 1000];
     assert_ne!(server.get_with("/", &many).status, 200);
-    for broken in ["\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\0\u{7f}\r\n\r\n"] {
+    for broken in ["GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\0\u{7f}\r\n\r\n"] {
         assert_ne!(server.raw(broken).status, 200, "{broken:?}");
     }
     // It still serves.

@@ -127,7 +127,8 @@ fn names_of_runs_never_become_markup() {
         let scripts = page.body.matches("<script").count();
         let own = page.body.matches("<script src=\"/assets/").count();
         assert_eq!(scripts, own + 1, "{target}");
-        assert_eq!(page.body.matches("</title").count(), 1, "{target}");
+        let head = page.body.split("</head>").next().unwrap();
+        assert_eq!(head.matches("</title").count(), 1, "{target}");
     }
     let shown = data(&server.get(&format!("/run/{}", ids[0])).body);
     assert_eq!(shown["runs"][0]["curves"]["layers"][0]["layer"], HOSTILE);
@@ -166,19 +167,15 @@ fn damaged_and_half_written_files_are_reported_in_the_row() {
     assert_eq!(row(&list, "bad/6")["state"], "interrupted", "no process writes it");
     assert_eq!(problem("bad/7"), "epochs.csv is not a file");
     assert_eq!((problem("bad/8"), row(&list, "bad/8")["of_epochs"].clone()), ("", Value::Null));
+    // Without its configuration, summary or iterations a run has no report; its curves may be there all the same.
+    let no_report = [1, 2, 4];
     for number in 1..=9 {
-        let label = format!("bad/{number}");
-        let id = server.id(&label);
-        let (page, series) = (server.get(&format!("/run/{id}")), server.get(&format!("/api/runs/{id}/series")));
-        let [expected_page, expected_series] = match number {
-            1 | 2 | 7 => [422, if number == 7 { 200 } else { series.status }],
-            4 => [200, 422],
-            _ => [200, 200],
-        };
-        if number != 7 {
-            assert_eq!(page.status, expected_page, "{label}: {}", page.body);
-        }
-        assert_eq!(series.status, expected_series, "{label}: {}", series.body);
+        let id = server.id(&format!("bad/{number}"));
+        let page = server.get(&format!("/run/{id}"));
+        let expected = if no_report.contains(&number) { 422 } else { 200 };
+        assert_eq!(page.status, expected, "bad/{number}: {}", page.body);
+        let series = server.get(&format!("/api/runs/{id}/series"));
+        assert_eq!(series.status, if number == 4 { 422 } else { 200 }, "bad/{number}: {}", series.body);
     }
     assert_eq!(server.get("/").status, 200);
 }
