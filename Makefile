@@ -8,8 +8,8 @@ endif
 
 .PHONY: demo build dist wheel test test-all check-onnx deps check reference clean-deps
 
-# Without object stores, which take half of the compile time, and without `stratus ui`: the demo's files are in
-# the repository.
+# Without object stores, which take half of the compile time, and without `stratus ui`: the demo's files are
+# in the repository.
 demo:
 	@bash scripts/deps.sh --best-effort
 	@bash scripts/deps-jpeg.sh --best-effort

@@ -11,7 +11,7 @@ find_browser() { # sets `browser`: its path, empty for Playwright's own
     export PYTHONPATH=$packages
     browser=${STRATUS_CHROMIUM-}
     if [ -z "$browser" ]; then
-        # At most half a minute for the first bytes, so that a network without access does not delay everything.
+        # At most half a minute for the first bytes, so that a network without access does not delay all.
         if [ ! -e "$packages/browsers/installed" ] \
             && PLAYWRIGHT_DOWNLOAD_CONNECTION_TIMEOUT=10000 timeout 300 python3 -m playwright install \
                 chromium-headless-shell >/dev/null 2>&1; then

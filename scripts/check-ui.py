@@ -51,7 +51,8 @@ def make_runs(program, folder):
         shutil.copytree(runs / "digits/1", runs / copy)
     (runs / "damaged/1/epochs.csv").write_text("epoch,what\n1,2\n", encoding="utf-8")
     experiment = runs / "hostile/1/experiment.toml"
-    text = experiment.read_text(encoding="utf-8").replace('name = "digits"', f"name = {json.dumps(HOSTILE)}")
+    text = experiment.read_text(encoding="utf-8")
+    text = text.replace('name = "digits"', f"name = {json.dumps(HOSTILE)}")
     experiment.write_text(text, encoding="utf-8")
     # Of this run, half of the iterations and one epoch are there.
     half = runs / "digits/3"
@@ -85,14 +86,15 @@ class Checked:
     def check(self, path):
         page = self.page
         page.wait_for_timeout(300)
-        across = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        across = page.evaluate("['scrollWidth', 'clientWidth'].map(key => document.documentElement[key])")
         assert across[0] <= across[1], (self.what, across, page.evaluate(WIDE))
         assert page.evaluate(WIDE) == [], (self.what, page.evaluate(WIDE))
         assert page.evaluate(EMPTY) == [], (self.what, page.evaluate(EMPTY))
         assert page.evaluate(UNNAMED) == [], (self.what, page.evaluate(UNNAMED))
         light = page.evaluate(LIGHT)
         scheme = self.what[2]
-        assert (light > 0.8) == (scheme == "light") and (light < 0.2) == (scheme == "dark"), (self.what, light)
+        assert (light > 0.8) == (scheme == "light"), (self.what, light)
+        assert (light < 0.2) == (scheme == "dark"), (self.what, light)
         assert page.title() != "1", self.what
         assert self.said == [], (self.what, self.said)
         page.screenshot(path=path, full_page=True)
@@ -125,7 +127,8 @@ def check_table(browser, url, folder):
     page.wait_for_function("document.querySelectorAll('tr.group').length === 2")
     page.locator("#columns summary").click()
     page.get_by_label("train.batch_size (differs)").check()
-    page.wait_for_function("[...document.querySelectorAll('thead th')].some(h => h.textContent.includes('batch'))")
+    page.wait_for_function("""[...document.querySelectorAll('thead th')]
+        .some(head => head.textContent.includes('batch'))""")
     assert page.locator("thead th[aria-sort=descending]").text_content() == "Best, %"
     view = page.url
     expected = ("q=digits+completed", "sort=-best", "group=k:train.batch_size", "columns=state,")
@@ -197,7 +200,8 @@ def check_run(browser, url, runs, folder):
     append(runs / "digits/1", runs / "digits/3", "epochs.csv", 1)
     page.wait_for_function("document.querySelector('#progress').textContent.includes('epoch 2 of 2')")
     page.wait_for_function("stratus.data().runs[0].epochs.length === 2")
-    zoom = page.evaluate("(({ min, max }) => [min, max])(document.querySelector('[data-chart=loss]').chart.scales.x)")
+    scale = "document.querySelector('[data-chart=loss]').chart.scales.x"
+    zoom = page.evaluate(f"[{scale}.min, {scale}.max]")
     assert zoom == [10, 20], zoom
     assert page.evaluate("document.querySelector('details[open] summary').textContent") == "Configuration"
     assert abs(page.evaluate("scrollY") - 400) < 200, page.evaluate("scrollY")

@@ -33,8 +33,8 @@ impl Page<'_> {
              content=\"width=device-width, initial-scale=1\">\n<title>{} · Stratus</title>\n<link \
              rel=\"icon\" href=\"data:,\">\n<link rel=\"stylesheet\" href=\"/assets/uPlot.min.css\">\n<link \
              rel=\"stylesheet\" href=\"/assets/chart.css\">\n<link rel=\"stylesheet\" \
-             href=\"/assets/page.css\">\n<link rel=\"stylesheet\" href=\"/assets/ui.css\">\n{}</head>\n<body>\n\
-             <main>\n{}</main>\n{}</body>\n</html>\n",
+             href=\"/assets/page.css\">\n<link rel=\"stylesheet\" \
+             href=\"/assets/ui.css\">\n{}</head>\n<body>\n<main>\n{}</main>\n{}</body>\n</html>\n",
             escape(self.title),
             scripts.concat(),
             self.body,
@@ -81,7 +81,8 @@ pub fn runs(data: &str) -> Html<String> {
 /// The page of a run. `sections` is HTML, `data` that of its charts.
 pub fn run(label: &str, sections: &str, data: &str) -> Html<String> {
     let body = format!(
-        "{}<p id=\"notice\" class=\"problems\" role=\"alert\" hidden></p>\n<div id=\"sections\">\n{sections}</div>\n",
+        "{}<p id=\"notice\" class=\"problems\" role=\"alert\" hidden></p>\n<div \
+         id=\"sections\">\n{sections}</div>\n",
         navigation("<span id=\"progress\" role=\"status\"></span>")
     );
     let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "run.js"];
@@ -106,8 +107,8 @@ const CURVES: &str = concat!(
     "<section>\n<h2>Curves</h2>\n<div class=\"tools\">\n",
     "<label>Curve <select id=\"metric\"></select></label>\n",
     "<label>Over <select id=\"axis\"></select></label>\n",
-    "<label>Smoothing <input id=\"smoothing\" type=\"range\" min=\"0\" max=\"0.99\" step=\"0.01\" value=\"0\">",
-    "</label>\n<label><input id=\"logarithmic\" type=\"checkbox\"> Logarithmic</label>\n</div>\n",
+    "<label>Smoothing <input id=\"smoothing\" type=\"range\" min=\"0\" max=\"0.99\" step=\"0.01\" ",
+    "value=\"0\"></label>\n<label><input id=\"logarithmic\" type=\"checkbox\"> Logarithmic</label>\n</div>\n",
     "<figure><figcaption id=\"curve-title\"></figcaption><div class=\"chart\" id=\"curve\"></div>\n",
     "<p id=\"curve-note\" class=\"note\" role=\"status\"></p></figure>\n</section>\n",
 );

@@ -82,7 +82,8 @@ impl Reports {
         let lock = || self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = lock().get(id) {
             let is_young = kept.read_at.elapsed() < MIN_AGE_FACTOR * kept.cost;
-            let is_same_state = kept.run.as_ref().is_some_and(|run| run.record.status.name() == entry.row.state);
+            let is_same_state =
+                kept.run.as_ref().is_some_and(|run| run.record.status.name() == entry.row.state);
             if kept.content == entry.content || is_young && is_same_state {
                 return Ok(kept);
             }
@@ -137,6 +138,9 @@ mod tests {
         }
         assert_eq!(recent.get(&id("a")), Some(1));
         recent.insert(&id("c"), 3, 2);
-        assert_eq!((recent.get(&id("a")), recent.get(&id("b")), recent.get(&id("c"))), (Some(1), None, Some(3)));
+        assert_eq!(
+            (recent.get(&id("a")), recent.get(&id("b")), recent.get(&id("c"))),
+            (Some(1), None, Some(3))
+        );
     }
 }

@@ -149,7 +149,9 @@ mod tests {
         let mut writer = CsvWriter::open(&path, Task::default()).unwrap();
         let append = |writer: &mut CsvWriter<IterationRow>, range: std::ops::RangeInclusive<u64>| {
             for iteration in range {
-                writer.append(&IterationRow { epoch: 1, iteration, loss: 1.0, ..Default::default() }).unwrap();
+                writer
+                    .append(&IterationRow { epoch: 1, iteration, loss: 1.0, ..Default::default() })
+                    .unwrap();
             }
             writer.flush().unwrap();
         };

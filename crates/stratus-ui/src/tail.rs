@@ -71,7 +71,9 @@ impl<R: Row> Tail<R> {
             self.lines += 1;
             let line = line.strip_suffix(b"\n").unwrap_or(line);
             let parsed = match &self.parser {
-                Some(parser) => parser.parse(line).map(|row| rows.push(row)).map_err(|why| format!(": {why}")),
+                Some(parser) => {
+                    parser.parse(line).map(|row| rows.push(row)).map_err(|why| format!(": {why}"))
+                }
                 None => RowParser::from_header(line)
                     .map(|parser| self.parser = Some(parser))
                     .map_err(|why| format!(" {why}")),

@@ -1,11 +1,11 @@
 //! The arguments: the list of commands.
 
+#[cfg(feature = "ui")]
+use crate::commands::ui;
 use crate::commands::{
     bench, calibrate, collect, completions, config, data, doctor, eval, forecast, infer, launch, man, model,
     plan, report, runs, sweep, train,
 };
-#[cfg(feature = "ui")]
-use crate::commands::ui;
 use crate::errors::{Failure, Result};
 use crate::examples::add_examples;
 use crate::globals::Globals;

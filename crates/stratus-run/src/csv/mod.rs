@@ -184,8 +184,7 @@ impl<R: Row> CsvReader<R> {
         };
         if reader.next_line()? {
             let parser = RowParser::from_header(&reader.line);
-            let damaged =
-                |reason| Error::damaged(path, format!("line 1 {reason}"), "restore it from a copy");
+            let damaged = |reason| Error::damaged(path, format!("line 1 {reason}"), "restore it from a copy");
             reader.parser = Some(parser.map_err(damaged)?);
         }
         Ok(reader)

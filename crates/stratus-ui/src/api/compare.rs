@@ -27,13 +27,13 @@ struct ComparedRun<'a> {
 
 /// The compared runs, of those in the address.
 #[derive(Debug, Default)]
-struct Chosen {
+struct Selection {
     entries: Vec<Entry>,
     /// The number of ids that no run has.
     missing: usize,
 }
 
-impl Chosen {
+impl Selection {
     fn of(site: &Site, query: Option<&str>) -> Self {
         let ids = QueryPairs::of(query).list("runs", MAX_RUNS);
         let mut entries: Vec<Entry> = Vec::new();
@@ -50,7 +50,7 @@ impl Chosen {
 }
 
 /// The sections of a comparison, and the data of its charts.
-async fn read_sections(site: &Site, chosen: &Chosen) -> Result<(String, String), Failure> {
+async fn read_sections(site: &Site, chosen: &Selection) -> Result<(String, String), Failure> {
     let reports = chosen.entries.iter().cloned().map(|entry| {
         site.read(move |site| {
             let report = site.reports.report(&entry, &site.index.roots());
@@ -89,7 +89,7 @@ async fn read_sections(site: &Site, chosen: &Chosen) -> Result<(String, String),
 
 /// `/compare?runs=ID,ID`: the page of the comparison.
 pub async fn page(State(site): State<Site>, RawQuery(query): RawQuery) -> Result<Response, Failure> {
-    let chosen = Chosen::of(&site, query.as_deref());
+    let chosen = Selection::of(&site, query.as_deref());
     let (html, data) = read_sections(&site, &chosen).await?;
     let compared: Vec<ComparedRun<'_>> = chosen
         .entries
@@ -104,7 +104,7 @@ pub async fn page(State(site): State<Site>, RawQuery(query): RawQuery) -> Result
 
 /// `/api/compare?runs=ID,ID`: the sections of the comparison again.
 pub async fn sections(State(site): State<Site>, RawQuery(query): RawQuery) -> Result<Json, Failure> {
-    let chosen = Chosen::of(&site, query.as_deref());
+    let chosen = Selection::of(&site, query.as_deref());
     let (html, data) = read_sections(&site, &chosen).await?;
     Ok(Json(format!("{{\"html\":{},\"data\":{data}}}", to_json(&html))))
 }

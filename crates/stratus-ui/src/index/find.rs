@@ -193,7 +193,7 @@ pub fn stamp(path: &Path, roots: &[PathBuf]) -> Result<Option<Stamp>, String> {
     Ok(Some(Stamp { length: facts.len(), modified_ns, inode: facts.ino() }))
 }
 
-/// What a link leads to; `None` outside of `roots`.
+/// The target of a link; `None` outside of `roots`.
 fn followed(path: &Path, roots: &[PathBuf]) -> io::Result<Option<Metadata>> {
     let target = path.canonicalize()?;
     let is_inside = roots.iter().any(|root| target.starts_with(root));
@@ -275,7 +275,15 @@ mod tests {
         let id = RunId::of(Path::new("/runs/digits/1"));
         assert_eq!(RunId::parse(id.as_str()), Some(id.clone()));
         assert_eq!(RunId::parse(&id.as_str().to_uppercase()), Some(id));
-        for text in ["", "..", "../../etc/passwd", "0123456789abcde", "0123456789abcdeg", "%2e%2e", "é234567890abcdef"] {
+        for text in [
+            "",
+            "..",
+            "../../etc/passwd",
+            "0123456789abcde",
+            "0123456789abcdeg",
+            "%2e%2e",
+            "é234567890abcdef",
+        ] {
             assert_eq!(RunId::parse(text), None, "{text}");
         }
     }

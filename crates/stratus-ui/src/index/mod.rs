@@ -1,7 +1,7 @@
 //! The runs in the folders, in memory: a small record of each, renewed once a second.
 //!
-//! One thread scans: it finds runs, compares lengths and modification times of their files, and reads what was
-//! appended. It polls, since network file systems do not report changes. Requests see the rows of the last
+//! One thread scans: it finds runs, compares lengths and modification times of their files, and reads what
+//! was appended. It polls, since network file systems do not report changes. Requests see the rows of the last
 //! scan; every change has a revision, so that a page asks for what is new.
 
 mod find;
@@ -59,7 +59,7 @@ pub struct Entry {
     pub position: usize,
 }
 
-/// What the last scan saw.
+/// The runs as the last scan saw them.
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
@@ -73,7 +73,7 @@ struct State {
     problems: Arc<Vec<FolderProblem>>,
 }
 
-/// What changed after a revision.
+/// The changes after a revision.
 #[derive(Debug)]
 pub struct Changes {
     /// The revision now.
@@ -145,8 +145,7 @@ impl Index {
     fn publish(&self, scan: Scan, records: &HashMap<RunId, Record>) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let present: HashSet<&RunId> = scan.order.iter().collect();
-        let removed: Vec<RunId> =
-            state.entries.keys().filter(|id| !present.contains(id)).cloned().collect();
+        let removed: Vec<RunId> = state.entries.keys().filter(|id| !present.contains(id)).cloned().collect();
         let is_same = scan.changes.is_empty() && removed.is_empty() && *state.problems == scan.problems;
         state.roots = Arc::new(scan.roots);
         // The first scan always counts: requests wait for it.
@@ -197,16 +196,17 @@ impl Index {
         self.changes.subscribe()
     }
 
-    /// What changed after a revision; everything if it is `None`, of a later time, or too old.
+    /// The changes after a revision; everything if it is `None`, of a later time, or too old.
     pub fn changes_since(&self, revision: Option<u64>) -> Changes {
         let state = self.state();
         let since = revision.filter(|since| (state.forgotten..=state.revision).contains(since));
         let is_new = |entry: &&Entry| since.is_none_or(|since| entry.revision > since);
         let mut changed: Vec<Entry> = state.entries.values().filter(is_new).cloned().collect();
         changed.sort_unstable_by_key(|entry| entry.position);
-        let removed = state.removed.iter().filter(|(at, id)| {
-            since.is_some_and(|since| *at > since) && !state.entries.contains_key(id)
-        });
+        let removed = state
+            .removed
+            .iter()
+            .filter(|(at, id)| since.is_some_and(|since| *at > since) && !state.entries.contains_key(id));
         let removed = removed.map(|(_, id)| id.clone()).collect();
         Changes { revision: state.revision, changed, removed, is_all: since.is_none() }
     }

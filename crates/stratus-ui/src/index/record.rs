@@ -86,7 +86,7 @@ impl Stamps {
     }
 }
 
-/// What `epochs.csv` says.
+/// The content of `epochs.csv`.
 #[derive(Debug, Default)]
 struct Epochs {
     tail: Tail<EpochRow>,

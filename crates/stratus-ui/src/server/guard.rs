@@ -23,8 +23,8 @@ const MAX_ANSWER_TIME: Duration = Duration::from_secs(60);
 const TOKEN: &str = "token";
 
 /// The sources of what a page loads: this server only.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' \
-                      data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// The headers of every response.
 const HEADERS: [(&str, &str); 6] = [
     ("content-security-policy", POLICY),
@@ -153,8 +153,7 @@ impl Guard {
         // The path begins with one slash: two would be another host.
         let path = format!("/{}", request.uri().path().trim_start_matches('/'));
         let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
-        let cookie =
-            format!("{}={}; HttpOnly; SameSite=Strict; Path=/", self.cookie_name(), token.as_str());
+        let cookie = format!("{}={}; HttpOnly; SameSite=Strict; Path=/", self.cookie_name(), token.as_str());
         let headers = [(header::LOCATION, path + &query), (header::SET_COOKIE, cookie)];
         (StatusCode::SEE_OTHER, headers).into_response()
     }
@@ -185,11 +184,9 @@ impl IntoResponse for Refusal {
                 "The request names another host or port than this server. Use the address that `stratus ui` \
                  printed; through a tunnel, use the same port on both sides.",
             ),
-            Self::Origin => (
-                StatusCode::FORBIDDEN,
-                "Foreign origin",
-                "The request comes from a page of another server.",
-            ),
+            Self::Origin => {
+                (StatusCode::FORBIDDEN, "Foreign origin", "The request comes from a page of another server.")
+            }
             Self::Token => (
                 StatusCode::FORBIDDEN,
                 "Token needed",

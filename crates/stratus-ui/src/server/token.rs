@@ -55,7 +55,9 @@ mod tests {
         assert_eq!(token.as_str().len(), 2 * TOKEN_BYTES);
         assert_ne!(token.as_str(), Token::random().unwrap().as_str());
         assert!(token.equals(token.as_str()));
-        for text in ["", &token.as_str()[1..], &format!("{}0", token.as_str()), &"0".repeat(64), &"é".repeat(32)] {
+        for text in
+            ["", &token.as_str()[1..], &format!("{}0", token.as_str()), &"0".repeat(64), &"é".repeat(32)]
+        {
             assert!(!token.equals(text), "{text}");
         }
         assert!(!format!("{token:?}").contains(token.as_str()));

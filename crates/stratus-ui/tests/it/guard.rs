@@ -161,7 +161,8 @@ fn links_out_of_the_folders_are_not_followed() {
     assert_eq!(problem, "summary.json is a link that leads out of the folders");
     for label in ["digits/1", "digits/2"] {
         let id = server.id(label);
-        for target in [format!("/run/{id}"), format!("/api/runs/{id}/sections"), format!("/api/runs/{id}/series")]
+        for target in
+            [format!("/run/{id}"), format!("/api/runs/{id}/sections"), format!("/api/runs/{id}/series")]
         {
             let answer = server.get(&target);
             assert_eq!(answer.status, 422, "{target}: {answer:?}");
@@ -177,7 +178,8 @@ fn other_machines_need_the_token() {
     let server = Running::with_host(root.path(), "0.0.0.0");
     let token = server.url.split_once("?token=").unwrap().1;
     assert_eq!(token.len(), 64);
-    for target in ["/", "/api/runs", "/events", "/assets/page.js", "/?token=", &format!("/?token={}", "0".repeat(64))]
+    for target in
+        ["/", "/api/runs", "/events", "/assets/page.js", "/?token=", &format!("/?token={}", "0".repeat(64))]
     {
         let answer = server.get(target);
         assert_eq!(answer.status, 403, "{target}");

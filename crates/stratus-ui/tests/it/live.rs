@@ -26,7 +26,10 @@ fn appended_rows_arrive_as_events_and_as_new_points() {
     let id = server.id("digits/1");
     let mut events = server.events(&format!("?runs={id}"));
     let (_, first) = events.next();
-    assert_eq!((first["is_all"].as_bool(), first_run(&first).unwrap()["iteration"].as_u64()), (Some(true), Some(40)));
+    assert_eq!(
+        (first["is_all"].as_bool(), first_run(&first).unwrap()["iteration"].as_u64()),
+        (Some(true), Some(40))
+    );
     assert_eq!(first_run(&first).unwrap()["state"], "running");
     assert_eq!(first_run(&first).unwrap()["left_s"], 20.0);
     let series = server.json(&format!("/api/runs/{id}/series"));
@@ -59,7 +62,8 @@ fn a_resumed_run_is_read_again_from_the_start() {
     let whole = fs::read_to_string(run.iterations()).unwrap();
     let checkpoint: usize = whole.lines().take(31).map(|line| line.len() + 1).sum();
     let mut rows =
-        CsvWriter::<IterationRow>::resume_at(&run.iterations(), Task::Classification, checkpoint as u64).unwrap();
+        CsvWriter::<IterationRow>::resume_at(&run.iterations(), Task::Classification, checkpoint as u64)
+            .unwrap();
     for iteration in 31..=60 {
         rows.append(&IterationRow { epoch: 2, iteration, loss: 9.0, ..IterationRow::default() }).unwrap();
     }
@@ -92,7 +96,8 @@ fn new_moved_and_deleted_runs_arrive_as_events() {
     fs::rename(&path, root.path().join("digits/3")).unwrap();
     let event = events.until(|event| !event["removed"].as_array().unwrap().is_empty());
     assert_eq!(event["removed"], serde_json::json!([id]));
-    for target in [format!("/run/{id}"), format!("/api/runs/{id}/sections"), format!("/api/runs/{id}/series")] {
+    for target in [format!("/run/{id}"), format!("/api/runs/{id}/sections"), format!("/api/runs/{id}/series")]
+    {
         assert_eq!(server.get(&target).status, 404, "{target}");
     }
     server.index.scan();
@@ -117,6 +122,10 @@ fn a_page_that_connects_again_gets_what_it_missed() {
     assert_eq!(id, format!("{}-{}", event["instance"], event["revision"]));
     for since in ["1-1", "nonsense", "", &format!("{}-999999", list["instance"])] {
         let (_, event) = server.events(&format!("?since={since}")).next();
-        assert_eq!((event["is_all"].as_bool(), event["runs"].as_array().unwrap().len()), (Some(true), 2), "{since}");
+        assert_eq!(
+            (event["is_all"].as_bool(), event["runs"].as_array().unwrap().len()),
+            (Some(true), 2),
+            "{since}"
+        );
     }
 }

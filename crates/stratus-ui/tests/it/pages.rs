@@ -94,8 +94,12 @@ fn comparison_has_the_section_of_the_report() {
     // One run of the two, an unknown id, the same id twice, none.
     fs::remove_dir_all(second).unwrap();
     server.index.scan();
-    for query in [format!("runs={},{}", ids[0], ids[1]), format!("runs={0},{0}", ids[0]), "runs=x".into(), String::new()]
-    {
+    for query in [
+        format!("runs={},{}", ids[0], ids[1]),
+        format!("runs={0},{0}", ids[0]),
+        "runs=x".into(),
+        String::new(),
+    ] {
         let page = server.get(&format!("/compare?{query}"));
         assert_eq!(page.status, 200, "{query}");
         assert!(page.body.contains("Select at least two runs"), "{query}");
@@ -117,8 +121,7 @@ fn names_of_runs_never_become_markup() {
     assert_eq!(row(&list, &path)["network"], HOSTILE);
     assert_eq!(row(&list, "long")["settings"][0].as_str().unwrap().len(), 10_000);
     let ids = [server.id(&path), server.id("long")];
-    let pages =
-        ["/".to_owned(), format!("/run/{}", ids[0]), format!("/compare?runs={},{}", ids[0], ids[1])];
+    let pages = ["/".to_owned(), format!("/run/{}", ids[0]), format!("/compare?runs={},{}", ids[0], ids[1])];
     for target in pages {
         let page = server.get(&target);
         assert_eq!(page.status, 200, "{target}");
@@ -167,7 +170,7 @@ fn damaged_and_half_written_files_are_reported_in_the_row() {
     assert_eq!(row(&list, "bad/6")["state"], "interrupted", "no process writes it");
     assert_eq!(problem("bad/7"), "epochs.csv is not a file");
     assert_eq!((problem("bad/8"), row(&list, "bad/8")["of_epochs"].clone()), ("", Value::Null));
-    // Without its configuration, summary or iterations a run has no report; its curves may be there all the same.
+    // Without its configuration, summary or iterations a run has no report; its curves may be there.
     let no_report = [1, 2, 4];
     for number in 1..=9 {
         let id = server.id(&format!("bad/{number}"));
@@ -197,7 +200,10 @@ fn folders_without_runs_and_folders_that_vanish_are_reported() {
     fs::remove_dir_all(&folder).unwrap();
     server.index.scan();
     let list = server.json("/api/runs");
-    assert_eq!((list["runs"].clone(), list["problems"].as_array().unwrap().len()), (serde_json::json!([]), 1));
+    assert_eq!(
+        (list["runs"].clone(), list["problems"].as_array().unwrap().len()),
+        (serde_json::json!([]), 1)
+    );
     fs::write(&folder, "a file").unwrap();
     server.index.scan();
     assert_eq!(server.json("/api/runs")["problems"][0]["reason"], "it is not a folder");

@@ -56,8 +56,7 @@ pub fn run(arguments: &UiArguments, output: &Output) -> Result {
     let absolute = |folder: &PathBuf| std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
     let folders: Vec<PathBuf> = folders.iter().map(absolute).collect();
     let stop = signals::stop_flag()?;
-    let options =
-        Options { folders: folders.clone(), host: arguments.host.clone(), port: arguments.port };
+    let options = Options { folders: folders.clone(), host: arguments.host.clone(), port: arguments.port };
     let server = Server::bind(&options)?;
     let port = server.address().port();
     if port != arguments.port && arguments.port != 0 {
@@ -75,7 +74,8 @@ pub fn run(arguments: &UiArguments, output: &Output) -> Result {
 /// Opens an address in a browser; false if no program for that is installed.
 fn open(url: &str) -> bool {
     let found = std::env::var_os("PATH").and_then(|path| {
-        let candidates = std::env::split_paths(&path).flat_map(|folder| OPENERS.map(|name| folder.join(name)));
+        let candidates =
+            std::env::split_paths(&path).flat_map(|folder| OPENERS.map(|name| folder.join(name)));
         candidates.into_iter().find(|program| Path::is_file(program))
     });
     let Some(program) = found else { return false };

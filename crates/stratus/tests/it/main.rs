@@ -38,5 +38,6 @@ mod stores;
 mod sweep;
 mod tensorboard;
 mod terminal_width;
+mod ui;
 mod workers;
 mod xml;
