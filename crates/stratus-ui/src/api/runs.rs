@@ -12,6 +12,8 @@ use crate::server::QueryPairs;
 
 /// Maximum number of keys of the configuration in a table.
 const MAX_KEYS: usize = 32;
+/// Maximum number of columns of a table.
+const MAX_COLUMNS: usize = 64;
 
 /// A row with the values of the chosen keys.
 #[derive(Serialize)]
@@ -66,6 +68,8 @@ struct Listing<'a> {
     #[serde(flatten)]
     rows: Rows<'a>,
     keys: &'a [crate::index::Key],
+    /// The keys of the rows' `settings`.
+    chosen: &'a [String],
     folders: Vec<String>,
     problems: &'a [crate::index::FolderProblem],
 }
@@ -75,11 +79,25 @@ pub fn chosen_keys(query: &QueryPairs<'_>) -> Vec<String> {
     query.list("keys", MAX_KEYS)
 }
 
-fn listing(site: &Site, query: &QueryPairs<'_>) -> String {
+/// The keys that the view of a page needs: those among its columns, and that of its groups.
+fn keys_of_view(query: &QueryPairs<'_>) -> Vec<String> {
+    let names = query.list("columns", MAX_COLUMNS).into_iter().chain(query.get("group"));
+    let mut keys: Vec<String> = Vec::new();
+    for key in names.filter_map(|name| name.strip_prefix("k:").map(str::to_owned)) {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys.truncate(MAX_KEYS);
+    keys
+}
+
+fn listing(site: &Site, chosen: &[String]) -> String {
     let changes = site.index.changes_since(None);
     let listing = Listing {
-        rows: Rows::new(site, &changes, &chosen_keys(query)),
+        rows: Rows::new(site, &changes, chosen),
         keys: &site.index.keys(),
+        chosen,
         folders: site.index.folders().iter().map(|folder| folder.display().to_string()).collect(),
         problems: &site.index.problems(),
     };
@@ -88,12 +106,12 @@ fn listing(site: &Site, query: &QueryPairs<'_>) -> String {
 
 /// `/`: the table of runs.
 pub async fn table(State(site): State<Site>, RawQuery(query): RawQuery) -> Html<String> {
-    pages::runs(&listing(&site, &QueryPairs::of(query.as_deref())))
+    pages::runs(&listing(&site, &keys_of_view(&QueryPairs::of(query.as_deref()))))
 }
 
 /// `/api/runs`: all rows.
 pub async fn list(State(site): State<Site>, RawQuery(query): RawQuery) -> Json {
-    Json(listing(&site, &QueryPairs::of(query.as_deref())))
+    Json(listing(&site, &chosen_keys(&QueryPairs::of(query.as_deref()))))
 }
 
 /// The sections of a run, the data of its charts, and the revision of its files.

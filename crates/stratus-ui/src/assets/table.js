@@ -252,7 +252,7 @@
 
   const take = listed => {
     listing = listed;
-    keys = keysOfView();
+    keys = listed.chosen;
     rows.clear();
     for (const row of listed.runs) rows.set(row.id, row);
     for (const id of selected) if (!rows.has(id)) selected.delete(id);
@@ -285,11 +285,12 @@
   });
 
   take(listing);
-  const stream = ui.listen(parameters(), since(), changes => {
+  const stream = ui.listen(keys.length ? { keys: keys.join(",") } : {}, since(), changes => {
     // New runs may have new keys, and move the others.
     const isNew = changes.runs.some(row => !rows.has(row.id));
     if (changes.is_all || isNew || changes.removed.length) { reload(); return; }
     for (const row of changes.runs) rows.set(row.id, row);
     patch(changes.runs.map(row => row.id));
   });
+  needKeys();
 })();

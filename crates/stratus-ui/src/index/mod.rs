@@ -1,8 +1,8 @@
 //! The runs in the folders, in memory: a small record of each, renewed once a second.
 //!
 //! One thread scans: it finds runs, compares lengths and modification times of their files, and reads what
-//! was appended. It polls, since network file systems do not report changes. Requests see the rows of the last
-//! scan; every change has a revision, so that a page asks for what is new.
+//! was appended. It polls, since network file systems do not report changes. Requests see the rows of the
+//! last scan; every change has a revision, so that a page asks for what is new.
 
 mod find;
 mod record;

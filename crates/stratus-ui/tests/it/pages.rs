@@ -51,6 +51,11 @@ fn table_has_the_state_and_the_figures_of_every_run() {
     // The page itself has the rows, so that it is drawn without another request.
     let page = server.get("/");
     assert_eq!(data(&page.body)["runs"].as_array().unwrap().len(), 3);
+    // So has that of a view, with the values of its keys.
+    let view =
+        server.get("/?q=digits&group=k%3Atrain.batch_size&columns=state,k:train.epochs,k:train.batch_size");
+    assert_eq!(data(&view.body)["chosen"], serde_json::json!(["train.epochs", "train.batch_size"]));
+    assert_eq!(data(&view.body)["runs"][0]["settings"], serde_json::json!(["4", "32"]));
 }
 
 #[test]
