@@ -104,8 +104,7 @@ impl From<stratus_ui::Error> for Failure {
             stratus_ui::Error::Listen { .. } => Some("choose another one with --port and --host"),
             _ => None,
         };
-        let failure = Failure::failed(error);
-        hint.map_or(failure, |hint| failure.with_hint(hint))
+        Failure { hint: hint.map(str::to_owned), ..Failure::failed(error) }
     }
 }
 

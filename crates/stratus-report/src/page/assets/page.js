@@ -22,6 +22,8 @@ const stratus = (() => {
     while (places < 12 && Math.abs(step - Number(step.toFixed(places))) > 1e-6 * step) places++;
     return places;
   };
+  const logLabels = (_, ticks) => ticks.map(v => v === null ? "" : v >= 1e6 || v < 1e-4 ? v.toExponential()
+    : String(Number(v.toPrecision(3))));
   const labels = (_, ticks, axis, space, step) => {
     const places = decimals(step);
     const short = { minimumFractionDigits: places, maximumFractionDigits: places };
@@ -99,7 +101,7 @@ const stratus = (() => {
     container.chartHeight = more.height || 260;
     const options = Object.assign(sizeOf(container), {
       scales: { x: { time: false }, y: more.scale || {} },
-      axes: [axis(), Object.assign(axis(), { size: 62 })],
+      axes: [axis(), Object.assign(axis(), { size: 62 }, more.scale && more.scale.distr === 3 ? { values: logLabels } : {})],
       series: [{ label: x }].concat(series),
       bands: more.bands || [],
       legend: { live: series.length < 8 },
