@@ -8,7 +8,8 @@ endif
 
 .PHONY: demo build dist wheel test test-all check-onnx deps check reference clean-deps
 
-# Without object stores, which take half of the compile time: the demo's files are in the repository.
+# Without object stores, which take half of the compile time, and without `stratus ui`: the demo's files are
+# in the repository.
 demo:
 	@bash scripts/deps.sh --best-effort
 	@bash scripts/deps-jpeg.sh --best-effort
@@ -46,9 +47,10 @@ check-onnx:
 # All tests, optimised, with those that take minutes: a hundred kills, real file servers, a real Slurm; more
 # models of ONNX operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it, else
 # 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages opened
-# in a browser, events read by TensorBoard, workers on every MPI and over a shaped link, twenty killed
-# workers, forty random faults of the system, a thousand random networks, task files read by SkyPilot, every
-# parser fuzzed for 20 s, size and line tables of the release build, packages installed in an empty system.
+# in a browser, live ones too, events read by TensorBoard, workers on every MPI and over a shaped link, twenty
+# killed workers, forty random faults of the system, a thousand random networks, task files read by SkyPilot,
+# every parser fuzzed for 20 s, size and line tables of the release build, packages installed in an empty
+# system.
 # STORE_SERVERS=none skips the servers if they cannot be installed; the skipped tests are reported.
 test-all: test
 	@bash scripts/check-release.sh
@@ -58,6 +60,7 @@ test-all: test
 	@bash scripts/check-tables.sh
 	@COUNT=2000 bash scripts/check-images.sh
 	@bash scripts/check-page.sh
+	@bash scripts/check-ui.sh
 	@bash scripts/check-tensorboard.sh
 	@bash scripts/check-mpi.sh --best-effort
 	@bash scripts/check-sky.sh

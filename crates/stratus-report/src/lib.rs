@@ -44,7 +44,8 @@ pub fn default_skip(iterations: u64) -> u64 {
 
 /// The status of a run; a running one whose writer has ended counts as interrupted. The status of a run that
 /// another machine trains is that of the last fetch.
-fn status(
+#[must_use]
+pub fn status(
     run: &stratus_run::RunDir,
     summary: &stratus_run::summary::Summary,
 ) -> stratus_run::summary::Status {

@@ -163,6 +163,14 @@ pub struct RunList {
     pub problems: Vec<String>,
 }
 
+/// All keys of a run's configuration, such as `train.epochs`, with their values as text.
+///
+/// # Errors
+/// If `experiment.toml` cannot be read.
+pub fn read_settings(run: &RunDir) -> Result<BTreeMap<String, String>> {
+    Ok(flatten(&read_configuration(run)?))
+}
+
 /// The runs at `paths`, in their order.
 ///
 /// # Errors

@@ -1,6 +1,8 @@
 //! The arguments: the list of commands.
 
 use crate::brief_help;
+#[cfg(feature = "ui")]
+use crate::commands::ui;
 use crate::commands::{
     bench, calibrate, collect, completions, config, data, doctor, eval, forecast, infer, launch, man, model,
     plan, report, runs, sweep, train,
@@ -89,6 +91,9 @@ pub enum Command {
     Report(report::ReportArguments),
     /// List, filter and delete runs
     Runs(runs::RunsArguments),
+    /// Show runs in a browser, live
+    #[cfg(feature = "ui")]
+    Ui(ui::UiArguments),
     /// Train every combination of configuration values and compare the runs
     Sweep(sweep::SweepArguments),
     /// Train on other machines and fetch the runs as they progress
@@ -124,6 +129,8 @@ impl Command {
             Command::Collect(arguments) => collect::run(arguments, output),
             Command::Report(arguments) => report::run(arguments, output, &LibraryProbes::detect()),
             Command::Runs(arguments) => runs::run(arguments, output),
+            #[cfg(feature = "ui")]
+            Command::Ui(arguments) => ui::run(arguments, output),
             Command::Sweep(arguments) => sweep::run(arguments, globals, output),
             Command::Launch(arguments) => launch::run(arguments, globals, output),
             Command::Config(arguments) => config::run(arguments, globals, output),

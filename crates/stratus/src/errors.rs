@@ -97,6 +97,18 @@ impl From<stratus_report::Error> for Failure {
     }
 }
 
+#[cfg(feature = "ui")]
+impl From<stratus_ui::Error> for Failure {
+    fn from(error: stratus_ui::Error) -> Self {
+        let hint = match &error {
+            stratus_ui::Error::Host { .. } => Some("name an address of this machine with --host"),
+            stratus_ui::Error::Listen { .. } => Some("choose another one with --port and --host"),
+            _ => None,
+        };
+        Failure { hint: hint.map(str::to_owned), ..Failure::failed(error) }
+    }
+}
+
 impl From<stratus_sweep::Error> for Failure {
     fn from(error: stratus_sweep::Error) -> Self {
         let (hint, code) = (error.hint(), if error.is_usage() { USAGE } else { FAILED });

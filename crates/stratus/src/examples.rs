@@ -124,6 +124,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "stratus runs find",
         &["stratus runs find tag:baseline mnist", "stratus runs find train.batch_size=64 --sort score"],
     ),
+    #[cfg(feature = "ui")]
+    ("stratus ui", &["stratus ui", "stratus ui runs sweeps/batch --port 8080 --open"]),
     ("stratus sweep", &["stratus sweep sweep.toml --epochs 3 --dry-run", "stratus sweep sweeps/sweep"]),
     (
         "stratus launch",

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 /// Escapes text for content and quoted attributes.
-pub(super) fn escape(text: &str) -> String {
+#[must_use]
+pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -73,6 +74,13 @@ impl Html {
     /// Closes an element.
     pub(super) fn close(&mut self, name: &str) {
         let _ = writeln!(self.text, "</{name}>");
+    }
+
+    /// Adds a part of a section, by whose name a live page finds what it renews. Empty parts are kept.
+    pub(super) fn part(&mut self, name: &str, write: impl FnOnce(&mut Self)) {
+        let _ = writeln!(self.text, "<div data-part=\"{name}\">");
+        write(self);
+        self.close("div");
     }
 
     /// Adds the container of an interactive chart; `id` is its name in the script.

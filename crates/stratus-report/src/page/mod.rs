@@ -22,15 +22,20 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::report::{Report, RunReport};
-use html::{Html, escape};
+use crate::report::{Comparison, Problem, Report, RunReport};
+use html::Html;
+pub use html::escape;
 
-const CHART_STYLE: &str = include_str!("assets/chart.css");
-const STYLE: &str = include_str!("assets/page.css");
-const SCRIPT: &str = include_str!("assets/page.js");
+/// The style of drawings, and the colours of pages.
+pub const CHART_STYLE: &str = include_str!("assets/chart.css");
+/// The style of pages.
+pub const STYLE: &str = include_str!("assets/page.css");
+/// The script of pages: interactive charts and sorted tables. It needs [`UPLOT`], and the element `data`.
+pub const SCRIPT: &str = include_str!("assets/page.js");
 /// uPlot 1.6.32, MIT licence, by Leon Sorokin: the interactive charts.
-const UPLOT: &str = include_str!("assets/uPlot.iife.min.js");
-const UPLOT_STYLE: &str = include_str!("assets/uPlot.min.css");
+pub const UPLOT: &str = include_str!("assets/uPlot.iife.min.js");
+/// The style of uPlot.
+pub const UPLOT_STYLE: &str = include_str!("assets/uPlot.min.css");
 const UPLOT_LICENCE: &str = include_str!("assets/uPlot.LICENSE");
 
 /// Maximum number of runs with details; the comparison shows all runs.
@@ -127,7 +132,8 @@ pub fn render(report: &Report) -> String {
         ),
     );
     html.raw("</main>\n");
-    html.raw(&format!("<script type=\"application/json\" id=\"data\">{}</script>\n", data(&report.runs)));
+    let data = data_json(&report.runs, MAX_DETAILED_RUNS);
+    html.raw(&format!("<script type=\"application/json\" id=\"data\">{data}</script>\n"));
     html.raw(&format!(
         "<script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}*/\n{UPLOT}\n{SCRIPT}</script>\n</body>\n</html>\n"
     ));
@@ -142,14 +148,40 @@ fn title(report: &Report) -> String {
     }
 }
 
-/// The JSON document for the scripts. `<` is escaped, so that no text of a run can end its element.
-fn data(runs: &[RunReport]) -> String {
+/// The section of a run in a page; `number` is its position in [`data_json`].
+#[must_use]
+pub fn run_section(run: &RunReport, number: usize) -> String {
+    let mut html = Html::default();
+    sections::run(&mut html, run, number, true);
+    html.finish()
+}
+
+/// The section of a page that compares runs.
+#[must_use]
+pub fn comparison_section(comparison: &Comparison) -> String {
+    let mut html = Html::default();
+    sections::comparison(&mut html, comparison);
+    html.finish()
+}
+
+/// The section of a page on missing data; empty if nothing is missing.
+#[must_use]
+pub fn problems_section(problems: &[Problem]) -> String {
+    let mut html = Html::default();
+    sections::problems(&mut html, problems);
+    html.finish()
+}
+
+/// The JSON document of [`SCRIPT`], with the curves of the first `detailed` runs. `<` is escaped, so that no
+/// text of a run can end its element.
+#[must_use]
+pub fn data_json(runs: &[RunReport], detailed: usize) -> String {
     let runs = runs.iter().enumerate().map(|(number, run)| RunData {
         label: &run.label,
         task: run.task,
-        curves: (number < MAX_DETAILED_RUNS).then_some(&run.curves),
+        curves: (number < detailed).then_some(&run.curves),
         epochs: &run.epochs,
-        usage: run.usage.as_ref().filter(|_| number < MAX_DETAILED_RUNS),
+        usage: run.usage.as_ref().filter(|_| number < detailed),
     });
     // Serialisation cannot fail: there are only names and numbers, and non-finite numbers are `None`.
     let text = serde_json::to_string(&PageData { runs: runs.collect() })

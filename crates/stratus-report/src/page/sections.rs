@@ -18,6 +18,18 @@ const MAX_LISTED_VALUES: usize = 12;
 /// Adds the section of a run; `alone` is true if the report has no other run.
 pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) {
     html.open("section", "run");
+    html.part("summary", |html| overview(html, run, alone));
+    html.part("training", |html| curves(html, run, number));
+    html.part("time", |html| time(html, run, number));
+    html.part("roofline", |html| run.work.iter().for_each(|work| roofline(html, work)));
+    html.part("memory", |html| run.memory.iter().for_each(|map| memory(html, map)));
+    html.part("utilisation", |html| usage(html, run, number));
+    html.part("facts", |html| facts(html, run));
+    html.close("section");
+}
+
+/// Adds the title, the figures, suggestions and the forecast.
+fn overview(html: &mut Html, run: &RunReport, alone: bool) {
     let summary = run.record.summary.as_ref();
     let title =
         summary.map_or(run.label.clone(), |summary| format!("{} on {}", summary.model, summary.dataset));
@@ -43,17 +55,6 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     if let Some(summary) = summary {
         forecast::table(html, summary);
     }
-    curves(html, run, number);
-    time(html, run, number);
-    if let Some(work) = &run.work {
-        roofline(html, work);
-    }
-    if let Some(map) = &run.memory {
-        memory(html, map);
-    }
-    usage(html, run, number);
-    facts(html, run);
-    html.close("section");
 }
 
 /// Adds the name, the tags, the note and the commit of a run.

@@ -27,6 +27,10 @@ pub struct Curves {
     pub iteration: Vec<u64>,
     /// Mean training loss; `None` if any of its losses is not finite.
     pub loss: Curve,
+    /// The lowest finite loss of each point.
+    pub loss_min: Curve,
+    /// The highest finite loss of each point.
+    pub loss_max: Curve,
     /// The number of iterations whose loss is not finite.
     pub non_finite_losses: u64,
     /// Mean accuracy.
@@ -37,6 +41,8 @@ pub struct Curves {
     pub data_ms: Curve,
     /// Mean milliseconds per iteration, including waiting.
     pub iteration_ms: Curve,
+    /// Seconds of all iterations up to each point.
+    pub elapsed_s: Vec<f64>,
     /// The number of iterations per point; the last point may have fewer.
     pub iterations_per_point: u64,
     /// The last iteration of each epoch.
@@ -82,30 +88,11 @@ impl Curves {
         if !path.exists() {
             return Ok(());
         }
-        let mut means = BucketedMeans::new(5, MAX_POINTS);
+        let mut builder = IterationCurves::default();
         for row in CsvReader::<IterationRow>::open(&path)? {
-            let row = row?;
-            self.epoch_ends.insert(row.epoch, row.iteration);
-            self.non_finite_losses += u64::from(!row.loss.is_finite());
-            let wall = row.data_s + row.train_s + row.unattributed_s;
-            means.push(
-                row.iteration,
-                &[
-                    row.loss,
-                    row.accuracy.unwrap_or(f64::NAN),
-                    row.learning_rate,
-                    1e3 * row.data_s,
-                    1e3 * wall,
-                ],
-            );
+            builder.push(&row?);
         }
-        self.iterations_per_point = means.bucket_length;
-        let (numbers, columns) = means.finish();
-        self.iteration = numbers;
-        let [loss, accuracy, learning_rate, data_ms, iteration_ms] =
-            columns.try_into().unwrap_or([const { Vec::new() }; 5]);
-        (self.loss, self.accuracy, self.learning_rate) = (loss, accuracy, learning_rate);
-        (self.data_ms, self.iteration_ms) = (data_ms, iteration_ms);
+        *self = builder.points_from(0);
         Ok(())
     }
 
@@ -161,7 +148,79 @@ impl Curves {
     }
 }
 
+/// The curves of `iterations.csv`, row by row, with the memory of a bounded number of points.
+///
+/// A new row changes the last point or adds one. When there would be too many points, pairs of them are
+/// merged: [`IterationCurves::iterations_per_point`] doubles, and all points change.
+#[derive(Clone, Debug)]
+pub struct IterationCurves {
+    means: BucketedMeans,
+    epoch_ends: BTreeMap<u32, u64>,
+    non_finite_losses: u64,
+}
+
+impl Default for IterationCurves {
+    fn default() -> Self {
+        let means = BucketedMeans::new(5, MAX_POINTS);
+        Self { means, epoch_ends: BTreeMap::new(), non_finite_losses: 0 }
+    }
+}
+
+impl IterationCurves {
+    /// Adds the next row.
+    pub fn push(&mut self, row: &IterationRow) {
+        self.epoch_ends.insert(row.epoch, row.iteration);
+        self.non_finite_losses += u64::from(!row.loss.is_finite());
+        let wall = row.data_s + row.train_s + row.unattributed_s;
+        let accuracy = row.accuracy.unwrap_or(f64::NAN);
+        let values = [row.loss, accuracy, row.learning_rate, 1e3 * row.data_s, 1e3 * wall];
+        self.means.push(row.iteration, &values);
+    }
+
+    /// The number of points.
+    #[must_use]
+    pub fn points(&self) -> usize {
+        self.means.buckets.len()
+    }
+
+    /// The number of iterations per point.
+    #[must_use]
+    pub fn iterations_per_point(&self) -> u64 {
+        self.means.bucket_length
+    }
+
+    /// The points from number `first`, without those of layers.
+    #[must_use]
+    pub fn points_from(&self, first: usize) -> Curves {
+        let (iteration, columns) = self.means.values_from(first);
+        let [loss, accuracy, learning_rate, data_ms, iteration_ms] =
+            columns.try_into().unwrap_or([const { Vec::new() }; 5]);
+        let ranges = self.means.ranges.get(first..).unwrap_or_default();
+        let bound = |side: usize| ranges.iter().map(move |range| Some(range[side]).filter(|v| v.is_finite()));
+        let mut elapsed_s: Vec<f64> = Vec::with_capacity(self.points());
+        for sums in self.means.sums.chunks_exact(self.means.columns) {
+            elapsed_s.push(elapsed_s.last().unwrap_or(&0.0) + sums[4] / 1e3);
+        }
+        Curves {
+            iteration,
+            loss,
+            loss_min: bound(0).collect(),
+            loss_max: bound(1).collect(),
+            non_finite_losses: self.non_finite_losses,
+            accuracy,
+            learning_rate,
+            data_ms,
+            iteration_ms,
+            elapsed_s: elapsed_s.split_off(first.min(elapsed_s.len())),
+            iterations_per_point: self.means.bucket_length,
+            epoch_ends: self.epoch_ends.clone(),
+            ..Curves::default()
+        }
+    }
+}
+
 /// Means over buckets of equal length, which doubles whenever there would be too many buckets.
+#[derive(Clone, Debug)]
 pub(super) struct BucketedMeans {
     columns: usize,
     limit: usize,
@@ -171,11 +230,17 @@ pub(super) struct BucketedMeans {
     buckets: Vec<(u64, u64)>,
     /// The sums of all columns, bucket by bucket.
     sums: Vec<f64>,
+    /// The lowest and the highest finite value of the first column in each bucket.
+    ranges: Vec<[f64; 2]>,
 }
+
+/// The range of no values.
+const EMPTY_RANGE: [f64; 2] = [f64::INFINITY, f64::NEG_INFINITY];
 
 impl BucketedMeans {
     pub(super) fn new(columns: usize, limit: usize) -> Self {
-        Self { columns, limit, bucket_length: 1, buckets: Vec::new(), sums: Vec::new() }
+        let (buckets, sums, ranges) = (Vec::new(), Vec::new(), Vec::new());
+        Self { columns, limit, bucket_length: 1, buckets, sums, ranges }
     }
 
     pub(super) fn push(&mut self, iteration: u64, values: &[f64]) {
@@ -186,6 +251,7 @@ impl BucketedMeans {
             if self.buckets.last().is_none_or(|(_, count)| *count == self.bucket_length) {
                 self.buckets.push((iteration, 0));
                 self.sums.resize(self.sums.len() + self.columns, 0.0);
+                self.ranges.push(EMPTY_RANGE);
             }
         }
         let first = self.sums.len() - self.columns;
@@ -194,6 +260,11 @@ impl BucketedMeans {
         }
         if let Some(last) = self.buckets.last_mut() {
             *last = (iteration, last.1 + 1);
+        }
+        if let (Some(range), Some(value)) = (self.ranges.last_mut(), values.first())
+            && value.is_finite()
+        {
+            *range = [range[0].min(*value), range[1].max(*value)];
         }
     }
 
@@ -209,22 +280,31 @@ impl BucketedMeans {
                 let more = second.map_or(0.0, |_| self.sums[b * self.columns + column]);
                 self.sums[to * self.columns + column] = self.sums[a * self.columns + column] + more;
             }
+            let (range, other) = (self.ranges[a], self.ranges.get(b).unwrap_or(&EMPTY_RANGE));
+            self.ranges[to] = [range[0].min(other[0]), range[1].max(other[1])];
         }
         self.buckets.truncate(joined);
         self.sums.truncate(joined * self.columns);
+        self.ranges.truncate(joined);
         self.bucket_length *= 2;
     }
 
     /// The last iteration of each bucket, and the means by column. Non-finite means are `None`.
-    pub(super) fn finish(self) -> (Vec<u64>, Vec<Curve>) {
+    pub(super) fn finish(&self) -> (Vec<u64>, Vec<Curve>) {
+        self.values_from(0)
+    }
+
+    /// As [`BucketedMeans::finish`], without the first buckets.
+    fn values_from(&self, first: usize) -> (Vec<u64>, Vec<Curve>) {
         let mean = |bucket: usize, column: usize| {
             let mean = self.sums[bucket * self.columns + column] / self.buckets[bucket].1 as f64;
             mean.is_finite().then_some(mean)
         };
         let columns = (0..self.columns)
-            .map(|column| (0..self.buckets.len()).map(|bucket| mean(bucket, column)).collect())
+            .map(|column| (first..self.buckets.len()).map(|bucket| mean(bucket, column)).collect())
             .collect();
-        (self.buckets.iter().map(|(last, _)| *last).collect(), columns)
+        let lasts = self.buckets.get(first..).unwrap_or_default();
+        (lasts.iter().map(|(last, _)| *last).collect(), columns)
     }
 }
 
@@ -242,6 +322,7 @@ mod tests {
         assert_eq!(numbers, [4, 8, 11]);
         assert_eq!(columns[0], [Some(2.5), Some(6.5), Some(10.0)]);
         assert_eq!(columns[1], [None; 3]);
+        assert_eq!(means.ranges, [[1.0, 4.0], [5.0, 8.0], [9.0, 11.0]]);
         for iterations in [0, 1, 4, 5, 8, 9, 1000] {
             let mut means = BucketedMeans::new(1, 4);
             (1..=iterations).for_each(|iteration| means.push(iteration, &[1.0]));
@@ -249,5 +330,39 @@ mod tests {
             assert!(numbers.len() <= 4 && numbers.last().copied().unwrap_or(0) == iterations);
             assert!(columns[0].iter().all(|mean| *mean == Some(1.0)));
         }
+    }
+
+    /// Points that are appended one by one are those of the whole file.
+    #[test]
+    fn appended_points_equal_those_of_all_rows() {
+        let row = |iteration: u64| IterationRow {
+            epoch: 1,
+            iteration,
+            loss: if iteration % 7 == 0 { f64::NAN } else { iteration as f64 },
+            train_s: 0.5,
+            ..IterationRow::default()
+        };
+        let mut curves = IterationCurves::default();
+        let mut shown = curves.points_from(0);
+        for iteration in 1..=2500 {
+            curves.push(&row(iteration));
+            let first = match shown.iterations_per_point == curves.iterations_per_point() {
+                true => shown.iteration.len().saturating_sub(1),
+                false => 0,
+            };
+            let new = curves.points_from(first);
+            shown.iterations_per_point = new.iterations_per_point;
+            shown.iteration.splice(first.., new.iteration);
+            shown.loss_max.splice(first.., new.loss_max);
+            shown.elapsed_s.splice(first.., new.elapsed_s);
+        }
+        let all = curves.points_from(0);
+        assert_eq!((all.iteration.len(), all.iterations_per_point), (625, 4));
+        assert_eq!((shown.iteration, &shown.loss_max), (all.iteration, &all.loss_max));
+        assert_eq!(shown.elapsed_s, all.elapsed_s);
+        assert_eq!(all.elapsed_s.last(), Some(&1250.0));
+        assert_eq!(all.loss_max[1], Some(8.0), "the loss of iteration 7 is not finite");
+        assert_eq!((all.loss[1], all.non_finite_losses), (None, 357));
+        assert!(curves.points_from(9999).iteration.is_empty());
     }
 }

@@ -16,7 +16,7 @@ mod usage;
 pub use compare::{Comparison, ComparisonRow, Repetitions};
 pub(crate) use compare::{apply_batch_scaling, differing_keys, is_ignored_key, settings};
 pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint};
-pub use curves::{Curve, Curves, LayerCurve};
+pub use curves::{Curve, Curves, IterationCurves, LayerCurve};
 pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
 pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;
 pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure, PublishedTable};
@@ -65,19 +65,16 @@ impl Report {
     ) -> Self {
         let (mut runs, mut problems) = (Vec::new(), Vec::new());
         for (path, label) in paths.iter().zip(labels) {
-            match RunReport::read(path, label, skip, here, &mut problems) {
-                Ok(mut run) => {
-                    run.headline = advice::headline(&run.accounting);
-                    run.advice = advice::advice(&run);
-                    runs.push(run);
-                }
-                Err(error) => problems.push(Problem {
-                    run: path.clone(),
-                    what: "the run".to_owned(),
-                    reason: error.to_string(),
-                }),
-            }
+            let (run, missing) = RunReport::read(path, label, skip, here);
+            runs.extend(run);
+            problems.extend(missing);
         }
+        Self::new(runs, problems)
+    }
+
+    /// The report on runs that were read by [`RunReport::read`].
+    #[must_use]
+    pub fn new(runs: Vec<RunReport>, problems: Vec<Problem>) -> Self {
         let comparison = (runs.len() > 1).then(|| Comparison::new(&runs));
         Self { runs, comparison, diff: None, published: None, problems }
     }

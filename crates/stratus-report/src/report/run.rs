@@ -10,6 +10,7 @@ use stratus_run::labels::RunLabels;
 use stratus_run::machine::Machine;
 use stratus_run::summary::Status;
 
+use super::advice;
 use super::cost::{self, Peaks, RooflineData};
 use super::curves::Curves;
 use super::usage::UsageCurves;
@@ -108,8 +109,35 @@ pub fn score_name(task: Task) -> &'static str {
 }
 
 impl RunReport {
+    /// Reads a run; `None` if that is impossible. Mean times exclude the first `skip` iterations, or
+    /// [`crate::default_skip`]; `here` is as for [`Report::read`](super::Report::read).
+    ///
+    /// Data that cannot be read becomes a [`Problem`].
+    #[must_use]
+    pub fn read(
+        path: &Path,
+        label: String,
+        skip: Option<u64>,
+        here: Option<&Machine>,
+    ) -> (Option<Self>, Vec<Problem>) {
+        let mut problems = Vec::new();
+        let run = match Self::read_facts(path, label, skip, here, &mut problems) {
+            Ok(mut run) => {
+                run.headline = advice::headline(&run.accounting);
+                run.advice = advice::advice(&run);
+                Some(run)
+            }
+            Err(error) => {
+                let what = "the run".to_owned();
+                problems.push(Problem { run: path.to_owned(), what, reason: error.to_string() });
+                None
+            }
+        };
+        (run, problems)
+    }
+
     /// Reads a run, without headline and suggestions.
-    pub(super) fn read(
+    fn read_facts(
         path: &Path,
         label: String,
         skip: Option<u64>,

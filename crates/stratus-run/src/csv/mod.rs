@@ -7,11 +7,13 @@
 //!
 //! Columns depend on the run's [`Task`]; a reader detects it from the header.
 
+mod parser;
 mod rows;
 #[cfg(test)]
 mod tests;
 mod usage;
 
+pub use parser::RowParser;
 pub use rows::{EpochRow, Field, IterationRow, Row, Task};
 pub use usage::UsageRow;
 
@@ -52,7 +54,7 @@ pub fn exact(value: Option<f64>) -> String {
 }
 
 /// The maximum length of a line. Rows have a few numbers.
-const MAX_LINE_BYTES: u64 = 1 << 16;
+pub const MAX_LINE_BYTES: u64 = 1 << 16;
 const REMEDY: &str = "restore it from a copy, or remove the line";
 
 /// Appends rows without allocating. Rows are written to the file in batches of 32 KiB, or on a flush.
@@ -167,19 +169,14 @@ fn whole_lines(file: &mut AppendFile) -> Result<u64> {
 }
 
 /// Reads rows one by one, also while another process appends: an incomplete last line is ignored.
-///
-/// Columns are found by their names in the header, so that a file with additional columns is read too, and
-/// one of an earlier version that lacks new columns.
 #[derive(Debug)]
 pub struct CsvReader<R> {
     input: BufReader<File>,
     path: PathBuf,
-    task: Task,
-    /// The position of each of the row's columns in the file; `None` for a new column that the file lacks.
-    columns: Vec<Option<usize>>,
+    /// `None` until the file has a whole header.
+    parser: Option<RowParser<R>>,
     line: Vec<u8>,
     number: u64,
-    row: PhantomData<fn() -> R>,
 }
 
 impl<R: Row> CsvReader<R> {
@@ -189,30 +186,14 @@ impl<R: Row> CsvReader<R> {
         let mut reader = Self {
             input: BufReader::new(file),
             path: path.to_path_buf(),
-            task: Task::default(),
-            columns: Vec::new(),
+            parser: None,
             line: Vec::new(),
             number: 0,
-            row: PhantomData,
         };
         if reader.next_line()? {
-            let header = String::from_utf8_lossy(&reader.line);
-            let names: Vec<&str> = header.split(',').map(str::trim).collect();
-            let is_new = |column: &&str| R::NEW_COLUMNS.contains(column);
-            let has_all =
-                |task: &Task| R::columns(*task).iter().all(|column| names.contains(column) || is_new(column));
-            // If no task matches, the columns of the first one are reported as missing.
-            reader.task = Task::ALL.into_iter().find(has_all).unwrap_or_default();
-            for column in R::columns(reader.task) {
-                let position = names.iter().position(|name| *name == column);
-                let missing = || {
-                    Error::damaged(path, format!("line 1 has no column {column}"), "restore it from a copy")
-                };
-                if position.is_none() && !is_new(&column) {
-                    return Err(missing());
-                }
-                reader.columns.push(position);
-            }
+            let parser = RowParser::from_header(&reader.line);
+            let damaged = |reason| Error::damaged(path, format!("line 1 {reason}"), "restore it from a copy");
+            reader.parser = Some(parser.map_err(damaged)?);
         }
         Ok(reader)
     }
@@ -220,7 +201,7 @@ impl<R: Row> CsvReader<R> {
     /// The task of the run that wrote the file, detected from its columns.
     #[must_use]
     pub fn task(&self) -> Task {
-        self.task
+        self.parser.as_ref().map(RowParser::task).unwrap_or_default()
     }
 
     /// Reads a line without its end into `line`; false if no complete line remains.
@@ -235,28 +216,20 @@ impl<R: Row> CsvReader<R> {
         }
         Ok(self.line.pop() == Some(b'\n'))
     }
-
-    fn row(&self) -> Result<R> {
-        let damaged =
-            |reason: String| Error::damaged(&self.path, format!("line {}: {reason}", self.number), REMEDY);
-        let text = std::str::from_utf8(&self.line).map_err(|_| damaged("not UTF-8".into()))?;
-        let found: Vec<&str> = text.split(',').collect();
-        let field = |column: &Option<usize>| column.map_or(Some(""), |i| found.get(i).copied());
-        let fields: Option<Vec<&str>> = self.columns.iter().map(field).collect();
-        let fields = fields.ok_or_else(|| damaged(format!("only {} fields", found.len())))?;
-        R::parse(self.task, &fields).map_err(|column| damaged(format!("invalid {column}")))
-    }
 }
 
 impl<R: Row> Iterator for CsvReader<R> {
     type Item = Result<R>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.columns.is_empty() {
-            return None;
-        }
+        self.parser.as_ref()?;
         match self.next_line() {
-            Ok(true) => Some(self.row()),
+            Ok(true) => {
+                let row = self.parser.as_ref()?.parse(&self.line);
+                Some(row.map_err(|reason| {
+                    Error::damaged(&self.path, format!("line {}: {reason}", self.number), REMEDY)
+                }))
+            }
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         }

@@ -25,6 +25,8 @@ pub mod runs;
 pub mod sweep;
 pub mod target;
 pub mod train;
+#[cfg(feature = "ui")]
+pub mod ui;
 pub mod weights;
 pub mod windows;
 mod xml;

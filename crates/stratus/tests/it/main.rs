@@ -41,5 +41,6 @@ mod stores;
 mod sweep;
 mod tensorboard;
 mod terminal_width;
+mod ui;
 mod workers;
 mod xml;

@@ -1,6 +1,7 @@
 "use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// The charts and tables of a page. A saved report draws them once; a live page draws them again with new data.
+const stratus = (() => {
+  let data = JSON.parse(document.getElementById("data").textContent);
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const hues = ["--forward", "--backward-data", "--update", "--backward-weights", "--bad", "--other"];
   // After the named colours, hues at the golden angle keep neighbours distinct.
@@ -21,6 +22,8 @@
     while (places < 12 && Math.abs(step - Number(step.toFixed(places))) > 1e-6 * step) places++;
     return places;
   };
+  const logLabels = (_, ticks) => ticks.map(v => v === null ? "" : v >= 1e6 || v < 1e-4 ? v.toExponential()
+    : String(Number(v.toPrecision(3))));
   const labels = (_, ticks, axis, space, step) => {
     const places = decimals(step);
     const short = { minimumFractionDigits: places, maximumFractionDigits: places };
@@ -29,20 +32,89 @@
     return ticks.map(v => v === null ? "" : text(v));
   };
 
+  const sizeOf = container =>
+    ({ width: Math.max(container.clientWidth, 200), height: container.chartHeight });
+  const resized = new ResizeObserver(entries => entries.forEach(({ target }) => {
+    if (target.chart && sizeOf(target).width !== target.chart.width) target.chart.setSize(sizeOf(target));
+  }));
+  const places = root => [...root.querySelectorAll("[data-chart]")];
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+    places(document).forEach(container => container.chart && container.chart.redraw(false, true)));
+
+  // The data of a chart as CSV. Spreadsheets would compute text that begins with one of some characters.
+  const toCsv = chart => {
+    const quoted = text => `"${(/^[=+@\t\r-]/.test(text) ? "'" + text : text).replaceAll('"', '""')}"`;
+    const lines = chart.data[0].map((_, i) => chart.data.map(values => values[i] ?? "").join(","));
+    return [chart.series.map(s => quoted(String(s.label))).join(","), ...lines, ""].join("\n");
+  };
+  // A chart as PNG, on the background of the page.
+  const toPng = chart => new Promise(done => {
+    const drawn = chart.ctx.canvas, copy = document.createElement("canvas");
+    Object.assign(copy, { width: drawn.width, height: drawn.height });
+    const context = copy.getContext("2d");
+    context.fillStyle = css("--page");
+    context.fillRect(0, 0, copy.width, copy.height);
+    context.drawImage(drawn, 0, 0);
+    copy.toBlob(done, "image/png");
+  });
+  const download = (blob, name) => {
+    const link = document.createElement("a"), address = URL.createObjectURL(blob);
+    Object.assign(link, { href: address, download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  };
+  const addDownloads = container => {
+    const figure = container.closest("figure"), caption = figure && figure.querySelector("figcaption");
+    if (!caption || figure.querySelector(".downloads")) return;
+    const place = document.createElement("span");
+    place.className = "downloads";
+    const add = (name, make) => {
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", textContent: name });
+      button.setAttribute("aria-label", `Save as ${name}: ${caption.textContent}`);
+      button.addEventListener("click", async () => {
+        const title = caption.textContent.replace(/[^A-Za-z0-9]+/g, "-").replace(/^-|-$/g, "").toLowerCase();
+        if (container.chart) download(await make(container.chart), `${title}.${name.toLowerCase()}`);
+      });
+      place.append(button);
+    };
+    add("CSV", chart => new Blob([toCsv(chart)], { type: "text/csv" }));
+    add("PNG", toPng);
+    caption.after(place);
+  };
+
+  // Draws a chart, or gives new data to the chart of the same lines, whose zoom and hidden lines stay.
   const draw = (container, x, series, rows, more) => {
+    const shape = JSON.stringify([x, more, series.map(s => s.label)]);
+    const old = container.chart;
+    if (old && container.chartShape === shape) {
+      const known = old.data[0], scale = old.scales.x;
+      const zoomed = known.length > 1 && (scale.min > known[0] || scale.max < known[known.length - 1]);
+      old.setData(rows, !zoomed);
+      if (zoomed) old.redraw();
+      return;
+    }
+    remove(container);
     const axis = () => ({ stroke: () => css("--muted"), grid: { stroke: () => css("--line"), width: 1 },
       ticks: { stroke: () => css("--line") }, values: labels });
-    const size = () => ({ width: Math.max(container.clientWidth, 200), height: more.height || 260 });
-    const options = Object.assign(size(), {
+    container.chartShape = shape;
+    container.chartHeight = more.height || 260;
+    const options = Object.assign(sizeOf(container), {
       scales: { x: { time: false }, y: more.scale || {} },
-      axes: [axis(), Object.assign(axis(), { size: 62 })],
+      axes: [axis(), Object.assign(axis(), { size: 62 }, more.scale && more.scale.distr === 3 ? { values: logLabels } : {})],
       series: [{ label: x }].concat(series),
+      bands: more.bands || [],
       legend: { live: series.length < 8 },
       cursor: { drag: { x: true, y: false } },
     });
-    const chart = container.chart = new uPlot(options, rows, container);
-    new ResizeObserver(() => { const s = size(); if (s.width !== chart.width) chart.setSize(s); }).observe(container);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => chart.redraw(false, true));
+    container.chart = new uPlot(options, rows, container);
+    resized.observe(container);
+    addDownloads(container);
+  };
+  const remove = container => {
+    resized.unobserve(container);
+    if (container.chart) container.chart.destroy();
+    container.chart = null;
   };
 
   // Epochs are drawn at their last iteration.
@@ -55,7 +127,16 @@
   const charts = {
     loss: (container, run) => {
       const c = run.curves, v = withoutNulls(epochEnds(run), run.epochs.map(e => e.val_loss));
-      draw(container, "iteration", [line("training", 0), line("validation", 1)], joinSeries([[c.iteration, c.loss], v]), {});
+      const lines = [line("training", 0), line("validation", 1)], curves = [[c.iteration, c.loss], v];
+      if (c.iterations_per_point < 2) {
+        draw(container, "iteration", lines, joinSeries(curves), {});
+        return;
+      }
+      // The lowest and the highest loss of each point, as a band behind its mean.
+      const bound = label => line(label, 0, { width: 0, class: "range", points: { show: false } });
+      draw(container, "iteration", lines.concat([bound("highest"), bound("lowest")]),
+        joinSeries(curves.concat([[c.iteration, c.loss_max], [c.iteration, c.loss_min]])),
+        { bands: [{ series: [3, 4], fill: colour(0) + "30" }] });
     },
     accuracy: (container, run) => {
       const c = run.curves, byEpoch = value => withoutNulls(epochEnds(run), percent(run.epochs.map(value)));
@@ -103,23 +184,31 @@
     draw(container, "epoch", runs.map((r, i) => line(r.label, i)),
       joinSeries(runs.map(r => withoutNulls(r.epochs.map(e => e.epoch), r.epochs.map(value)))), { height: 300 });
   };
-  for (const container of document.querySelectorAll("[data-chart]")) {
-    charts[container.dataset.chart](container, data.runs[Number(container.dataset.run)]);
-  }
+  const drawCharts = root => places(root).filter(container => charts[container.dataset.chart])
+    .forEach(container => charts[container.dataset.chart](container, data.runs[Number(container.dataset.run)]));
 
-  for (const table of document.querySelectorAll("table.sortable")) {
+  const sort = (table, column, down) => {
     const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
-    heads.forEach((head, column) => head.firstChild.addEventListener("click", () => {
-      const down = head.getAttribute("aria-sort") !== "descending";
-      heads.forEach(other => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const key = row => {
-        const cell = row.cells[column];
-        return cell.dataset.n !== undefined ? Number(cell.dataset.n) : cell.classList.contains("n") ? -Infinity : cell.textContent;
-      };
-      const order = (a, b) => typeof a === "number" && typeof b === "number"
-        ? a - b || 0 : String(a).localeCompare(String(b), undefined, { numeric: true });
-      [...body.rows].sort((a, b) => (down ? -1 : 1) * order(key(a), key(b))).forEach(row => body.append(row));
-    }));
-  }
+    heads.forEach(other => other.removeAttribute("aria-sort"));
+    heads[column].setAttribute("aria-sort", down ? "descending" : "ascending");
+    const key = row => {
+      const cell = row.cells[column];
+      return cell.dataset.n !== undefined ? Number(cell.dataset.n) : cell.classList.contains("n") ? -Infinity : cell.textContent;
+    };
+    const order = (a, b) => typeof a === "number" && typeof b === "number"
+      ? a - b || 0 : String(a).localeCompare(String(b), undefined, { numeric: true });
+    [...body.rows].sort((a, b) => (down ? -1 : 1) * order(key(a), key(b))).forEach(row => body.append(row));
+  };
+  const sortOnClick = root => root.querySelectorAll("table.sortable").forEach(table =>
+    [...table.tHead.rows[0].cells].forEach((head, column) => head.firstChild.addEventListener("click", () =>
+      sort(table, column, head.getAttribute("aria-sort") !== "descending"))));
+
+  drawCharts(document);
+  sortOnClick(document);
+  return {
+    data: () => data,
+    setData: renewed => { data = renewed; },
+    line, joinSeries, withoutNulls, draw, remove, drawCharts, sort, sortOnClick,
+    removeCharts: root => places(root).forEach(remove),
+  };
 })();

@@ -1,0 +1,32 @@
+//! Scripts and styles, which are in the program.
+
+use axum::extract::Path;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use stratus_report::page;
+
+use super::Failure;
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+/// Name, type and content.
+const ASSETS: [(&str, &str, &str); 10] = [
+    ("uPlot.iife.min.js", SCRIPT, page::UPLOT),
+    ("uPlot.min.css", STYLE, page::UPLOT_STYLE),
+    ("page.js", SCRIPT, page::SCRIPT),
+    ("page.css", STYLE, page::STYLE),
+    ("chart.css", STYLE, page::CHART_STYLE),
+    ("ui.css", STYLE, include_str!("../assets/ui.css")),
+    ("common.js", SCRIPT, include_str!("../assets/common.js")),
+    ("table.js", SCRIPT, include_str!("../assets/table.js")),
+    ("run.js", SCRIPT, include_str!("../assets/run.js")),
+    ("compare.js", SCRIPT, include_str!("../assets/compare.js")),
+];
+
+/// Answers with an asset.
+pub async fn asset(Path(name): Path<String>) -> Result<Response, Failure> {
+    let found = ASSETS.iter().find(|(known, ..)| *known == name);
+    let (_, kind, content) = found.ok_or(Failure::Gone)?;
+    Ok(([(header::CONTENT_TYPE, *kind)], *content).into_response())
+}

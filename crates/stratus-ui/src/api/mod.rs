@@ -1,0 +1,140 @@
+//! The addresses of the server: pages, JSON documents, the stream of changes, assets.
+//!
+//! A run is named by its id. No part of an address is ever used as a path.
+
+mod assets;
+mod compare;
+mod events;
+mod runs;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::sync::Semaphore;
+
+use crate::index::{Entry, Index, RunId};
+use crate::pages;
+use crate::reports::Reports;
+use crate::server::{self, Guard};
+
+/// Maximum number of reports that are read at the same time.
+const MAX_READERS: usize = 2;
+/// Maximum number of pages that receive events.
+const MAX_STREAMS: usize = 64;
+
+/// Everything that requests share.
+#[derive(Clone, Debug)]
+pub struct Site {
+    index: Arc<Index>,
+    reports: Arc<Reports>,
+    readers: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    /// Distinguishes this server from earlier ones at the same address, whose revisions mean nothing here.
+    instance: u64,
+}
+
+impl Site {
+    /// The site of an index.
+    pub fn new(index: Arc<Index>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        Self {
+            index,
+            reports: Arc::default(),
+            readers: Arc::new(Semaphore::new(MAX_READERS)),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            instance: u64::try_from(now).unwrap_or(0),
+        }
+    }
+
+    /// The run of an id in an address.
+    fn entry(&self, id: &str) -> Result<Entry, Failure> {
+        let entry = RunId::parse(id).and_then(|id| self.index.entry(&id));
+        entry.ok_or(Failure::Gone)
+    }
+
+    /// Runs a function that reads files, outside the thread of the server.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Site) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let permit = Arc::clone(&self.readers).acquire_owned().await.map_err(|_| Failure::Busy)?;
+        let site = self.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            read(&site)
+        });
+        task.await.map_err(|_| Failure::Unreadable("the files of this run cannot be read".to_owned()))?
+    }
+}
+
+/// The reason why a request has no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// There is no such run, or not any more.
+    Gone,
+    /// The run cannot be shown.
+    Unreadable(String),
+    /// Too many pages are open.
+    Busy,
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let (status, title, text) = match self {
+            Self::Gone => {
+                let text = "No such run is in the folders. It may have been moved or deleted.".to_owned();
+                (StatusCode::NOT_FOUND, "Not found", text)
+            }
+            Self::Unreadable(reason) => (StatusCode::UNPROCESSABLE_ENTITY, "Unreadable run", reason),
+            Self::Busy => {
+                let text = "Too many pages are open. Close some of them.".to_owned();
+                (StatusCode::SERVICE_UNAVAILABLE, "Busy", text)
+            }
+        };
+        (status, pages::message(title, &text)).into_response()
+    }
+}
+
+/// A JSON document.
+pub struct Json(String);
+
+impl IntoResponse for Json {
+    fn into_response(self) -> Response {
+        ([(header::CONTENT_TYPE, "application/json")], self.0).into_response()
+    }
+}
+
+/// Serialises a value. Values of this crate have string keys and numbers only, which cannot fail.
+fn to_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
+}
+
+/// Answers after the first scan: before it, every run would be missing.
+async fn wait_for_first_scan(State(site): State<Site>, request: Request, next: Next) -> Response {
+    site.index.first_scan().await;
+    next.run(request).await
+}
+
+/// The routes, all behind the guard.
+pub fn router(site: Site, guard: Arc<Guard>) -> Router {
+    Router::new()
+        .route("/", get(runs::table))
+        .route("/run/{id}", get(runs::page))
+        .route("/compare", get(compare::page))
+        .route("/events", get(events::stream))
+        .route("/api/runs", get(runs::list))
+        .route("/api/runs/{id}/sections", get(runs::sections))
+        .route("/api/runs/{id}/series", get(runs::series))
+        .route("/api/compare", get(compare::sections))
+        .route("/assets/{name}", get(assets::asset))
+        .fallback(|| async { Failure::Gone })
+        .layer(middleware::from_fn_with_state(site.clone(), wait_for_first_scan))
+        .with_state(site)
+        .layer(middleware::from_fn_with_state(guard, server::check))
+}

@@ -1,0 +1,275 @@
+//! The runs in the folders, in memory: a small record of each, renewed once a second.
+//!
+//! One thread scans: it finds runs, compares lengths and modification times of their files, and reads what
+//! was appended. It polls, since network file systems do not report changes. Requests see the rows of the
+//! last scan; every change has a revision, so that a page asks for what is new.
+
+mod find;
+mod record;
+mod row;
+
+pub use find::{RunId, check_files};
+pub use record::ReadCount;
+pub use row::RunRow;
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use serde::Serialize;
+use tokio::sync::watch;
+
+use record::{Record, Settings};
+
+/// Maximum number of removed runs that are remembered for pages.
+const MAX_REMOVED: usize = 4096;
+
+/// A key of the configuration, for the choice of columns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Key {
+    /// The key, such as `train.batch_size`.
+    pub name: String,
+    /// True if its values differ between runs.
+    pub differs: bool,
+}
+
+/// A folder, or one below it, that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FolderProblem {
+    /// The folder.
+    pub folder: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// A run, as the last scan saw it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The row of the table.
+    pub row: Arc<RunRow>,
+    /// The configuration.
+    pub settings: Option<Arc<Settings>>,
+    /// The run directory.
+    pub path: PathBuf,
+    /// The revision of the last change.
+    pub revision: u64,
+    /// The revision of the last change other than new iterations.
+    pub content: u64,
+    /// The position in the table.
+    pub position: usize,
+}
+
+/// The runs as the last scan saw them.
+#[derive(Debug, Default)]
+struct State {
+    revision: u64,
+    entries: HashMap<RunId, Entry>,
+    /// Runs that were removed, with the revision of that.
+    removed: VecDeque<(u64, RunId)>,
+    /// The revision up to which removed runs are forgotten.
+    forgotten: u64,
+    keys: Arc<Vec<Key>>,
+    roots: Arc<Vec<PathBuf>>,
+    problems: Arc<Vec<FolderProblem>>,
+}
+
+/// The changes after a revision.
+#[derive(Debug)]
+pub struct Changes {
+    /// The revision now.
+    pub revision: u64,
+    /// Changed and new runs, in the order of the table.
+    pub changed: Vec<Entry>,
+    /// Removed runs.
+    pub removed: Vec<RunId>,
+    /// True if all is sent, since the revision is from another server or too old.
+    pub is_all: bool,
+}
+
+/// The index of the runs in folders.
+#[derive(Debug)]
+pub struct Index {
+    folders: Vec<PathBuf>,
+    records: Mutex<HashMap<RunId, Record>>,
+    state: RwLock<State>,
+    changes: watch::Sender<u64>,
+    count: ReadCount,
+}
+
+impl Index {
+    /// An index of folders, which are not read yet.
+    #[must_use]
+    pub fn new(folders: Vec<PathBuf>) -> Self {
+        Self {
+            folders,
+            records: Mutex::default(),
+            state: RwLock::default(),
+            changes: watch::Sender::new(0),
+            count: ReadCount::default(),
+        }
+    }
+
+    /// Files opened and bytes read by scans.
+    #[must_use]
+    pub fn read_count(&self) -> &ReadCount {
+        &self.count
+    }
+
+    /// Finds the runs, and reads what changed since the last scan.
+    pub fn scan(&self) {
+        let found = find::find(&self.folders);
+        let mut records = self.records();
+        let mut scan = Scan::default();
+        for run in found.runs {
+            let id = run.id.clone();
+            if !records.contains_key(&id) {
+                let Some(record) = Record::new(run) else { continue };
+                records.insert(id.clone(), record);
+            }
+            if let Some(record) = records.get_mut(&id) {
+                if let Some(change) = record.refresh(&found.roots, &self.count) {
+                    scan.changes.insert(id.clone(), change);
+                }
+                scan.order.push(id);
+            }
+        }
+        let present: HashSet<&RunId> = scan.order.iter().collect();
+        records.retain(|id, _| present.contains(id));
+        let problems = found.problems.into_iter().map(|(folder, reason)| FolderProblem { folder, reason });
+        scan.problems = problems.collect();
+        scan.roots = found.roots;
+        self.publish(scan, &records);
+    }
+
+    /// Makes the result of a scan visible.
+    fn publish(&self, scan: Scan, records: &HashMap<RunId, Record>) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let present: HashSet<&RunId> = scan.order.iter().collect();
+        let removed: Vec<RunId> = state.entries.keys().filter(|id| !present.contains(id)).cloned().collect();
+        let is_same = scan.changes.is_empty() && removed.is_empty() && *state.problems == scan.problems;
+        state.roots = Arc::new(scan.roots);
+        // The first scan always counts: requests wait for it.
+        if is_same && state.revision > 0 {
+            return;
+        }
+        state.revision += 1;
+        let revision = state.revision;
+        let mut has_new_settings = !removed.is_empty();
+        for id in removed {
+            state.entries.remove(&id);
+            state.removed.push_back((revision, id));
+        }
+        while state.removed.len() > MAX_REMOVED {
+            state.forgotten = state.removed.pop_front().map_or(state.forgotten, |(revision, _)| revision);
+        }
+        for (id, change) in scan.changes {
+            let Some(record) = records.get(&id) else { continue };
+            let settings = record.settings().cloned();
+            let before = state.entries.get(&id);
+            let content = before.filter(|_| !change.is_content).map_or(revision, |entry| entry.content);
+            has_new_settings |= before.is_none_or(|entry| entry.settings != settings);
+            let path = record.path().to_owned();
+            let entry = Entry { row: change.row, settings, path, revision, content, position: 0 };
+            state.entries.insert(id, entry);
+        }
+        for (position, id) in scan.order.iter().enumerate() {
+            if let Some(entry) = state.entries.get_mut(id) {
+                entry.position = position;
+            }
+        }
+        if has_new_settings {
+            state.keys = Arc::new(keys_of(&state.entries));
+        }
+        state.problems = Arc::new(scan.problems);
+        drop(state);
+        self.changes.send_replace(revision);
+    }
+
+    /// Waits for the end of the first scan.
+    pub async fn first_scan(&self) {
+        // It fails only if the index is dropped.
+        let _ = self.subscribe().wait_for(|revision| *revision > 0).await;
+    }
+
+    /// Notifies of every new revision.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// The changes after a revision; everything if it is `None`, of a later time, or too old.
+    pub fn changes_since(&self, revision: Option<u64>) -> Changes {
+        let state = self.state();
+        let since = revision.filter(|since| (state.forgotten..=state.revision).contains(since));
+        let is_new = |entry: &&Entry| since.is_none_or(|since| entry.revision > since);
+        let mut changed: Vec<Entry> = state.entries.values().filter(is_new).cloned().collect();
+        changed.sort_unstable_by_key(|entry| entry.position);
+        let removed = state
+            .removed
+            .iter()
+            .filter(|(at, id)| since.is_some_and(|since| *at > since) && !state.entries.contains_key(id));
+        let removed = removed.map(|(_, id)| id.clone()).collect();
+        Changes { revision: state.revision, changed, removed, is_all: since.is_none() }
+    }
+
+    /// A run; `None` if it is not in the folders.
+    pub fn entry(&self, id: &RunId) -> Option<Entry> {
+        self.state().entries.get(id).cloned()
+    }
+
+    /// The keys of all configurations.
+    pub fn keys(&self) -> Arc<Vec<Key>> {
+        Arc::clone(&self.state().keys)
+    }
+
+    /// Folders that cannot be read.
+    pub fn problems(&self) -> Arc<Vec<FolderProblem>> {
+        Arc::clone(&self.state().problems)
+    }
+
+    /// The folders without links; only files in them are opened.
+    pub fn roots(&self) -> Arc<Vec<PathBuf>> {
+        Arc::clone(&self.state().roots)
+    }
+
+    /// The given folders.
+    pub fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
+    fn state(&self) -> std::sync::RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn records(&self) -> MutexGuard<'_, HashMap<RunId, Record>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The result of a scan.
+#[derive(Debug, Default)]
+struct Scan {
+    order: Vec<RunId>,
+    changes: HashMap<RunId, record::Change>,
+    roots: Vec<PathBuf>,
+    problems: Vec<FolderProblem>,
+}
+
+/// The keys of the configurations; those with different values first, each group by name.
+fn keys_of(entries: &HashMap<RunId, Entry>) -> Vec<Key> {
+    let mut seen: BTreeMap<&str, (&str, usize, bool)> = BTreeMap::new();
+    let all = || entries.values().filter_map(|entry| entry.settings.as_deref());
+    for settings in all() {
+        for (key, value) in settings {
+            let (first, count, differs) = seen.entry(key).or_insert((value, 0, false));
+            *count += 1;
+            *differs |= *first != value.as_str();
+        }
+    }
+    let runs = all().count();
+    let mut keys: Vec<Key> = seen
+        .into_iter()
+        .map(|(name, (_, count, differs))| Key { name: name.to_owned(), differs: differs || count < runs })
+        .collect();
+    keys.sort_by_key(|key| !key.differs);
+    keys
+}

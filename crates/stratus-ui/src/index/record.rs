@@ -1,0 +1,350 @@
+//! The small record of a run, renewed when its files change.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stratus_report::report::score_name;
+use stratus_report::runs::read_settings;
+use stratus_report::status;
+use stratus_run::RunDir;
+use stratus_run::csv::{EpochRow, Task};
+use stratus_run::summary::{Status, Summary};
+
+use super::find::{FoundRun, Stamp, stamp};
+use super::row::{Pace, Progress, RunRow, Score};
+use crate::series::Sparkline;
+use crate::tail::Tail;
+
+/// The configuration of a run: keys such as `train.epochs`, with their values as text.
+pub type Settings = BTreeMap<String, String>;
+
+/// Maximum length of `summary.json`.
+const MAX_SUMMARY_BYTES: u64 = 16 << 20;
+/// The bytes at the end of `iterations.csv` that contain its last row.
+const MAX_LAST_ROW_BYTES: u64 = 4 << 10;
+/// Length of the time at the beginning of a line of `log.txt`.
+const TIME_BYTES: usize = 24;
+
+/// The number of files opened and bytes read since the start.
+#[derive(Debug, Default)]
+pub struct ReadCount {
+    files: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl ReadCount {
+    pub(crate) fn add(&self, bytes: u64) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Files opened.
+    #[must_use]
+    pub fn files(&self) -> u64 {
+        self.files.load(Ordering::Relaxed)
+    }
+
+    /// Bytes read.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// The files from which a record is made.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Stamps {
+    experiment: Option<Stamp>,
+    summary: Option<Stamp>,
+    epochs: Option<Stamp>,
+    iterations: Option<Stamp>,
+    log: Option<Stamp>,
+}
+
+impl Stamps {
+    /// Looks at the files. Those that must not be opened count as missing, with a reason.
+    fn of(run: &RunDir, roots: &[PathBuf]) -> (Self, Vec<String>) {
+        let mut problems = Vec::new();
+        let mut look = |path: PathBuf| {
+            stamp(&path, roots).unwrap_or_else(|problem| {
+                problems.push(problem);
+                None
+            })
+        };
+        let stamps = Self {
+            experiment: look(run.experiment()),
+            summary: look(run.summary()),
+            epochs: look(run.epochs()),
+            iterations: look(run.iterations()),
+            log: look(run.log()),
+        };
+        (stamps, problems)
+    }
+}
+
+/// The content of `epochs.csv`.
+#[derive(Debug, Default)]
+struct Epochs {
+    tail: Tail<EpochRow>,
+    task: Task,
+    count: u32,
+    best: Option<f64>,
+    train_loss: Option<f64>,
+    ends_s: Option<(f64, f64)>,
+    scores: Sparkline,
+}
+
+impl Epochs {
+    fn read(&mut self, path: &Path, count: &ReadCount) -> Result<(), String> {
+        let mut rows = Vec::new();
+        loop {
+            rows.clear();
+            let read = self.tail.read(path, &mut rows);
+            if read.as_ref().is_ok_and(|read| read.restarted) {
+                let tail = std::mem::take(&mut self.tail);
+                *self = Self { tail, ..Self::default() };
+            }
+            self.task = self.tail.task();
+            rows.iter().for_each(|row| self.push(row));
+            let read = read?;
+            count.add(read.bytes);
+            if !read.more {
+                return Ok(());
+            }
+        }
+    }
+
+    fn push(&mut self, row: &EpochRow) {
+        let score = match self.task {
+            Task::Classification => row.val_accuracy,
+            Task::Segmentation => row.val_miou,
+        };
+        self.count = row.epoch;
+        self.train_loss = Some(row.train_loss).filter(|loss| loss.is_finite());
+        self.ends_s = Some((self.ends_s.map_or(row.elapsed_s, |(first, _)| first), row.elapsed_s));
+        if let Some(score) = score.filter(|score| score.is_finite()) {
+            self.best = Some(self.best.map_or(score, |best| best.max(score)));
+            self.scores.push(score);
+        }
+    }
+}
+
+/// The record of a run.
+#[derive(Debug)]
+pub struct Record {
+    run: RunDir,
+    found: FoundRun,
+    stamps: Stamps,
+    /// Links out of the folders, and other files that must not be opened.
+    refused: Vec<String>,
+    settings: Result<Arc<Settings>, String>,
+    summary: Result<Option<Box<Summary>>, String>,
+    epochs: Epochs,
+    epochs_problem: Option<String>,
+    iteration: Option<u64>,
+    started: Option<String>,
+    /// The row that was shown last.
+    row: Option<Arc<RunRow>>,
+}
+
+/// A change of a record.
+#[derive(Debug)]
+pub struct Change {
+    /// The new row.
+    pub row: Arc<RunRow>,
+    /// True if more than the curves of iterations changed.
+    pub is_content: bool,
+}
+
+impl Record {
+    /// A record that was not read yet; `None` if the run is not there any more.
+    pub fn new(found: FoundRun) -> Option<Self> {
+        Some(Self {
+            run: RunDir::open(&found.path).ok()?,
+            found,
+            stamps: Stamps::default(),
+            refused: Vec::new(),
+            settings: Err("it was not read yet".to_owned()),
+            summary: Ok(None),
+            epochs: Epochs::default(),
+            epochs_problem: None,
+            iteration: None,
+            started: None,
+            row: None,
+        })
+    }
+
+    /// The run directory.
+    pub fn path(&self) -> &Path {
+        self.run.path()
+    }
+
+    /// The configuration, if it can be read.
+    pub fn settings(&self) -> Option<&Arc<Settings>> {
+        self.settings.as_ref().ok()
+    }
+
+    /// Reads what changed since the last call; `None` if the row is the same.
+    pub fn refresh(&mut self, roots: &[PathBuf], count: &ReadCount) -> Option<Change> {
+        let (now, refused) = Stamps::of(&self.run, roots);
+        let is_first = self.row.is_none();
+        let before = std::mem::replace(&mut self.stamps, now.clone());
+        self.refused = refused;
+        if is_first || now.experiment != before.experiment {
+            self.settings = self.read_settings(count);
+        }
+        if is_first || now.summary != before.summary {
+            self.summary = self.read_summary(count);
+        }
+        if is_first || now.epochs != before.epochs {
+            self.epochs_problem = match now.epochs {
+                Some(_) => self.epochs.read(&self.run.epochs(), count).err(),
+                None => {
+                    self.epochs = Epochs::default();
+                    None
+                }
+            };
+        }
+        if is_first || now.iterations != before.iterations {
+            self.iteration = now.iterations.and_then(|_| last_iteration(&self.run.iterations(), count));
+        }
+        if self.started.is_none() && now.log.is_some() {
+            self.started = first_time(&self.run.log(), count);
+        }
+        let row = self.make_row(now != before);
+        let is_same = self.row.as_ref().is_some_and(|shown| **shown == row);
+        if is_same && now == before {
+            return None;
+        }
+        let with_iterations_of = |stamps: Stamps, log| Stamps { iterations: now.iterations, log, ..stamps };
+        let is_content = with_iterations_of(before, now.log) != now
+            || self.row.as_ref().is_none_or(|shown| shown.state != row.state);
+        let row = Arc::new(row);
+        self.row = Some(Arc::clone(&row));
+        Some(Change { row, is_content })
+    }
+
+    fn read_settings(&self, count: &ReadCount) -> Result<Arc<Settings>, String> {
+        let Some(stamp) = self.stamps.experiment else {
+            return Err(self.refused.first().map_or("experiment.toml is missing".to_owned(), Clone::clone));
+        };
+        count.add(stamp.length);
+        read_settings(&self.run).map(Arc::new).map_err(|error| error.to_string())
+    }
+
+    fn read_summary(&self, count: &ReadCount) -> Result<Option<Box<Summary>>, String> {
+        let Some(stamp) = self.stamps.summary else { return Ok(None) };
+        if stamp.length > MAX_SUMMARY_BYTES {
+            return Err("summary.json is damaged: it is longer than 16 MiB".to_owned());
+        }
+        count.add(stamp.length);
+        match Summary::read(&self.run.summary()) {
+            Ok(summary) => Ok(Some(Box::new(summary))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The state of the run. Whether a process writes it is asked only if its files are at rest, since that
+    /// opens its lock file.
+    fn state(&self, is_changing: bool) -> &'static str {
+        if self.settings.is_err() {
+            return "unreadable";
+        }
+        let unknown = Summary::default();
+        let summary = self.summary.as_ref().ok().and_then(Option::as_deref).unwrap_or(&unknown);
+        let was_running = self.row.as_ref().is_some_and(|row| row.state == Status::Running.name());
+        match summary.status {
+            Status::Running if is_changing && was_running => Status::Running.name(),
+            Status::Running => status(&self.run, summary).name(),
+            other => other.name(),
+        }
+    }
+
+    fn make_row(&self, is_changing: bool) -> RunRow {
+        let setting = |key: &str| self.settings().and_then(|settings| settings.get(key)).cloned();
+        let summary = self.summary.as_ref().ok().and_then(Option::as_deref);
+        let state = self.state(is_changing);
+        let pace = Pace {
+            epochs: self.epochs.count,
+            of_epochs: setting("train.epochs").and_then(|epochs| epochs.parse().ok()),
+            ends_s: self.epochs.ends_s,
+            epoch_iterations: summary
+                .filter(|summary| summary.epochs == self.epochs.count)
+                .map(|summary| summary.iterations),
+            iteration: self.iteration,
+        };
+        let is_completed = state == Status::Completed.name();
+        let elapsed_s = match summary.filter(|_| is_completed) {
+            Some(summary) => Some(summary.time.total_s),
+            None => self.epochs.ends_s.map(|(_, last)| last),
+        };
+        let per_hour: Option<f64> = setting("train.price_per_hour").and_then(|price| price.parse().ok());
+        let problems: Vec<String> = [
+            self.settings.as_ref().err().cloned(),
+            self.summary.as_ref().err().cloned(),
+            self.epochs_problem.clone(),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(self.refused.iter().cloned())
+        .collect();
+        let device = summary.map(|summary| summary.device.clone()).filter(|device| !device.is_empty());
+        RunRow {
+            id: self.found.id.clone(),
+            label: self.found.label.clone(),
+            state,
+            problem: (!problems.is_empty()).then(|| problems.join("; ")),
+            experiment: setting("experiment.name").unwrap_or_default(),
+            network: setting("model.name").unwrap_or_default(),
+            data: setting("data.name").unwrap_or_default(),
+            device: device.or_else(|| setting("train.device")).unwrap_or_default(),
+            started: self.started.clone(),
+            progress: Progress {
+                epochs: pace.epochs,
+                of_epochs: pace.of_epochs,
+                iteration: pace.iteration,
+                percent: if is_completed { Some(100.0) } else { pace.percent() },
+                left_s: pace.left_s().filter(|_| state == Status::Running.name()),
+                elapsed_s,
+                images_per_second: summary.and_then(|summary| summary.images_per_second.median),
+                price: per_hour.zip(elapsed_s).map(|(price, seconds)| price * seconds / 3600.0),
+            },
+            score: Score {
+                score: self.epochs.best.map(|_| score_name(self.epochs.task)),
+                best: self.epochs.best,
+                curve: self.epochs.scores.values(),
+                train_loss: self.epochs.train_loss,
+            },
+        }
+    }
+}
+
+/// The number in the second column of the last whole row of `iterations.csv`; only the file's end is read.
+fn last_iteration(path: &Path, count: &ReadCount) -> Option<u64> {
+    let mut file = File::open(path).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MAX_LAST_ROW_BYTES))).ok()?;
+    let mut end = Vec::new();
+    file.take(MAX_LAST_ROW_BYTES).read_to_end(&mut end).ok()?;
+    count.add(end.len() as u64);
+    let whole = &end[..end.iter().rposition(|byte| *byte == b'\n')?];
+    let row = whole.rsplit(|byte| *byte == b'\n').next()?;
+    std::str::from_utf8(row).ok()?.split(',').nth(1)?.parse().ok()
+}
+
+/// The time of the first line of `log.txt`; `None` if the line does not begin with one.
+fn first_time(path: &Path, count: &ReadCount) -> Option<String> {
+    let mut time = [0; TIME_BYTES];
+    File::open(path).ok()?.read_exact(&mut time).ok()?;
+    count.add(TIME_BYTES as u64);
+    let is_time = time.iter().zip(b"0000-00-00T00:00:00.000Z").all(|(byte, pattern)| match pattern {
+        b'0' => byte.is_ascii_digit(),
+        other => byte == other,
+    });
+    is_time.then(|| String::from_utf8_lossy(&time).into_owned())
+}

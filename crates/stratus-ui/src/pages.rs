@@ -1,0 +1,114 @@
+//! The HTML around the content. Scripts and styles are files of the server; data of a page is a JSON document
+//! in an element, which the policy of the server does not run.
+
+use axum::response::Html;
+use stratus_report::page::escape;
+
+/// A page.
+pub struct Page<'a> {
+    /// The title, as text.
+    pub title: &'a str,
+    /// The content, as HTML.
+    pub body: &'a str,
+    /// The data of scripts, as JSON.
+    pub data: Option<&'a str>,
+    /// The scripts, files of the assets.
+    pub scripts: &'a [&'a str],
+}
+
+impl Page<'_> {
+    /// The whole page.
+    pub fn render(&self) -> Html<String> {
+        let data = self.data.map(|data| {
+            let data = data.replace('<', "\\u003c");
+            format!("<script type=\"application/json\" id=\"data\">{data}</script>\n")
+        });
+        let scripts: Vec<String> = self
+            .scripts
+            .iter()
+            .map(|name| format!("<script src=\"/assets/{name}\" defer></script>\n"))
+            .collect();
+        Html(format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+             content=\"width=device-width, initial-scale=1\">\n<title>{} · Stratus</title>\n<link \
+             rel=\"icon\" href=\"data:,\">\n<link rel=\"stylesheet\" href=\"/assets/uPlot.min.css\">\n<link \
+             rel=\"stylesheet\" href=\"/assets/chart.css\">\n<link rel=\"stylesheet\" \
+             href=\"/assets/page.css\">\n<link rel=\"stylesheet\" \
+             href=\"/assets/ui.css\">\n{}</head>\n<body>\n<main>\n{}</main>\n{}</body>\n</html>\n",
+            escape(self.title),
+            scripts.concat(),
+            self.body,
+            data.unwrap_or_default(),
+        ))
+    }
+}
+
+/// A page with a message.
+pub fn message(title: &str, text: &str) -> Html<String> {
+    let body = format!("{}<h1>{}</h1>\n<p>{}</p>\n", navigation(""), escape(title), escape(text));
+    Page { title, body: &body, data: None, scripts: &[] }.render()
+}
+
+/// The links at the top of a page, with the state of the connection.
+fn navigation(more: &str) -> String {
+    format!(
+        "<nav aria-label=\"Pages\"><a href=\"/\">All runs</a>{more}<span id=\"connection\" class=\"muted\" \
+         role=\"status\"></span></nav>\n"
+    )
+}
+
+/// The page of all runs. `data` is the list that is shown first.
+pub fn runs(data: &str) -> Html<String> {
+    let body = concat!(
+        "<header class=\"top\"><h1>Runs</h1><span id=\"connection\" class=\"muted\" role=\"status\"></span>",
+        "</header>\n<div id=\"folders\" class=\"problems\"></div>\n",
+        "<div class=\"tools\">\n",
+        "<label>Filter <input id=\"filter\" type=\"search\" autocomplete=\"off\" spellcheck=\"false\" ",
+        "placeholder=\"words in a row\"></label>\n",
+        "<label>Group by <select id=\"group\"></select></label>\n",
+        "<details id=\"columns\"><summary>Columns</summary><div class=\"choice\"></div></details>\n",
+        "<a id=\"compare\" class=\"button\" role=\"link\" aria-disabled=\"true\">Compare</a>\n",
+        "<button id=\"clear\" type=\"button\" class=\"button\" hidden>Clear selection</button>\n",
+        "</div>\n<p id=\"count\" class=\"note\" role=\"status\"></p>\n",
+        "<div class=\"scroll\"><table id=\"runs\" aria-label=\"Runs\"><thead></thead></table></div>\n",
+        "<div id=\"pager\" class=\"tools\"></div>\n<div id=\"empty\" hidden></div>\n",
+        "<noscript><p class=\"problems\">This page needs JavaScript. `stratus runs` lists the runs on a ",
+        "terminal.</p></noscript>\n",
+    );
+    Page { title: "Runs", body, data: Some(data), scripts: &["common.js", "table.js"] }.render()
+}
+
+/// The page of a run. `sections` is HTML, `data` that of its charts.
+pub fn run(label: &str, sections: &str, data: &str) -> Html<String> {
+    let body = format!(
+        "{}<p id=\"notice\" class=\"problems\" role=\"alert\" hidden></p>\n<div \
+         id=\"sections\">\n{sections}</div>\n",
+        navigation("<span id=\"progress\" role=\"status\"></span>")
+    );
+    let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "run.js"];
+    Page { title: label, body: &body, data: Some(data), scripts: &scripts }.render()
+}
+
+/// The page that compares runs.
+pub fn comparison(count: usize, sections: &str, data: &str) -> Html<String> {
+    let title = format!("{count} runs compared");
+    let body = format!(
+        "{}<h1>{}</h1>\n<p id=\"notice\" class=\"problems\" role=\"alert\" hidden></p>\n{CURVES}<div \
+         id=\"sections\">\n{sections}</div>\n",
+        navigation(""),
+        escape(&title)
+    );
+    let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "compare.js"];
+    Page { title: &title, body: &body, data: Some(data), scripts: &scripts }.render()
+}
+
+/// The curves of all runs in one chart, and its controls.
+const CURVES: &str = concat!(
+    "<section>\n<h2>Curves</h2>\n<div class=\"tools\">\n",
+    "<label>Curve <select id=\"metric\"></select></label>\n",
+    "<label>Over <select id=\"axis\"></select></label>\n",
+    "<label>Smoothing <input id=\"smoothing\" type=\"range\" min=\"0\" max=\"0.99\" step=\"0.01\" ",
+    "value=\"0\"></label>\n<label><input id=\"logarithmic\" type=\"checkbox\"> Logarithmic</label>\n</div>\n",
+    "<figure><figcaption id=\"curve-title\"></figcaption><div class=\"chart\" id=\"curve\"></div>\n",
+    "<p id=\"curve-note\" class=\"note\" role=\"status\"></p></figure>\n</section>\n",
+);

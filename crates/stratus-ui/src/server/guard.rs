@@ -1,0 +1,275 @@
+//! Checks of every request: method, `Host`, `Origin`, token; and the headers of every response.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use axum::http::{Method, Request, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::query::QueryPairs;
+use super::token::Token;
+use crate::pages;
+
+/// Maximum length of the path and the query of a request.
+const MAX_TARGET_BYTES: usize = 8 << 10;
+/// Maximum time to answer a request; streams of events are answered at once.
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(60);
+/// The name of the query's parameter.
+const TOKEN: &str = "token";
+
+/// The sources of what a page loads: this server only.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// The headers of every response.
+const HEADERS: [(&str, &str); 6] = [
+    ("content-security-policy", POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cache-control", "no-store"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+];
+
+/// The rules for requests.
+#[derive(Debug)]
+pub struct Guard {
+    /// Names that a request may call this server, without port.
+    names: Vec<String>,
+    /// True if every address is allowed as a name, since the server listens on all interfaces. An attacker's
+    /// page can call the server by its own name only.
+    allows_addresses: bool,
+    port: u16,
+    token: Option<Token>,
+}
+
+impl Guard {
+    /// The rules of a server that was asked to listen on `host`, and does on `address`.
+    pub fn new(host: &str, address: SocketAddr, token: Option<Token>) -> Self {
+        let ip = address.ip();
+        let mut names = vec![host.to_ascii_lowercase(), in_url(ip)];
+        if ip.is_loopback() || ip.is_unspecified() {
+            names.extend(["localhost", "127.0.0.1", "[::1]"].map(str::to_owned));
+        }
+        if ip.is_unspecified() {
+            names.insert(0, machine_name().unwrap_or_else(|| "localhost".to_owned()));
+        }
+        Self { names, allows_addresses: ip.is_unspecified(), port: address.port(), token }
+    }
+
+    /// The address of the first page, with the token.
+    pub fn url(&self) -> String {
+        let host = self.names.first().map_or("localhost", String::as_str);
+        let is_bare_v6 = host.contains(':') && !host.starts_with('[');
+        let host = if is_bare_v6 { format!("[{host}]") } else { host.to_owned() };
+        let query = self.token.as_ref().map(|token| format!("?{TOKEN}={}", token.as_str()));
+        format!("http://{host}:{}/{}", self.port, query.unwrap_or_default())
+    }
+
+    /// Returns whether a `Host` header names this server.
+    fn is_this_host(&self, host: &str) -> bool {
+        let (name, port) = match host.rfind(':') {
+            Some(colon) if !host.ends_with(']') => (&host[..colon], host[colon + 1..].parse().ok()),
+            _ => (host, Some(80)),
+        };
+        let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        port == Some(self.port)
+            && (self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
+                || self.allows_addresses && address.is_ok())
+    }
+
+    /// The reason to refuse a request, if there is one.
+    fn refusal(&self, request: &Request<Body>) -> Option<Refusal> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Some(Refusal::Method);
+        }
+        let headers = request.headers();
+        let has_body = headers.contains_key(header::TRANSFER_ENCODING)
+            || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
+        if has_body {
+            return Some(Refusal::Body);
+        }
+        let target = request.uri().path_and_query().map_or("", |target| target.as_str());
+        if target.len() > MAX_TARGET_BYTES {
+            return Some(Refusal::Length);
+        }
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let host = hosts.next().and_then(|host| host.to_str().ok());
+        let Some(host) = host.filter(|host| hosts.next().is_none() && self.is_this_host(host)) else {
+            return Some(Refusal::Host);
+        };
+        // An absolute address in the request line has precedence over the header.
+        if request.uri().authority().is_some_and(|authority| authority.as_str() != host) {
+            return Some(Refusal::Host);
+        }
+        let is_own = |origin: &HeaderValue| {
+            origin.to_str().is_ok_and(|origin| origin.strip_prefix("http://") == Some(host))
+        };
+        if !headers.get_all(header::ORIGIN).iter().all(is_own) {
+            return Some(Refusal::Origin);
+        }
+        None
+    }
+
+    /// The name of the cookie. Cookies do not differ by port, so the name does.
+    fn cookie_name(&self) -> String {
+        format!("stratus_ui_{}", self.port)
+    }
+
+    fn has_cookie(&self, headers: &HeaderMap, token: &Token) -> bool {
+        let name = self.cookie_name();
+        headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok()).any(|cookies| {
+            let mut pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
+            pairs.any(|(key, value)| key == name && token.equals(value))
+        })
+    }
+
+    /// Checks the token; `None` if the request has it as a cookie, or none is needed.
+    fn check_token(&self, request: &Request<Body>) -> Option<Response> {
+        let token = self.token.as_ref()?;
+        let given = QueryPairs::of(request.uri().query()).get(TOKEN);
+        if given.is_some_and(|given| token.equals(&given)) {
+            return Some(self.with_cookie(request, token));
+        }
+        if self.has_cookie(request.headers(), token) {
+            return None;
+        }
+        Some(Refusal::Token.into_response())
+    }
+
+    /// Keeps the token in a cookie, and removes it from the address.
+    fn with_cookie(&self, request: &Request<Body>, token: &Token) -> Response {
+        let rest: Vec<&str> = request
+            .uri()
+            .query()
+            .unwrap_or_default()
+            .split('&')
+            .filter(|pair| pair.split('=').next() != Some(TOKEN))
+            .collect();
+        // The path begins with one slash: two would be another host.
+        let path = format!("/{}", request.uri().path().trim_start_matches('/'));
+        let query = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
+        let cookie = format!("{}={}; HttpOnly; SameSite=Strict; Path=/", self.cookie_name(), token.as_str());
+        let headers = [(header::LOCATION, path + &query), (header::SET_COOKIE, cookie)];
+        (StatusCode::SEE_OTHER, headers).into_response()
+    }
+}
+
+/// The reason why a request is refused.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    Method,
+    Body,
+    Length,
+    Host,
+    Origin,
+    Token,
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, title, text) = match self {
+            Self::Method => {
+                (StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", "This server answers only GET.")
+            }
+            Self::Body => (StatusCode::BAD_REQUEST, "Bad request", "Requests have no body here."),
+            Self::Length => (StatusCode::URI_TOO_LONG, "Address too long", "Select fewer runs or columns."),
+            Self::Host => (
+                StatusCode::FORBIDDEN,
+                "Unknown host",
+                "The request names another host or port than this server. Use the address that `stratus ui` \
+                 printed; through a tunnel, use the same port on both sides.",
+            ),
+            Self::Origin => {
+                (StatusCode::FORBIDDEN, "Foreign origin", "The request comes from a page of another server.")
+            }
+            Self::Token => (
+                StatusCode::FORBIDDEN,
+                "Token needed",
+                "Open the address that `stratus ui` printed, with its token. It is then kept in a cookie.",
+            ),
+        };
+        (status, pages::message(title, text)).into_response()
+    }
+}
+
+/// Answers a request, or refuses it.
+pub async fn check(State(guard): State<Arc<Guard>>, request: Request<Body>, next: Next) -> Response {
+    let refused = guard.refusal(&request).map(IntoResponse::into_response);
+    let mut response = match refused.or_else(|| guard.check_token(&request)) {
+        Some(response) => response,
+        None => match tokio::time::timeout(MAX_ANSWER_TIME, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => {
+                let page = pages::message("Too slow", "Reading the files of the runs took too long.");
+                (StatusCode::GATEWAY_TIMEOUT, page).into_response()
+            }
+        },
+    };
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// The text of an IP address in a URL.
+fn in_url(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+/// The name of this machine.
+fn machine_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name = name.trim().to_ascii_lowercase();
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    (is_name && !name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(host: &str, address: &str) -> Guard {
+        Guard::new(host, address.parse().unwrap(), None)
+    }
+
+    #[test]
+    fn only_the_names_of_this_server_are_its_hosts() {
+        let local = guard("127.0.0.1", "127.0.0.1:6174");
+        for host in ["127.0.0.1:6174", "localhost:6174", "LOCALHOST:6174", "[::1]:6174"] {
+            assert!(local.is_this_host(host), "{host}");
+        }
+        for host in [
+            "",
+            ":6174",
+            "localhost",
+            "localhost:80",
+            "localhost:06174x",
+            "evil.example:6174",
+            "127.0.0.1.evil.example:6174",
+            "localhost:6174.evil.example",
+            "192.168.0.7:6174",
+            "[::1]",
+            "é:6174",
+        ] {
+            assert!(!local.is_this_host(host), "{host}");
+        }
+        let named = guard("lab.example", "192.168.0.7:80");
+        for host in ["lab.example", "LAB.example:80", "192.168.0.7"] {
+            assert!(named.is_this_host(host), "{host}");
+        }
+        assert!(!named.is_this_host("localhost:80") && !named.is_this_host("192.168.0.8"));
+        let all = guard("0.0.0.0", "0.0.0.0:6174");
+        assert!(all.is_this_host("192.168.0.8:6174") && all.is_this_host("[fe80::1]:6174"));
+        assert!(!all.is_this_host("evil.example:6174"));
+        assert_eq!(guard("::1", "[::1]:6174").url(), "http://[::1]:6174/");
+        assert!(guard("::1", "[::1]:6174").is_this_host("[::1]:6174"));
+    }
+}

@@ -1,0 +1,88 @@
+//! `stratus ui`: serves the live page over run directories.
+
+use crate::errors::{Failure, Result};
+use crate::output::Output;
+use crate::signals;
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use stratus_run::layout::RUNS;
+use stratus_ui::{DEFAULT_PORT, Options, Server};
+
+/// The programs that open an address in a browser.
+const OPENERS: [&str; 2] = ["xdg-open", "open"];
+
+/// Arguments of `stratus ui`.
+#[derive(Args, Debug)]
+pub struct UiArguments {
+    /// Folders with run directories, or run directories [default: runs]
+    #[arg(value_name = "FOLDER|RUN")]
+    pub folders: Vec<PathBuf>,
+    /// Port; if it is in use, the next free one is used
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
+    pub port: u16,
+    /// Host name or address of the interface to listen on; other machines need the token that is printed
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub host: String,
+    /// Open the page in a browser
+    #[arg(long)]
+    pub open: bool,
+    /// Offer no actions on runs; this version has none
+    #[arg(long)]
+    pub read_only: bool,
+}
+
+/// The result of `stratus ui`, printed before it serves.
+#[derive(Serialize)]
+struct Serving<'a> {
+    url: &'a str,
+    port: u16,
+    folders: &'a [PathBuf],
+}
+
+/// Runs `stratus ui` until it is interrupted.
+///
+/// # Errors
+/// If a folder does not exist, or no port is free.
+pub fn run(arguments: &UiArguments, output: &Output) -> Result {
+    let are_named = !arguments.folders.is_empty();
+    let folders = if are_named { arguments.folders.clone() } else { vec![PathBuf::from(RUNS)] };
+    if let Some(missing) = folders.iter().find(|folder| are_named && !folder.exists()) {
+        let failure = Failure::usage(format!("{} does not exist", missing.display()));
+        return Err(failure.with_hint("name a run directory, or a folder of run directories, like `runs`"));
+    }
+    // Relative paths stay valid and readable whatever the working folder is.
+    let absolute = |folder: &PathBuf| std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+    let folders: Vec<PathBuf> = folders.iter().map(absolute).collect();
+    let stop = signals::stop_flag()?;
+    let options = Options { folders: folders.clone(), host: arguments.host.clone(), port: arguments.port };
+    let server = Server::bind(&options)?;
+    let port = server.address().port();
+    if port != arguments.port && arguments.port != 0 {
+        output.warning(&format!("port {} is in use; using port {port}", arguments.port));
+    }
+    let url = server.url().to_owned();
+    output.print_verbatim(&Serving { url: &url, port, folders: &folders }, || format!("{url}\n"))?;
+    output.message("press Ctrl-C to stop");
+    if arguments.open && !open(&url) {
+        output.warning("cannot open a browser: open the address above by hand");
+    }
+    Ok(server.serve(&stop)?)
+}
+
+/// Opens an address in a browser; false if no program for that is installed.
+fn open(url: &str) -> bool {
+    let found = std::env::var_os("PATH").and_then(|path| {
+        let candidates =
+            std::env::split_paths(&path).flat_map(|folder| OPENERS.map(|name| folder.join(name)));
+        candidates.into_iter().find(|program| Path::is_file(program))
+    });
+    let Some(program) = found else { return false };
+    let mut command = Command::new(program);
+    command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut child) = command.spawn() else { return false };
+    // Waits for its end, so that it leaves no zombie.
+    std::thread::spawn(move || child.wait());
+    true
+}
