@@ -72,7 +72,7 @@ def append(source, copy, name, count):
 
 
 def wait_for(page, expression):
-    """Waits for an expression to be true. Playwright's own function needs `eval`, which the policy forbids."""
+    """Waits for an expression to be true; Playwright's function needs `eval`, which the policy forbids."""
     for _ in range(600):
         if page.evaluate(expression):
             return
