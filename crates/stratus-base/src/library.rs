@@ -32,7 +32,7 @@ pub struct LibraryNotFound {
 
 /// The surroundings that the order of a search depends on.
 struct SearchContext {
-    /// The value of the library's environment variable.
+    /// The value of the library's environment variable, unless it is empty.
     named: Option<PathBuf>,
     /// The path of the running program.
     program: Option<PathBuf>,
@@ -45,7 +45,7 @@ struct SearchContext {
 impl LibrarySearch {
     fn context(&self) -> SearchContext {
         SearchContext {
-            named: std::env::var_os(self.environment).map(PathBuf::from),
+            named: std::env::var_os(self.environment).filter(|path| !path.is_empty()).map(PathBuf::from),
             program: installation::program(),
             checkout: installation::checkout(),
             environments: python_environments(|name| std::env::var_os(name)),

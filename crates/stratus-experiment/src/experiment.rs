@@ -227,7 +227,15 @@ impl Experiment {
         mut self,
         overrides: &[(K, V)],
     ) -> Result<Self, ExperimentError> {
+        let is_builtin = self.layer_file().is_none();
         self.override_keys(overrides)?;
+        // A layer file in place of a network of the zoo sets the sizes of its layers itself.
+        if is_builtin
+            && self.layer_file().is_some()
+            && !overrides.iter().any(|(key, _)| key.as_ref() == "model.width")
+        {
+            self.model.width = None;
+        }
         self.check()?;
         Ok(self)
     }

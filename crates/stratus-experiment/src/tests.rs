@@ -104,6 +104,20 @@ fn overrides_need_no_quotes_and_unset_with_an_empty_value() {
 }
 
 #[test]
+fn a_layer_file_in_place_of_a_network_drops_the_width_of_the_recipe() {
+    let with = |overrides: &[(&str, &str)]| {
+        Experiment::builtin("digits").unwrap().with_overrides(overrides).unwrap().model.width
+    };
+    assert!(with(&[]).is_some());
+    assert_eq!(with(&[("model.name", "net.toml")]), None);
+    assert_eq!(
+        with(&[("model.name", "net.toml"), ("model.width", "5")]),
+        Some(5),
+        "rejected with its reason"
+    );
+}
+
+#[test]
 fn data_addresses_are_kept_verbatim() {
     for address in ["s3://bucket/some//prefix/", "https://host:8080/packed/../x"] {
         let experiment = Experiment::default().with_overrides(&[("data.path", address)]).unwrap();

@@ -96,9 +96,7 @@ impl Objective {
             other => other,
         };
         let fastest = priced().min_by(|(_, a), (_, b)| {
-            a.has_idle_devices
-                .cmp(&b.has_idle_devices)
-                .then(a.seconds[1].total_cmp(&b.seconds[1]))
+            a.has_idle_devices.cmp(&b.has_idle_devices).then(a.seconds[1].total_cmp(&b.seconds[1]))
         });
         let shortest = fastest.map_or(f64::INFINITY, |(_, candidate)| candidate.seconds[1]);
         let meets = |candidate: &Candidate, end: usize| match objective {
@@ -197,8 +195,7 @@ mod tests {
 
     #[test]
     fn near_misses_follow_those_that_meet_the_limit() {
-        let of =
-            |seconds: [f64; 2], price: f64| {
+        let of = |seconds: [f64; 2], price: f64| {
             Some(Candidate { seconds, price: Some([price, 2.0 * price]), has_idle_devices: false })
         };
         let candidates =

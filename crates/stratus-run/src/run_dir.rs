@@ -87,9 +87,7 @@ impl RunDir {
 
     /// Opens an existing run directory.
     pub fn open(path: &Path) -> Result<Self> {
-        if !path.exists() {
-            return Err(Error::io("open", path)(io::ErrorKind::NotFound.into()));
-        }
+        fs::metadata(path).map_err(Error::io("open", path))?;
         if !Self::is_run(path) {
             return Err(Error::NotARun { path: path.to_path_buf(), missing: EXPERIMENT });
         }

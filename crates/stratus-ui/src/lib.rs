@@ -3,13 +3,13 @@
 //! The files of the runs are the database: nothing is imported, and nothing is written into a run. The page
 //! of a run and the comparison of runs are the sections of `stratus-report`'s pages, with the same script.
 //!
-//! - [`server`]: the listener, its limits, and the guards of every request;
-//! - [`index`]: the runs in the folders, with a small record of each, refreshed once a second by a thread
+//! - `server`: the listener, its limits, and the guards of every request;
+//! - `index`: the runs in the folders, with a small record of each, refreshed once a second by a thread
 //!   that compares the lengths and modification times of files;
-//! - [`tail`]: rows appended to a file since the last read;
-//! - [`series`]: curves with a bounded number of points, to which rows are appended;
-//! - [`reports`]: the reports of opened runs, kept until their files change;
-//! - [`api`]: JSON documents and the stream of changes; [`pages`]: the HTML around them.
+//! - `tail`: rows appended to a file since the last read;
+//! - `series`: curves with a bounded number of points, to which rows are appended;
+//! - `reports`: the reports of opened runs, kept until their files change;
+//! - `api`: JSON documents and the stream of changes; `pages`: the HTML around them.
 //!
 //! tokio stays inside this crate. Files are read outside its thread.
 

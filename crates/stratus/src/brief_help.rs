@@ -62,7 +62,7 @@ pub fn is_asked_for(words: &[impl AsRef<OsStr>]) -> bool {
     flags.any(|word| word == "-h")
 }
 
-/// The program with brief help of the commands in [`BRIEF_HELP`].
+/// The program with brief help of the commands in `BRIEF_HELP`.
 #[must_use]
 pub fn shorten(program: Command) -> Command {
     BRIEF_HELP.iter().fold(program, |program, BriefHelp { command: name, hidden, texts }| {

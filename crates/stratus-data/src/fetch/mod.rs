@@ -152,6 +152,16 @@ pub fn fetch_files(
     Ok(report)
 }
 
+/// Returns whether the name of a host could not be resolved, which a repetition at once does not change.
+fn is_unknown_host(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::HostNotFound => true,
+        // The standard library has no kind for it, but this text on all systems.
+        ureq::Error::Io(error) => error.to_string().contains("failed to lookup address information"),
+        _ => false,
+    }
+}
+
 /// The failure of an attempt at a mirror.
 enum AttemptError {
     /// The mirror cannot provide the file: try the next one.
@@ -294,7 +304,10 @@ impl Download<'_> {
             if done > 0 {
                 request = request.header(header::RANGE, format!("bytes={done}-"));
             }
-            let mut response = request.call().map_err(|error| AttemptError::Retry(error.to_string()))?;
+            let mut response = request.call().map_err(|error| match is_unknown_host(&error) {
+                true => AttemptError::NextMirror(error.to_string()),
+                false => AttemptError::Retry(error.to_string()),
+            })?;
             match response.status() {
                 StatusCode::PARTIAL_CONTENT if range_start(&response) == Some(done) => {}
                 StatusCode::OK => {

@@ -51,8 +51,8 @@ fn write_program(root: &Path) {
         summary.write(&root.join(format!("{}.json", status.name()))).unwrap();
     }
     let script = format!(
-        "#!/bin/sh\nshift\ncase $1 in\n  *.toml) from=$1 run=$3; shift 3 ;;\n  *) from= run=$1; shift ;;\nesac\n\
-         until={EPOCH_COUNT}\n[ \"$1\" = --until-epoch ] && until=$2\nmkdir -p \"$run/checkpoints/1\"\n\
+        "#!/bin/sh\nshift\ncase $1 in\n  *.toml) from=$1 run=$3; shift 3 ;;\n  *) from= run=$1; shift ;;\n\
+         esac\nuntil={EPOCH_COUNT}\n[ \"$1\" = --until-epoch ] && until=$2\nmkdir -p \"$run/checkpoints/1\"\n\
          : > \"$run/checkpoints/1/weights\"\n: > \"$run/iterations.csv\"\n\
          [ -n \"$from\" ] && cp \"$from\" \"$run/experiment.toml\"\n\
          width=$(sed -n 's/^width = //p' \"$run/experiment.toml\")\n\

@@ -338,7 +338,7 @@ mod tests {
         let row = |iteration: u64| IterationRow {
             epoch: 1,
             iteration,
-            loss: if iteration % 7 == 0 { f64::NAN } else { iteration as f64 },
+            loss: if iteration.is_multiple_of(7) { f64::NAN } else { iteration as f64 },
             train_s: 0.5,
             ..IterationRow::default()
         };

@@ -147,8 +147,7 @@ pub unsafe fn parallel(threads: usize, function: Function, data: *mut c_void) {
 /// As for [`parallel`], until [`close_region`] has returned.
 #[expect(unsafe_code, reason = "the function is C's")]
 pub unsafe fn open_region(threads: usize, function: Function, data: *mut c_void) {
-    let is_loaded =
-        WaitPolicy::from_env() == WaitPolicy::Adaptive && load::prefers_single_thread(threads);
+    let is_loaded = WaitPolicy::from_env() == WaitPolicy::Adaptive && load::prefers_single_thread(threads);
     let start = match (is_loaded, INDEPENDENT_PARTS.get()) {
         (false, _) => Start::Together,
         (true, true) => Start::Alone,
@@ -390,13 +389,7 @@ impl Pool {
     }
 
     /// Starts a region, and returns the context of the thread that opens it.
-    fn begin(
-        &mut self,
-        threads: usize,
-        function: Function,
-        data: *mut c_void,
-        start: Start,
-    ) -> TeamContext {
+    fn begin(&mut self, threads: usize, function: Function, data: *mut c_void, start: Start) -> TeamContext {
         if self.workers.len() + 1 < threads {
             self.grow(threads - 1);
         }
