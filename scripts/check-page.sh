@@ -7,19 +7,8 @@
 #   scripts/check-page.sh                fails if there is no browser
 #   scripts/check-page.sh --best-effort  only reports it; wrong pages still fail
 set -euo pipefail
-# shellcheck source=scripts/deps-common.sh
-source "$(dirname "$0")/deps-common.sh"
 # shellcheck source=scripts/browser-common.sh
 source "$(dirname "$0")/browser-common.sh"
 
 consequence=("report pages are NOT opened in a browser")
-
-find_browser
-
-cd "$root"
-target=${CARGO_TARGET_DIR-target}
-cargo=${CARGO-cargo}
-# The whole workspace, as `make test` builds it.
-"$cargo" test --quiet --locked --workspace --no-run
-rm -rf "$target/check-page"
-python3 scripts/check-page.py "$target/debug/stratus" "$target/check-page" "$browser"
+check_in_browser

@@ -113,16 +113,23 @@ class Checked:
         self.context.close()
 
 
+def check_all(browser, url, folder, name):
+    """Checks a page at every width, light and dark."""
+    for width in WIDTHS:
+        for scheme in SCHEMES:
+            checked = Checked(browser, url, width, scheme)
+            # Charts of the comparison are drawn once their points are fetched.
+            wait_for(checked.page, f"({EMPTY})().length === 0")
+            checked.check(folder / f"{name}-{width}-{scheme}.png")
+            checked.close()
+
+
 def rows(page):
     return page.locator("#runs tbody tr[data-run] th a").all_text_contents()
 
 
 def check_table(browser, url, folder):
-    for width in WIDTHS:
-        for scheme in SCHEMES:
-            checked = Checked(browser, url, width, scheme)
-            checked.check(folder / f"table-{width}-{scheme}.png")
-            checked.close()
+    check_all(browser, url, folder, "table")
     checked = Checked(browser, url, 1400, "light")
     page = checked.page
     names = ["damaged/1", "digits/1", "digits/2", "digits/3", "digits/4", "hostile/1"]
@@ -164,12 +171,7 @@ def check_table(browser, url, folder):
 
 
 def check_comparison(browser, url, folder):
-    for width in WIDTHS:
-        for scheme in SCHEMES:
-            checked = Checked(browser, url, width, scheme)
-            checked.page.wait_for_selector("#curve canvas")
-            checked.check(folder / f"compare-{width}-{scheme}.png")
-            checked.close()
+    check_all(browser, url, folder, "compare")
     checked = Checked(browser, url, 1400, "light")
     page = checked.page
     for metric in page.locator("#metric option").evaluate_all("options => options.map(o => o.value)"):
@@ -191,11 +193,7 @@ def check_run(browser, url, runs, folder):
     table = Checked(browser, url, 1400, "light")
     address = table.page.get_by_role("link", name="digits/3").get_attribute("href")
     target = url.rstrip("/") + address
-    for width in WIDTHS:
-        for scheme in SCHEMES:
-            checked = Checked(browser, target, width, scheme)
-            checked.check(folder / f"run-{width}-{scheme}.png")
-            checked.close()
+    check_all(browser, target, folder, "run")
     checked = Checked(browser, target, 1400, "light")
     page = checked.page
     last = "document.querySelector('[data-chart=loss]').chart.data[0].at(-1)"

@@ -6,19 +6,8 @@
 #   scripts/check-ui.sh                fails if there is no browser
 #   scripts/check-ui.sh --best-effort  only reports it; wrong pages still fail
 set -euo pipefail
-# shellcheck source=scripts/deps-common.sh
-source "$(dirname "$0")/deps-common.sh"
 # shellcheck source=scripts/browser-common.sh
 source "$(dirname "$0")/browser-common.sh"
 
 consequence=("pages of \`stratus ui\` are NOT opened in a browser")
-
-find_browser
-
-cd "$root"
-target=${CARGO_TARGET_DIR-target}
-cargo=${CARGO-cargo}
-# The whole workspace, as `make test` builds it.
-"$cargo" test --quiet --locked --workspace --no-run
-rm -rf "$target/check-ui"
-python3 scripts/check-ui.py "$target/debug/stratus" "$target/check-ui" "$browser"
+check_in_browser

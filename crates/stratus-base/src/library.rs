@@ -32,7 +32,7 @@ pub struct LibraryNotFound {
 
 /// The surroundings that the order of a search depends on.
 struct SearchContext {
-    /// The value of the library's environment variable, unless it is empty.
+    /// The path in the library's environment variable.
     named: Option<PathBuf>,
     /// The path of the running program.
     program: Option<PathBuf>,
@@ -43,12 +43,13 @@ struct SearchContext {
 }
 
 impl LibrarySearch {
-    fn context(&self) -> SearchContext {
+    /// The surroundings of this process. `variable` returns the value of an environment variable.
+    fn context(&self, variable: impl Fn(&str) -> Option<OsString>) -> SearchContext {
         SearchContext {
-            named: std::env::var_os(self.environment).filter(|path| !path.is_empty()).map(PathBuf::from),
+            named: path_in(variable(self.environment)),
             program: installation::program(),
             checkout: installation::checkout(),
-            environments: python_environments(|name| std::env::var_os(name)),
+            environments: python_environments(variable),
         }
     }
 
@@ -57,7 +58,7 @@ impl LibrarySearch {
     /// the system's search path resolves.
     #[must_use]
     pub fn candidates(&self) -> Vec<PathBuf> {
-        self.candidates_in(&self.context())
+        self.candidates_in(&self.context(|name| std::env::var_os(name)))
     }
 
     /// The folders of the search, except those of the system's search path: with the environment variable,
@@ -65,7 +66,7 @@ impl LibrarySearch {
     /// was built, `lib` of the active Python environments, and Homebrew.
     #[must_use]
     pub fn folders(&self) -> Vec<PathBuf> {
-        let context = self.context();
+        let context = self.context(|name| std::env::var_os(name));
         match context.named {
             Some(named) if named.is_dir() => vec![named],
             Some(named) => named.parent().map(Path::to_owned).into_iter().collect(),
@@ -148,7 +149,13 @@ impl LibrarySearch {
 /// value of an environment variable.
 #[must_use]
 pub fn python_environments(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
-    ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| variable(name)).map(PathBuf::from).collect()
+    ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| path_in(variable(name))).collect()
+}
+
+/// The path in an environment variable. An empty variable counts as not set, so that nothing is searched
+/// relative to the working folder.
+fn path_in(value: Option<OsString>) -> Option<PathBuf> {
+    value.filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 #[cfg(test)]
@@ -238,5 +245,17 @@ mod tests {
         let variables = |name: &str| (name != "OTHER").then(|| OsString::from(format!("/{name}")));
         assert_eq!(python_environments(variables), ["/VIRTUAL_ENV", "/CONDA_PREFIX"].map(Path::new));
         assert!(python_environments(|_| None).is_empty());
+    }
+
+    #[test]
+    fn empty_variable_counts_as_not_set() {
+        let context = |value: &str| SEARCH.context(|_| Some(OsString::from(value)));
+        let set = context("/lib/none");
+        assert_eq!(set.named.as_deref(), Some(Path::new("/lib/none")));
+        assert_eq!(set.environments.len(), 2);
+        let empty = context("");
+        assert_eq!(empty.named, None);
+        assert!(empty.environments.is_empty());
+        assert_eq!(SEARCH.candidates_in(&empty), SEARCH.candidates_in(&SEARCH.context(|_| None)));
     }
 }

@@ -70,6 +70,16 @@ pub fn shell_word(text: &str) -> String {
     if !text.is_empty() && text.chars().all(is_plain) { text.to_owned() } else { shell_quoted(text) }
 }
 
+/// Returns whether a character can be shown as it is: not a control character or a line break, nor one that
+/// changes the direction of the text around it.
+#[must_use]
+pub fn is_printable(c: char) -> bool {
+    match c {
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => false,
+        _ => !c.is_control(),
+    }
+}
+
 /// Quotes a path as a word of a Bourne shell, for commands in messages. One that looks like a flag begins
 /// with `./`.
 #[must_use]
@@ -126,5 +136,13 @@ mod tests {
         assert_eq!(shell_path(Path::new("runs/my run/1")), "'runs/my run/1'");
         assert_eq!(shell_path(Path::new("-x/1")), "./-x/1");
         assert_eq!(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
+    }
+
+    #[test]
+    fn characters_that_a_terminal_obeys_are_not_printable() {
+        assert!("a ä水'\"\u{200d}😀".chars().all(is_printable));
+        for c in "\n\t\u{7}\u{1b}\u{85}\u{61c}\u{200f}\u{2028}\u{2029}\u{202e}\u{2066}\u{2069}".chars() {
+            assert!(!is_printable(c), "{c:?}");
+        }
     }
 }

@@ -18,8 +18,10 @@ const IMAGE_EXTENSIONS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 const OTHER_EXTENSIONS: [&str; 4] = ["jpe", "jfif", "pjpeg", "apng"];
 
 /// File extensions of formats that are not decoded: such files are damaged images rather than no images.
-const UNSUPPORTED_EXTENSIONS: [&str; 11] =
-    ["avif", "bmp", "gif", "heic", "heif", "j2k", "jp2", "jxl", "ppm", "tif", "tiff"];
+const UNSUPPORTED_EXTENSIONS: [&str; 15] = [
+    "avif", "bmp", "gif", "heic", "heif", "j2k", "jp2", "jxl", "pbm", "pgm", "pnm", "ppm", "tga", "tif",
+    "tiff",
+];
 
 /// Image files, JPEG, PNG or WebP, in a given order.
 #[derive(Debug)]

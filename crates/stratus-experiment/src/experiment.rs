@@ -227,12 +227,13 @@ impl Experiment {
         mut self,
         overrides: &[(K, V)],
     ) -> Result<Self, ExperimentError> {
-        let is_builtin = self.layer_file().is_none();
+        let network = self.model.name.clone();
         self.override_keys(overrides)?;
-        // A layer file in place of a network of the zoo sets the sizes of its layers itself.
-        if is_builtin
-            && self.layer_file().is_some()
+        // A layer file in place of a network of the zoo sets the sizes of its layers itself: the width of the
+        // built-in experiment is dropped. Any other width was given; it stays, and is rejected with the file.
+        if self.layer_file().is_some()
             && !overrides.iter().any(|(key, _)| key.as_ref() == "model.width")
+            && Self::builtin(&network).is_ok_and(|builtin| builtin.model.width == self.model.width)
         {
             self.model.width = None;
         }

@@ -115,6 +115,9 @@ fn a_layer_file_in_place_of_a_network_drops_the_width_of_the_recipe() {
         Some(5),
         "rejected with its reason"
     );
+    let widened = Experiment::builtin("digits").unwrap().with_overrides(&[("model.width", "5")]).unwrap();
+    let replaced = widened.with_overrides(&[("model.name", "net.toml")]).unwrap();
+    assert_eq!(replaced.model.width, Some(5), "a width that was given is rejected too");
 }
 
 #[test]

@@ -44,7 +44,9 @@ pub(crate) fn restore(
 
 /// Returns whether the local run has a checkpoint and more epochs than the host's copy.
 pub(crate) fn is_ahead(run: &Path, host_epochs: Option<u64>) -> bool {
-    let count = |file| io::BufReader::new(file).bytes().filter(|byte| matches!(byte, Ok(b'\n'))).count();
+    // A read error ends the count; a folder in place of the file has one at every read.
+    let bytes = |file: fs::File| io::BufReader::new(file).bytes().map_while(io::Result::ok);
+    let count = |file| bytes(file).filter(|byte| *byte == b'\n').count();
     // The first line has the names of the columns.
     let epochs = fs::File::open(run.join(EPOCHS)).map_or(0, count).saturating_sub(1) as u64;
     epochs > host_epochs.unwrap_or(0) && has_checkpoint(run)

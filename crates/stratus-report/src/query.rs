@@ -2,12 +2,16 @@
 
 use stratus_base::nearest;
 use stratus_run::labels::RunLabels;
+use stratus_run::summary::Status;
 
 use crate::runs::RunListing;
 
 /// The fields of a query, as in `tag:baseline`.
 const FIELDS: [&str; 9] =
     ["tag", "name", "note", "commit", "branch", "status", "network", "data", "experiment"];
+
+/// The statuses of a query, as in `status:failed`.
+const STATUSES: [Status; 4] = [Status::Running, Status::Completed, Status::Interrupted, Status::Failed];
 
 /// The minimum length of a beginning of a commit.
 const MIN_COMMIT_DIGITS: usize = 4;
@@ -38,6 +42,12 @@ pub enum QueryError {
     /// A field has no text after its colon.
     #[error("`{0}:` has no text")]
     NoText(&'static str),
+    /// No run has such a status.
+    #[error("`{0}` is not a status: expected running, completed, interrupted or failed")]
+    NoStatus(String),
+    /// The beginning of a commit is too short.
+    #[error("`{0}` is too short for a commit: expected at least {min} digits", min = MIN_COMMIT_DIGITS)]
+    ShortCommit(String),
     /// The name of the field is misspelt.
     #[error("`{given}:` is not a field, did you mean `{field}:`?")]
     Misspelt {
@@ -52,7 +62,7 @@ impl RunQuery {
     /// Parses words: `FIELD:TEXT`, `KEY=VALUE`, or a text that any field may contain.
     ///
     /// # Errors
-    /// If there is no word, or a field is misspelt or empty.
+    /// If there is no word, a field is misspelt or empty, or no run can have its text.
     pub fn parse<W: AsRef<str>>(words: &[W]) -> Result<Self, QueryError> {
         let words = words.iter().map(|word| word.as_ref().trim()).filter(|word| !word.is_empty());
         let terms: Vec<Term> = words.map(Term::parse).collect::<Result<_, _>>()?;
@@ -81,10 +91,13 @@ impl Term {
         {
             if let Some(field) = FIELDS.into_iter().find(|field| *field == given) {
                 let text = text.trim().to_lowercase();
-                return if text.is_empty() {
-                    Err(QueryError::NoText(field))
-                } else {
-                    Ok(Self::Field(field, text))
+                return match field {
+                    _ if text.is_empty() => Err(QueryError::NoText(field)),
+                    "status" if STATUSES.iter().all(|status| status.name() != text) => {
+                        Err(QueryError::NoStatus(text))
+                    }
+                    "commit" if text.len() < MIN_COMMIT_DIGITS => Err(QueryError::ShortCommit(text)),
+                    _ => Ok(Self::Field(field, text)),
                 };
             }
             let near =
@@ -200,7 +213,6 @@ mod tests {
             "tag:base",
             "name:wider",
             "commit:bcde",
-            "commit:abc",
             "status:completed",
             "train.seed=8",
             "train.seed=",
@@ -218,6 +230,10 @@ mod tests {
         assert_eq!(parse(&[" "]), "the query is empty");
         assert_eq!(parse(&["tag:"]), "`tag:` has no text");
         assert_eq!(parse(&["tags:x"]), "`tags:` is not a field, did you mean `tag:`?");
+        let status = "`complete` is not a status: expected running, completed, interrupted or failed";
+        assert_eq!(parse(&["status:Complete"]), status);
+        let commit = "`abc` is too short for a commit: expected at least 4 digits";
+        assert_eq!(parse(&["commit:abc"]), commit);
         let query = RunQuery::parse(&["train.seed=1", "a=b"]).unwrap();
         assert_eq!(query.keys().collect::<Vec<_>>(), ["train.seed"]);
     }

@@ -14,8 +14,8 @@ use stratus_run::labels::RunLabels;
 use stratus_run::remote::RemoteRun;
 use stratus_run::summary::{Status, Summary};
 
-use crate::collect::{flatten, present, read_configuration};
-use crate::report::{apply_batch_scaling, is_ignored_key, score_name};
+use crate::collect::{present, read_configuration};
+use crate::report::{effective_settings, is_ignored_key, score_name, val_score};
 use crate::{Result, remote, status};
 
 /// A run in a list.
@@ -103,15 +103,10 @@ impl RunListing {
         let key = |table: &str, key: &str| configuration.get(table).and_then(|table| table.get(key)).cloned();
         let words =
             |value: Option<Value>| value.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned();
-        let mut settings = flatten(&configuration);
-        apply_batch_scaling(&mut settings);
+        let settings = effective_settings(&configuration);
         let summary = present(Summary::read(&run.summary()))?;
         let of_epochs = |task: Task, rows: Vec<EpochRow>| {
-            let score = |row: &EpochRow| match task {
-                Task::Classification => row.val_accuracy,
-                Task::Segmentation => row.val_miou,
-            };
-            let best = rows.iter().filter_map(score).reduce(f64::max);
+            let best = rows.iter().filter_map(|row| val_score(task, row)).reduce(f64::max);
             (score_name(task), best, rows.last().map(|row| (u64::from(row.epoch), row.train_loss)))
         };
         let epochs = match present(CsvReader::<EpochRow>::open(&run.epochs()))? {
@@ -163,12 +158,13 @@ pub struct RunList {
     pub problems: Vec<String>,
 }
 
-/// All keys of a run's configuration, such as `train.epochs`, with their values as text.
+/// All keys of a run's configuration, such as `train.epochs`, with their values as text, and the learning
+/// rate that was used.
 ///
 /// # Errors
 /// If `experiment.toml` cannot be read.
 pub fn read_settings(run: &RunDir) -> Result<BTreeMap<String, String>> {
-    Ok(flatten(&read_configuration(run)?))
+    Ok(effective_settings(&read_configuration(run)?))
 }
 
 /// The runs at `paths`, in their order.

@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use stratus_base::read_text_at_most;
-
-use crate::labels::is_shown;
+use stratus_base::text::is_printable;
 
 /// How long `git` may take to compare the files.
 const MAX_COMPARISON_TIME: Duration = Duration::from_secs(3);
@@ -256,7 +255,7 @@ fn is_hash(text: &str) -> bool {
 }
 
 fn is_branch_name(name: &str) -> bool {
-    (1..=MAX_BRANCH_CHARS).contains(&name.chars().count()) && name.chars().all(is_shown)
+    (1..=MAX_BRANCH_CHARS).contains(&name.chars().count()) && name.chars().all(is_printable)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use stratus_base::text::is_printable;
 use stratus_base::{printable, read_at_most};
 
 use crate::git::GitCommit;
@@ -126,10 +127,14 @@ impl RunLabels {
     pub fn add_tag(&mut self, tag: &str) -> Result<(), LabelError> {
         let tag = tag.trim();
         check_tag(tag)?;
-        if !self.tags.iter().any(|known| known == tag) {
-            self.tags.push(tag.to_owned());
+        if self.tags.iter().any(|known| known == tag) {
+            return Ok(());
         }
-        if self.tags.len() > MAX_TAGS { Err(LabelError::TagCount) } else { Ok(()) }
+        if self.tags.len() >= MAX_TAGS {
+            return Err(LabelError::TagCount);
+        }
+        self.tags.push(tag.to_owned());
+        Ok(())
     }
 
     /// Removes a tag; returns whether the run had it.
@@ -160,12 +165,12 @@ impl RunLabels {
 }
 
 fn check_name(name: &str) -> Result<(), LabelError> {
-    let is_valid = (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && name.chars().all(is_shown);
+    let is_valid = (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && name.chars().all(is_printable);
     if is_valid { Ok(()) } else { Err(LabelError::Name(name.to_owned())) }
 }
 
 fn check_note(note: &str) -> Result<(), LabelError> {
-    let is_valid = |c: char| c == '\n' || c == '\t' || is_shown(c);
+    let is_valid = |c: char| c == '\n' || c == '\t' || is_printable(c);
     let is_short = note.chars().count() <= MAX_NOTE_CHARS;
     if is_short && note.chars().all(is_valid) { Ok(()) } else { Err(LabelError::Note) }
 }
@@ -179,12 +184,6 @@ fn check_tag(tag: &str) -> Result<(), LabelError> {
     } else {
         Err(LabelError::Tag(tag.to_owned()))
     }
-}
-
-/// Returns whether a character can be printed: not a control character, nor one that changes the direction of
-/// the text around it.
-pub(crate) fn is_shown(c: char) -> bool {
-    !c.is_control() && !matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ pub struct RemoteRun {
     pub machine: String,
     /// The host that trains the run, if it is known.
     pub host: Option<String>,
-    /// The status there: `waiting`, `running`, `completed`, `interrupted` or `failed`.
+    /// The status there: `waiting`, `running`, `completed`, `interrupted`, `failed`, or `unknown` if the
+    /// target could not tell.
     pub status: String,
     /// The time of the last fetch, in seconds since 1970.
     pub fetched: u64,
@@ -58,11 +59,12 @@ impl RemoteRun {
         atomic::write_json(path, self)
     }
 
-    /// The status of the run when it was last fetched, for a run whose summary says that it is running.
+    /// The status of the run when it was last fetched, for a run whose summary says that it is running. With
+    /// an unknown status it may still be running, and counts as such.
     #[must_use]
     pub fn run_status(&self) -> Status {
         match self.status.as_str() {
-            "running" => Status::Running,
+            "running" | "unknown" => Status::Running,
             "completed" => Status::Completed,
             "failed" => Status::Failed,
             _ => Status::Interrupted,
@@ -116,7 +118,8 @@ mod tests {
         assert_eq!(remote.description(), "lab (node\\u{1b}7), ssh lab.example.org");
         assert_eq!(RemoteRun { host: Some("lab".to_owned()), ..remote.clone() }.place(), "lab");
         assert_eq!(remote.run_status(), Status::Running);
-        assert_eq!(RemoteRun { status: "waiting".to_owned(), ..remote }.run_status(), Status::Interrupted);
+        let with = |status: &str| RemoteRun { status: status.to_owned(), ..remote.clone() }.run_status();
+        assert_eq!((with("waiting"), with("unknown")), (Status::Interrupted, Status::Running));
         std::fs::write(&path, "{\"launch\": \"d").unwrap();
         let error = RemoteRun::read(&path).unwrap_err().to_string();
         assert!(error.contains("remote.json is damaged"), "{error}");

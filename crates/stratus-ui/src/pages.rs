@@ -64,7 +64,7 @@ pub fn runs(data: &str) -> Html<String> {
         "</header>\n<div id=\"folders\" class=\"problems\"></div>\n",
         "<div class=\"tools\">\n",
         "<label>Filter <input id=\"filter\" type=\"search\" autocomplete=\"off\" spellcheck=\"false\" ",
-        "placeholder=\"words in a row\"></label>\n",
+        "placeholder=\"words that a row has\"></label>\n",
         "<label>Group by <select id=\"group\"></select></label>\n",
         "<details id=\"columns\"><summary>Columns</summary><div class=\"choice\"></div></details>\n",
         "<a id=\"compare\" class=\"button\" role=\"link\" aria-disabled=\"true\">Compare</a>\n",
@@ -93,8 +93,7 @@ pub fn run(label: &str, sections: &str, data: &str) -> Html<String> {
 pub fn comparison(count: usize, sections: &str, data: &str) -> Html<String> {
     let title = format!("{count} runs compared");
     let body = format!(
-        "{}<h1>{}</h1>\n<p id=\"notice\" class=\"problems\" role=\"alert\" hidden></p>\n{CURVES}<div \
-         id=\"sections\">\n{sections}</div>\n",
+        "{}<h1>{}</h1>\n{CURVES}<div id=\"sections\">\n{sections}</div>\n",
         navigation(""),
         escape(&title)
     );

@@ -9,6 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use stratus_base::text;
 use stratus_run::csv::{MAX_LINE_BYTES, Row, RowParser, Task};
 
 /// Maximum number of bytes of one read.
@@ -64,13 +65,13 @@ impl<R: Row> Tail<R> {
             return Err(damage.clone());
         }
         let end = new.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        if new.len() - end > MAX_LINE_BYTES as usize {
-            return Err(self.damaged(&name, " is too long", &new));
-        }
+        let is_too_long = |length: usize| length as u64 > MAX_LINE_BYTES;
+        let too_long = || format!(" is longer than {}", text::bytes(MAX_LINE_BYTES));
         for line in new[..end].split_inclusive(|byte| *byte == b'\n') {
             self.lines += 1;
             let line = line.strip_suffix(b"\n").unwrap_or(line);
             let parsed = match &self.parser {
+                _ if is_too_long(line.len()) => Err(too_long()),
                 Some(parser) => {
                     parser.parse(line).map(|row| rows.push(row)).map_err(|why| format!(": {why}"))
                 }
@@ -81,6 +82,10 @@ impl<R: Row> Tail<R> {
             if let Err(reason) = parsed {
                 return Err(self.damaged(&name, &reason, &new));
             }
+        }
+        if is_too_long(new.len() - end) {
+            self.lines += 1;
+            return Err(self.damaged(&name, &too_long(), &new));
         }
         self.advance(&new[..end]);
         done.more &= end > 0;
@@ -125,8 +130,7 @@ impl<R: Row> Tail<R> {
     /// Keeps the damage until the file begins again, which the bytes up to here show.
     fn damaged(&mut self, name: &str, reason: &str, read: &[u8]) -> String {
         self.advance(read);
-        let line = self.lines.max(1);
-        let damage = format!("{name} is damaged: line {line}{reason}");
+        let damage = format!("{name} is damaged: line {}{reason}", self.lines);
         self.damage = Some(damage.clone());
         damage
     }
@@ -223,6 +227,6 @@ mod tests {
         fs::write(folder.path().join("new"), vec![b'x'; 1 << 17]).unwrap();
         fs::rename(folder.path().join("new"), &path).unwrap();
         let damage = epochs(&mut tail, &path).unwrap_err();
-        assert!(damage.contains("too long"), "{damage}");
+        assert!(damage.contains("line 1 is longer than 64 KiB"), "{damage}");
     }
 }

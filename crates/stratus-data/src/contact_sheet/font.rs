@@ -20,7 +20,7 @@ const ELLIPSIS: char = '…';
 pub(super) struct Glyph {
     /// The distance to the next letter, in pixels.
     advance: usize,
-    /// The columns from the position of the letter to its box, plus 128.
+    /// The columns from the position of the letter to its box, plus [`LEFT_OFFSET`].
     left: usize,
     /// The rows from the top of the line to its box.
     top: usize,
@@ -41,8 +41,8 @@ pub(super) struct Font {
     unknown: Glyph,
 }
 
-/// A position of a letter in a line.
-const ORIGIN_COLUMN: usize = 128;
+/// Added to [`Glyph::left`], because a box may begin left of the position of its letter.
+const LEFT_OFFSET: usize = 128;
 
 impl Font {
     /// The font of captions.
@@ -83,7 +83,7 @@ impl Font {
         placed.flat_map(|(column, glyph)| {
             let covered = glyph.coverage.iter().enumerate().filter(|&(_, &coverage)| coverage > 0);
             covered.filter_map(move |(pixel, &coverage)| {
-                let x = (column + glyph.left + pixel % glyph.width).checked_sub(ORIGIN_COLUMN)?;
+                let x = (column + glyph.left + pixel % glyph.width).checked_sub(LEFT_OFFSET)?;
                 Some(([glyph.top + pixel / glyph.width, x], coverage))
             })
         })
@@ -155,7 +155,7 @@ impl Font {
             .collect();
         let unknown = Glyph {
             advance: width + 2,
-            left: ORIGIN_COLUMN + 1,
+            left: LEFT_OFFSET + 1,
             top: baseline.saturating_sub(height),
             width,
             coverage,

@@ -139,6 +139,19 @@ fn check_memory([height, width]: [usize; 2], bytes: usize, file_bytes: usize) ->
     ))
 }
 
+/// Keeps the first `kept` of the `stored` bytes of each pixel, which drops transparency. In place, from the
+/// front, so that reads stay ahead of writes.
+pub(super) fn keep_first_bytes(pixels: &mut Vec<u8>, stored: usize, kept: usize) {
+    if stored <= kept {
+        return;
+    }
+    let count = pixels.len() / stored;
+    for pixel in 0..count {
+        pixels.copy_within(pixel * stored..pixel * stored + kept, pixel * kept);
+    }
+    pixels.truncate(count * kept);
+}
+
 /// Checks that a file can contain its image, which takes at least `min_bytes` bytes.
 pub(super) fn check_length(
     [height, width]: [usize; 2],

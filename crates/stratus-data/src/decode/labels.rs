@@ -4,7 +4,7 @@
 
 use png::{BitDepth, ColorType, Transformations};
 
-use super::image::Format;
+use super::image::{Format, keep_first_bytes};
 use super::png::{buffer_bytes, finish, open, size};
 use super::webp;
 
@@ -32,7 +32,7 @@ pub(crate) enum LabelPixels {
 pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage, String> {
     match Format::detect(file)? {
         Format::Png => {}
-        Format::Jpeg => return Err("label images must be PNG; JPEG is lossy".to_owned()),
+        Format::Jpeg => return Err("label images must be PNG or lossless WebP; JPEG is lossy".to_owned()),
         Format::WebP if webp::is_lossless(file) => {
             let [_, height, width] = webp::decode(file, out)?.shape;
             return Ok(LabelImage { pixels: LabelPixels::Colours, height, width });
@@ -70,14 +70,7 @@ pub(crate) fn decode_labels(file: &[u8], out: &mut Vec<u8>) -> Result<LabelImage
     if bits < 8 {
         unpack(out, height, width, usize::from(bits));
     }
-    let kept = channels * bytes;
-    if stored > kept {
-        // Drops transparency in place, from the front, so that reads stay ahead of writes.
-        for pixel in 0..height * width {
-            out.copy_within(pixel * stored..pixel * stored + kept, pixel * kept);
-        }
-        out.truncate(height * width * kept);
-    }
+    keep_first_bytes(out, stored, channels * bytes);
     if bits == 16 {
         narrow_to_8_bits(out, pixels != LabelPixels::Colours)?;
     }
@@ -214,7 +207,10 @@ mod tests {
             error(&png(ColorType::Grayscale, BitDepth::Sixteen, [1, 1], &[1, 2])),
             "PNG with 16 bits per channel, expected 8 or fewer"
         );
-        assert_eq!(error(&[0xff, 0xd8, 0xff, 0xe0]), "label images must be PNG; JPEG is lossy");
+        assert_eq!(
+            error(&[0xff, 0xd8, 0xff, 0xe0]),
+            "label images must be PNG or lossless WebP; JPEG is lossy"
+        );
         let whole = png(ColorType::Grayscale, BitDepth::Eight, [9, 9], &[3; 81]);
         for end in 0..whole.len() {
             assert!(decode_labels(&whole[..end], &mut Vec::new()).is_err(), "{end}");

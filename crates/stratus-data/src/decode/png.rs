@@ -6,7 +6,7 @@ use std::io::Cursor;
 use png::{BitDepth, ColorType, DecodeOptions, Decoder, Limits, Reader, Transformations};
 
 use super::exif;
-use super::image::{Decoded, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, check_length, pixel_bytes};
+use super::image::{Decoded, MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS, check_length, keep_first_bytes, pixel_bytes};
 
 /// The maximum ratio of deflate: a match of 258 bytes takes at least two bits.
 const MAX_DEFLATE_RATIO: usize = 1032;
@@ -169,13 +169,7 @@ pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, Strin
     pixels.resize(buffer_bytes([height, width], stored, file)?, 0);
     reader.next_frame(pixels).map_err(failed)?;
     finish(&mut reader, file)?;
-    if stored > channels {
-        // Drops transparency in place, from the front, so that reads stay ahead of writes.
-        for pixel in 0..height * width {
-            pixels.copy_within(pixel * stored..pixel * stored + channels, pixel * channels);
-        }
-        pixels.truncate(height * width * channels);
-    }
+    keep_first_bytes(pixels, stored, channels);
     let orientation = reader.info().exif_metadata.as_deref().map(exif::orientation).unwrap_or_default();
     Ok(Decoded { shape: [channels, height, width], dct_scaled: None, orientation })
 }

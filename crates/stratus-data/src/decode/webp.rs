@@ -12,7 +12,7 @@ use std::io::Cursor;
 use image_webp::WebPDecoder;
 
 use super::exif;
-use super::image::{Decoded, MAX_SIDE_PIXELS, check_length, pixel_bytes};
+use super::image::{Decoded, MAX_SIDE_PIXELS, check_length, keep_first_bytes, pixel_bytes};
 
 /// Bytes before the first chunk: `RIFF`, the length of the rest, `WEBP`.
 const HEAD_BYTES: usize = 12;
@@ -115,9 +115,7 @@ impl Header {
         let kept = height.saturating_mul(width).saturating_mul(compression.kept_bytes_per_pixel());
         pixel_bytes([height, width], CHANNELS, kept, file_bytes)
     }
-}
 
-impl Header {
     /// Checks that the image is complete, and that a lossy frame has the size that the file declares: the
     /// decoder takes memory for the size in the frame.
     fn check_frame(&self, file: &[u8]) -> Result<(), String> {
@@ -223,13 +221,7 @@ pub(super) fn decode(file: &[u8], pixels: &mut Vec<u8>) -> Result<Decoded, Strin
     let stored = if decoder.has_alpha() { CHANNELS + 1 } else { CHANNELS };
     pixels.resize(bytes / CHANNELS * stored, 0);
     decoder.read_image(pixels).map_err(failed)?;
-    if stored > CHANNELS {
-        // Drops transparency in place, from the front, so that reads stay ahead of writes.
-        for pixel in 0..height * width {
-            pixels.copy_within(pixel * stored..pixel * stored + CHANNELS, pixel * CHANNELS);
-        }
-        pixels.truncate(bytes);
-    }
+    keep_first_bytes(pixels, stored, CHANNELS);
     let exif = chunks(&needed).find(|(kind, _)| kind == b"EXIF");
     let orientation = exif.map(|(_, content)| exif::orientation(content)).unwrap_or_default();
     Ok(Decoded { shape: [CHANNELS, height, width], dct_scaled: None, orientation })

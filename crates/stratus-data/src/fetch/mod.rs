@@ -152,16 +152,6 @@ pub fn fetch_files(
     Ok(report)
 }
 
-/// Returns whether the name of a host could not be resolved, which a repetition at once does not change.
-fn is_unknown_host(error: &ureq::Error) -> bool {
-    match error {
-        ureq::Error::HostNotFound => true,
-        // The standard library has no kind for it, but this text on all systems.
-        ureq::Error::Io(error) => error.to_string().contains("failed to lookup address information"),
-        _ => false,
-    }
-}
-
 /// The failure of an attempt at a mirror.
 enum AttemptError {
     /// The mirror cannot provide the file: try the next one.
@@ -170,6 +160,20 @@ enum AttemptError {
     Retry(String),
     /// A local error, independent of the mirror.
     Fatal(FetchError),
+}
+
+/// The failure of a request without a response.
+fn request_failure(error: &ureq::Error) -> AttemptError {
+    let is_unknown_host = match error {
+        ureq::Error::HostNotFound => true,
+        // The standard library has no stable kind for it. On Unix its message begins with this text, unless a
+        // system call failed; other systems have other texts, and there the request is repeated.
+        ureq::Error::Io(error) => error.to_string().starts_with("failed to lookup address information"),
+        _ => false,
+    };
+    let cause = error.to_string();
+    // A second request at once would not find the host either.
+    if is_unknown_host { AttemptError::NextMirror(cause) } else { AttemptError::Retry(cause) }
 }
 
 struct Download<'a> {
@@ -304,10 +308,7 @@ impl Download<'_> {
             if done > 0 {
                 request = request.header(header::RANGE, format!("bytes={done}-"));
             }
-            let mut response = request.call().map_err(|error| match is_unknown_host(&error) {
-                true => AttemptError::NextMirror(error.to_string()),
-                false => AttemptError::Retry(error.to_string()),
-            })?;
+            let mut response = request.call().map_err(|error| request_failure(&error))?;
             match response.status() {
                 StatusCode::PARTIAL_CONTENT if range_start(&response) == Some(done) => {}
                 StatusCode::OK => {
@@ -395,5 +396,28 @@ fn check_length<T>(response: &Response<T>, total: u64) -> Result<(), AttemptErro
             Err(AttemptError::NextMirror(format!("offers a file of {length} bytes, expected {total}")))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn unknown_host_is_not_retried() {
+        use std::net::ToSocketAddrs;
+        // A host name cannot have an empty label, so no name server is asked.
+        let error = "mirror..invalid:80".to_socket_addrs().unwrap_err();
+        let failure = request_failure(&ureq::Error::Io(error));
+        assert!(matches!(failure, AttemptError::NextMirror(cause) if cause.contains("lookup address")));
+        let failure = request_failure(&ureq::Error::HostNotFound);
+        assert!(matches!(failure, AttemptError::NextMirror(_)));
+    }
+
+    #[test]
+    fn refused_connection_is_retried() {
+        let refused = ureq::Error::Io(io::ErrorKind::ConnectionRefused.into());
+        assert!(matches!(request_failure(&refused), AttemptError::Retry(_)));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::run::{RunReport, score_name};
 use super::statistics::{SIGNIFICANT, moments, welch};
@@ -253,15 +254,21 @@ pub(crate) fn differing_keys(settings: &[BTreeMap<String, String>]) -> Vec<Strin
 
 /// All keys of the configuration with their values as text, and the machine.
 pub(crate) fn settings(run: &RunRecord) -> BTreeMap<String, String> {
-    let mut settings = flatten(&run.configuration);
-    apply_batch_scaling(&mut settings);
+    let mut settings = effective_settings(&run.configuration);
     settings.extend(machine_name(run).map(|name| ("machine".to_owned(), name)));
+    settings
+}
+
+/// All keys of a configuration with their values as text, and the learning rate that was used.
+pub(crate) fn effective_settings(configuration: &Value) -> BTreeMap<String, String> {
+    let mut settings = flatten(configuration);
+    apply_batch_scaling(&mut settings);
     settings
 }
 
 /// Replaces a recipe's learning rate by the batch-scaled rate that was used, so that runs of a recipe with
 /// different batch sizes differ in it.
-pub(crate) fn apply_batch_scaling(settings: &mut BTreeMap<String, String>) {
+fn apply_batch_scaling(settings: &mut BTreeMap<String, String>) {
     let Some(reference_batch) = settings.remove("optimiser.learning_rate_batch") else { return };
     let number = |key: &str| settings.get(key).and_then(|value| value.parse::<f64>().ok());
     let scales = settings.get("schedule.scale_with_batch").is_none_or(|scales| scales == "true");

@@ -14,13 +14,13 @@ mod statistics;
 mod usage;
 
 pub use compare::{Comparison, ComparisonRow, Repetitions};
-pub(crate) use compare::{apply_batch_scaling, differing_keys, is_ignored_key, settings};
+pub(crate) use compare::{differing_keys, effective_settings, is_ignored_key, settings};
 pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint};
 pub use curves::{Curve, Curves, IterationCurves, LayerCurve};
 pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
 pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;
 pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure, PublishedTable};
-pub use run::{Epoch, Problem, RunReport, score_name};
+pub use run::{Epoch, Problem, RunReport, score_name, val_score};
 pub use usage::UsageCurves;
 
 use std::collections::BTreeMap;

@@ -80,11 +80,8 @@ pub struct Epoch {
 
 impl Epoch {
     fn from_row(task: Task, row: EpochRow) -> Self {
+        let val_score = val_score(task, &row);
         let EpochRow { epoch, train_loss, train_accuracy, val_loss, val_accuracy, elapsed_s, .. } = row;
-        let val_score = match task {
-            Task::Classification => val_accuracy,
-            Task::Segmentation => row.val_miou,
-        };
         let last_iteration = None;
         Self {
             epoch,
@@ -99,7 +96,16 @@ impl Epoch {
     }
 }
 
-/// The metric by which runs of a task are compared.
+/// The metric by which runs of a task are compared, after an epoch; `None` if it was not evaluated.
+#[must_use]
+pub fn val_score(task: Task, row: &EpochRow) -> Option<f64> {
+    match task {
+        Task::Classification => row.val_accuracy,
+        Task::Segmentation => row.val_miou,
+    }
+}
+
+/// The name of the metric by which runs of a task are compared.
 #[must_use]
 pub fn score_name(task: Task) -> &'static str {
     match task {

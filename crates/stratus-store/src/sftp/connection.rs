@@ -76,7 +76,7 @@ impl Connection {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().map_err(|error| {
             let program = program.to_string_lossy();
-            SftpError::Permanent(format!("cannot run `{program}`: {error}; install the OpenSSH client"))
+            SftpError::Permanent(format!("cannot run `{program}`: {error}; {}", ssh::start_hint(&program)))
         })?;
         let (input, output, errors) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
         let (sender, packets) = mpsc::sync_channel(MAX_QUEUED_PACKETS);

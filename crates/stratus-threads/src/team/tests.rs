@@ -19,16 +19,21 @@ fn region(threads: usize, body: &(dyn Fn() + Sync)) {
     }
 }
 
-/// Calls `body` on every thread of a region whose other threads are not woken.
-fn region_with_sleepers(threads: usize, may_claim: bool, body: &(dyn Fn() + Sync)) {
+/// Calls `body` on every thread of a region that starts as `start`.
+fn region_with(start: Start, threads: usize, may_claim: bool, body: &(dyn Fn() + Sync)) {
     let data = (&raw const body).cast_mut().cast();
     // SAFETY: the body is `Sync`; a panic in it aborts the program.
     #[expect(unsafe_code, reason = "as C does it")]
     unsafe {
-        open_region_with(threads, call, data, Start::Alone);
+        open_region_with(threads, call, data, start);
         call(data);
     }
     close_region(may_claim);
+}
+
+/// Calls `body` on every thread of a region whose other threads are not woken.
+fn region_with_sleepers(threads: usize, may_claim: bool, body: &(dyn Fn() + Sync)) {
+    region_with(Start::Alone, threads, may_claim, body);
 }
 
 /// The numbers of a region's threads, each with the team size it sees, in order.
@@ -242,4 +247,29 @@ fn parses_omp_num_threads() {
     {
         assert_eq!(parse_num_threads(list), threads, "{list:?}");
     }
+}
+
+#[test]
+fn threads_that_start_apart_leave_the_cpu_of_the_first() {
+    if load::usable_cpus() < 2 || load::current_cpu().is_none() {
+        eprintln!("SKIPPED: this process may use one CPU only, or CPUs have no numbers");
+        return;
+    }
+    let avoided = |pool: &Pool| pool.workers.first().and_then(|worker| worker.avoided_cpu);
+    // A region that starts the thread, which has its number from then on.
+    contexts(2);
+    for _ in 0..100 {
+        let used = Mutex::new(None);
+        region_with(Start::Apart, 2, false, &|| {
+            if thread_number() == 1 {
+                *used.lock().unwrap() = load::current_cpu();
+            }
+        });
+        let avoided = POOL.with_borrow(avoided);
+        assert!(avoided.is_some());
+        assert_ne!(used.into_inner().unwrap(), avoided);
+    }
+    // The next region of a quiet machine may use all CPUs again.
+    region_with(Start::Together, 2, false, &|| ());
+    assert_eq!(POOL.with_borrow(avoided), None);
 }

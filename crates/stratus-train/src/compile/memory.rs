@@ -19,8 +19,14 @@ pub fn min_bytes(programs: &Programs) -> usize {
     all.into_iter().flatten().map(Plan::min_bytes).max().unwrap_or(0)
 }
 
-/// The largest batch of at most `max_batch` samples whose minimum memory is within `limit` bytes; `None` if a
-/// single sample needs more. Kernels also need scratch, so a plan may need a smaller batch.
+/// The number that must divide a batch: its micro-batches or its parts, of which only one is more than 1.
+#[must_use]
+pub fn batch_divisor(resolved: &ResolvedProcess) -> usize {
+    resolved.parts().max(resolved.settings().train.micro_batches)
+}
+
+/// The largest batch of at most `max_batch` samples whose minimum memory is within `limit` bytes; `None` if
+/// the smallest batch needs more. Kernels also need scratch, so a plan may need a smaller batch.
 ///
 /// # Errors
 /// As [`programs()`].
@@ -31,8 +37,11 @@ pub fn largest_batch(
     limit: usize,
     max_batch: usize,
 ) -> Result<Option<usize>, TrainError> {
+    // Batches are counted in units of this number.
+    let divisor = batch_divisor(resolved);
+    let max_batch = max_batch / divisor;
     let fits = |batch: usize| -> Result<bool, TrainError> {
-        let resolved = resolved.with_batch_size(batch);
+        let resolved = resolved.with_batch_size(batch * divisor);
         Ok(min_bytes(&programs(&resolved, graph, device)?) <= limit)
     };
     if max_batch == 0 || !fits(1)? {
@@ -44,7 +53,7 @@ pub fn largest_batch(
     }
     if too_large > max_batch {
         if fits(max_batch)? {
-            return Ok(Some(max_batch));
+            return Ok(Some(max_batch * divisor));
         }
         too_large = max_batch;
     }
@@ -57,7 +66,7 @@ pub fn largest_batch(
         };
         *(if fits(middle)? { &mut fitting } else { &mut too_large }) = middle;
     }
-    Ok(Some(fitting))
+    Ok(Some(fitting * divisor))
 }
 
 /// Checks that a run can fit the available memory, before its kernels are measured. `train.memory_limit_mib`
@@ -109,7 +118,7 @@ fn device_memory_error(
     let mut remedies = Vec::new();
     if let Some(batch) = largest {
         remedies.push(format!("use smaller batches, about {batch} fit: --set train.batch_size={batch}"));
-        if settings.train.micro_batches <= 1 {
+        if batch_divisor(resolved) == 1 {
             let parts = settings.train.batch_size.div_ceil(batch.max(1));
             let parts = (parts..settings.train.batch_size)
                 .find(|parts| settings.train.batch_size.is_multiple_of(*parts));
@@ -228,6 +237,17 @@ mod tests {
         }
         let too_little = needed(&resolved, &graph, &device, 1) - 1;
         assert_eq!(largest_batch(&resolved, &graph, &device, too_little, 9).unwrap(), None);
+    }
+
+    #[test]
+    fn the_largest_batch_is_a_multiple_of_its_parts() {
+        for key in ["train.micro_batches", "train.parts"] {
+            let (resolved, graph, device) = digits(&[("data.drop_last", "true"), (key, "4")], None);
+            let limit = needed(&resolved, &graph, &device, 40);
+            let found = largest_batch(&resolved, &graph, &device, limit, 1003).unwrap().unwrap();
+            assert!(found >= 40 && found.is_multiple_of(4), "{key}: {found}");
+            assert_eq!(largest_batch(&resolved, &graph, &device, limit, 3).unwrap(), None, "{key}");
+        }
     }
 
     #[test]

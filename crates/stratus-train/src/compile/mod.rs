@@ -21,7 +21,7 @@ mod variant;
 
 pub use batch_norm::check_batch_norm_samples;
 pub use fit::{FittedRun, fit, fit_stages};
-pub use memory::{largest_batch, min_bytes};
+pub use memory::{batch_divisor, largest_batch, min_bytes};
 pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,
     compile_evaluation, compile_inference, plan,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::contact_sheet::{RgbImage, Tile, UNMASKED, blended};
 use stratus_data::{BatchBuffer, Dataset, Element, Layout, Loader, LoaderConfig, Position};
+use stratus_measures::{ConfusionMatrix, MetricError};
 
 /// The maximum number of images of a gallery.
 pub const MAX_GALLERY_IMAGES: usize = 100;
@@ -119,7 +120,15 @@ impl MistakeCollector {
     }
 
     /// Adds the images of a batch, with the predictions of the last batch that was scored.
-    pub(super) fn add(&mut self, scorer: &Scorer, views: Option<&ViewAverage>, batch: &BatchBuffer) {
+    ///
+    /// # Errors
+    /// If a class is out of range.
+    pub(super) fn add(
+        &mut self,
+        scorer: &Scorer,
+        views: Option<&ViewAverage>,
+        batch: &BatchBuffer,
+    ) -> Result<(), TrainError> {
         match scorer.last_predictions(views) {
             BatchPredictions::Classes { classes, probabilities } => {
                 let images = batch.indices.iter().zip(&batch.labels[..]).take(batch.samples);
@@ -138,16 +147,18 @@ impl MistakeCollector {
             }
             BatchPredictions::Pixels { classes, size } => {
                 self.mask_size = Some(size);
+                let mut counts = ConfusionMatrix::new(scorer.classes());
                 let pixels = (size[0] * size[1]).max(1);
                 let images = batch.labels.chunks_exact(pixels).zip(classes.chunks_exact(pixels));
                 for (&index, (labels, predictions)) in batch.indices.iter().zip(images).take(batch.samples) {
-                    match mean_iou(labels, predictions) {
+                    match mean_iou(&mut counts, labels, predictions)? {
                         Some(iou) if iou < 1.0 => self.insert_mask(index, iou, predictions),
                         _ => {}
                     }
                 }
             }
         }
+        Ok(())
     }
 
     fn insert_mask(&mut self, index: u32, iou: f64, predictions: &[i32]) {
@@ -239,29 +250,18 @@ impl Mistake {
 }
 
 /// The mean IoU of the classes in the labels or the predictions of an image, over its labelled pixels; `None`
-/// without any.
-fn mean_iou(labels: &[i32], predictions: &[i32]) -> Option<f64> {
-    // For each class: pixels in both, in the labels, in the predictions.
-    let mut counts: Vec<[u64; 3]> = Vec::new();
-    let mut count = |class: i32, column: usize| {
-        let Ok(class) = usize::try_from(class) else { return };
-        if class >= counts.len() {
-            counts.resize(class + 1, [0; 3]);
-        }
-        counts[class][column] += 1;
-    };
-    for (&label, &predicted) in labels.iter().zip(predictions).filter(|(label, _)| **label >= 0) {
-        count(label, 1);
-        count(predicted, 2);
-        if label == predicted {
-            count(label, 0);
-        }
-    }
-    let unions = counts.iter().map(|[both, one, other]| (*both as f64, (one + other - both) as f64));
-    let (sum, classes) = unions
-        .filter(|(_, union)| *union > 0.0)
-        .fold((0.0, 0.0), |(sum, classes), (both, union)| (sum + both / union, classes + 1.0));
-    (classes > 0.0).then(|| sum / classes)
+/// without any. `counts` is overwritten.
+///
+/// # Errors
+/// If a class is out of range.
+fn mean_iou(
+    counts: &mut ConfusionMatrix,
+    labels: &[i32],
+    predictions: &[i32],
+) -> Result<Option<f64>, MetricError> {
+    counts.clear();
+    counts.add(labels, predictions)?;
+    Ok(counts.mean_iou())
 }
 
 /// An image as the network sees it, and its labels.
@@ -357,12 +357,15 @@ mod tests {
 
     #[test]
     fn mean_iou_is_that_of_the_classes_in_the_image() {
-        assert_eq!(mean_iou(&[-1, -1], &[0, 1]), None);
-        assert_eq!(mean_iou(&[0, 0, 2, -1], &[0, 0, 2, 1]), Some(1.0));
+        let mut counts = ConfusionMatrix::new(4);
+        let mut mean =
+            |labels: &[i32], predictions: &[i32]| mean_iou(&mut counts, labels, predictions).unwrap();
+        assert_eq!(mean(&[-1, -1], &[0, 1]), None);
+        assert_eq!(mean(&[0, 0, 2, -1], &[0, 0, 2, 1]), Some(1.0));
         // Class 0: one of two pixels; class 1: one of two.
-        assert_eq!(mean_iou(&[0, 0, 1], &[0, 1, 1]), Some(0.5));
+        assert_eq!(mean(&[0, 0, 1], &[0, 1, 1]), Some(0.5));
         // Class 3 is only predicted.
-        assert_eq!(mean_iou(&[0, 0], &[0, 3]), Some(0.25));
+        assert_eq!(mean(&[0, 0], &[0, 3]), Some(0.25));
     }
 
     #[test]

@@ -252,7 +252,7 @@ impl Evaluator {
             let average = self.multi_view.as_ref().map(|multi_view| &multi_view.average);
             self.scorer.add(session, self.program, batch.samples, &batch.labels, metrics, average)?;
             if let Some(mistakes) = &mut self.mistakes {
-                mistakes.add(&self.scorer, average, &batch);
+                mistakes.add(&self.scorer, average, &batch)?;
             }
             self.loader.recycle(batch);
         }

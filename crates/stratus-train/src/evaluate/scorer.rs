@@ -217,6 +217,11 @@ impl Scorer {
         }
     }
 
+    /// The number of classes.
+    pub fn classes(&self) -> usize {
+        self.confusion.classes()
+    }
+
     /// The predictions of the batch that was added last, with the same `views`.
     pub fn last_predictions(&self, views: Option<&ViewAverage>) -> BatchPredictions<'_> {
         match &self.counts {

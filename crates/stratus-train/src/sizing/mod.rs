@@ -3,7 +3,7 @@
 
 mod batch_search;
 
-use crate::compile::{FittedRun, KernelSelection, fit, largest_batch, min_bytes, programs};
+use crate::compile::{FittedRun, KernelSelection, batch_divisor, fit, largest_batch, min_bytes, programs};
 use crate::device::OpenDevice;
 use crate::input::{Datasets, HostMemory, open_datasets};
 use crate::network::Network;
@@ -67,7 +67,9 @@ impl LargestBatchSearch<'_> {
         let first = largest_batch(self.resolved, self.graph, self.device, limit, samples)?;
         let mut batch = first.ok_or_else(|| self.nothing_fits_error(limit))?;
         let mut fitting: Option<LargestBatch> = None;
-        let mut search = BatchSearch::new(samples);
+        // The search counts in units of the number that must divide a batch.
+        let divisor = batch_divisor(self.resolved);
+        let mut search = BatchSearch::new(samples / divisor);
         loop {
             let resolved = self.resolved.with_batch_size(batch);
             let FittedRun { resolved, planned, .. } =
@@ -89,12 +91,12 @@ impl LargestBatchSearch<'_> {
                         is_whole_data_set: batch == samples,
                     });
                 }
-            } else if batch == 1 {
+            } else if batch == divisor {
                 // The error names the key.
                 HostMemory::for_run(&resolved, datasets, &plans.train, &plans.evaluate)?;
             }
-            match search.next(batch, used) {
-                Some(next) => batch = next,
+            match search.next(batch / divisor, used) {
+                Some(next) => batch = next * divisor,
                 None => break,
             }
         }

@@ -27,6 +27,6 @@ const ASSETS: [(&str, &str, &str); 10] = [
 /// Answers with an asset.
 pub async fn asset(Path(name): Path<String>) -> Result<Response, Failure> {
     let found = ASSETS.iter().find(|(known, ..)| *known == name);
-    let (_, kind, content) = found.ok_or(Failure::Gone)?;
+    let (_, kind, content) = found.ok_or(Failure::NoPage)?;
     Ok(([(header::CONTENT_TYPE, *kind)], *content).into_response())
 }

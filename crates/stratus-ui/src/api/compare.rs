@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::Html;
 use futures::future::join_all;
 use serde::Serialize;
 use stratus_report::page;
@@ -31,21 +31,24 @@ struct Selection {
     entries: Vec<Entry>,
     /// The number of ids that no run has.
     missing: usize,
+    /// The number of ids after the first [`MAX_RUNS`], which are not compared.
+    excess: usize,
 }
 
 impl Selection {
     fn of(site: &Site, query: Option<&str>) -> Self {
-        let ids = QueryPairs::of(query).list("runs", MAX_RUNS);
+        let ids = QueryPairs::of(query).list("runs", usize::MAX);
+        let excess = ids.len().saturating_sub(MAX_RUNS);
         let mut entries: Vec<Entry> = Vec::new();
         let mut missing = 0;
-        for id in &ids {
+        for id in ids.iter().take(MAX_RUNS) {
             match site.entry(id) {
                 Ok(entry) if entries.iter().all(|known| known.row.id != entry.row.id) => entries.push(entry),
                 Ok(_) => {}
                 Err(_) => missing += 1,
             }
         }
-        Self { entries, missing }
+        Self { entries, missing, excess }
     }
 }
 
@@ -70,6 +73,10 @@ async fn read_sections(site: &Site, chosen: &Selection) -> Result<(String, Strin
         let runs = if chosen.missing == 1 { "run is" } else { "runs are" };
         reasons.push(format!("{} {runs} no longer in the folders", chosen.missing));
     }
+    if chosen.excess > 0 {
+        let all = MAX_RUNS + chosen.excess;
+        reasons.push(format!("only the first {MAX_RUNS} of the {all} runs in the address are compared"));
+    }
     let runs = read.iter().filter_map(|report| report.run.clone()).collect();
     let problems = read.iter().flat_map(|report| report.problems.clone()).collect();
     let report = Report::new(runs, problems);
@@ -88,7 +95,7 @@ async fn read_sections(site: &Site, chosen: &Selection) -> Result<(String, Strin
 }
 
 /// `/compare?runs=ID,ID`: the page of the comparison.
-pub async fn page(State(site): State<Site>, RawQuery(query): RawQuery) -> Result<Response, Failure> {
+pub async fn page(State(site): State<Site>, RawQuery(query): RawQuery) -> Result<Html<String>, Failure> {
     let chosen = Selection::of(&site, query.as_deref());
     let (html, data) = read_sections(&site, &chosen).await?;
     let compared: Vec<ComparedRun<'_>> = chosen
@@ -98,8 +105,7 @@ pub async fn page(State(site): State<Site>, RawQuery(query): RawQuery) -> Result
         .collect();
     // The document of the report's script, with the ids.
     let data = format!("{{\"compared\":{},{}", to_json(&compared), data.trim_start_matches('{'));
-    let page: Html<String> = pages::comparison(compared.len(), &html, &data);
-    Ok(page.into_response())
+    Ok(pages::comparison(compared.len(), &html, &data))
 }
 
 /// `/api/compare?runs=ID,ID`: the sections of the comparison again.

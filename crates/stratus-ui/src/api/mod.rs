@@ -76,6 +76,8 @@ impl Site {
 /// The reason why a request has no answer.
 #[derive(Debug)]
 pub enum Failure {
+    /// The server has no such address.
+    NoPage,
     /// There is no such run, or not any more.
     Gone,
     /// The run cannot be shown.
@@ -87,6 +89,7 @@ pub enum Failure {
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let (status, title, text) = match self {
+            Self::NoPage => (StatusCode::NOT_FOUND, "Not found", "This server has no such page.".to_owned()),
             Self::Gone => {
                 let text = "No such run is in the folders. It may have been moved or deleted.".to_owned();
                 (StatusCode::NOT_FOUND, "Not found", text)
@@ -133,7 +136,7 @@ pub fn router(site: Site, guard: Arc<Guard>) -> Router {
         .route("/api/runs/{id}/series", get(runs::series))
         .route("/api/compare", get(compare::sections))
         .route("/assets/{name}", get(assets::asset))
-        .fallback(|| async { Failure::Gone })
+        .fallback(|| async { Failure::NoPage })
         .layer(middleware::from_fn_with_state(site.clone(), wait_for_first_scan))
         .with_state(site)
         .layer(middleware::from_fn_with_state(guard, server::check))

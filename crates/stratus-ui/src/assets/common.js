@@ -21,12 +21,15 @@ const ui = (() => {
 
   const fixed = (value, places) => value.toLocaleString("en-US",
     { minimumFractionDigits: places, maximumFractionDigits: places });
+  // As the sections of a report write it.
   const duration = seconds => {
-    const s = Math.round(seconds);
-    if (s < 60) return seconds < 10 ? `${fixed(seconds, 1)} s` : `${s} s`;
-    if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
-    if (s < 172800) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
-    return `${Math.floor(s / 86400)} d ${Math.floor(s % 86400 / 3600)} h`;
+    const s = Math.round(seconds), padded = value => String(value).padStart(2, "0");
+    if (seconds < 10) return `${fixed(seconds, 1)} s`;
+    if (s < 60) return `${s} s`;
+    if (s < 3600) return `${Math.floor(s / 60)} min ${padded(s % 60)} s`;
+    const minutes = Math.round(s / 60);
+    if (s < 172800) return `${Math.floor(minutes / 60)} h ${padded(minutes % 60)} min`;
+    return `${fixed(s / 86400, 1)} d`;
   };
   const fetchJson = async address => {
     const response = await fetch(address, { cache: "no-store" });

@@ -59,7 +59,9 @@
   };
   const drawCurve = () => {
     const [, title, values] = metrics.find(([name]) => name === metric.value);
-    const x = axes.find(([name]) => name === axis.value)[1];
+    // Rows of iterations have the time of iterations only; epochs have that of the whole run.
+    const x = axis.value !== "time" ? axis.value
+      : values.points ? "seconds of iterations" : "seconds since the start";
     const lines = compared.map((run, i) => [run.label, i, lineOf(run, values)])
       .filter(([, , [known]]) => known.length > 0);
     const container = ui.byId("curve");

@@ -2,7 +2,7 @@
 // The table of runs. What it shows is in the address: filter, order, group, columns, page.
 (() => {
   const { byId, element, fixed, duration } = ui;
-  const PAGE_ROWS = 100, MAX_COMPARED = 50;
+  const PAGE_ROWS = 100, MAX_COMPARED = 50, MAX_KEYS = 32;
   let listing = JSON.parse(byId("data").textContent);
   const rows = new Map();
   const selected = new Set();
@@ -65,10 +65,11 @@
   };
   const defaults = () => columns.filter(column => column.shown).map(column => column.name);
   const chosen = () => view.columns || defaults();
-  const keysOfView = () => {
+  const keysChosen = () => {
     const names = chosen().concat(view.group).filter(name => name.startsWith(KEY));
-    return [...new Set(names.map(name => name.slice(KEY.length)))].slice(0, 32);
+    return [...new Set(names.map(name => name.slice(KEY.length)))];
   };
+  const keysOfView = () => keysChosen().slice(0, MAX_KEYS);
   let keys = [];
   const valueOf = (row, key) => { const i = keys.indexOf(key); return i < 0 ? null : row.settings[i] ?? null; };
   const columnOf = name => name === "run" ? runColumn
@@ -175,6 +176,7 @@
     const pages = Math.max(Math.ceil(count / PAGE_ROWS), 1);
     view.page = Math.min(view.page, pages);
     keepView();
+    showProblems();
     const focused = document.activeElement, sorted = focused && focused.dataset.sort;
     const line = focused && focused.closest("tr[data-run]"), isBox = focused && focused.type === "checkbox";
     drawHead(shown);
@@ -226,8 +228,12 @@
     byId("count").textContent = byId("count").textContent.replace(/, \d+ running$/, `, ${running} running`);
   };
 
-  const showProblems = () => byId("folders").replaceChildren(...listing.problems.map(problem =>
-    element("p", {}, `${problem.folder}: ${problem.reason}`)));
+  const showProblems = () => {
+    const texts = listing.problems.map(problem => `${problem.folder}: ${problem.reason}`);
+    const excess = keysChosen().slice(MAX_KEYS).join(", ");
+    if (excess) texts.push(`Only ${MAX_KEYS} keys can be shown; these have no values here: ${excess}`);
+    byId("folders").replaceChildren(...texts.map(text => element("p", {}, text)));
+  };
   const fillChoices = () => {
     const options = [["", "nothing"], ...["state", "experiment", "network", "data", "device"].map(name =>
       [name, columnOf(name).title]), ...listing.keys.map(key => [KEY + key.name, key.name])];
@@ -256,7 +262,6 @@
     rows.clear();
     for (const row of listed.runs) rows.set(row.id, row);
     for (const id of selected) if (!rows.has(id)) selected.delete(id);
-    showProblems();
     fillChoices();
     draw();
   };

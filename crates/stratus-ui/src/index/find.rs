@@ -60,7 +60,7 @@ pub struct Found {
     pub runs: Vec<FoundRun>,
     /// The folders without links; runs in them may be read.
     pub roots: Vec<PathBuf>,
-    /// Folders that cannot be read: path and reason.
+    /// Folders that are not shown, or not completely: path and reason.
     pub problems: Vec<(String, String)>,
 }
 
@@ -96,9 +96,14 @@ struct Search<'a> {
 impl Search<'_> {
     fn folder(&mut self, folder: &Path, depth: usize) {
         if self.found.runs.len() >= MAX_RUNS {
+            let reason = format!("only the first {MAX_RUNS} runs are shown");
+            let problem = (self.root.display().to_string(), reason);
+            if !self.found.problems.contains(&problem) {
+                self.found.problems.push(problem);
+            }
             return;
         }
-        // A link in place of the file is reported with the run.
+        // Something else in place of the file is reported by who reads it.
         if fs::symlink_metadata(folder.join(EXPERIMENT)).is_ok_and(|facts| !facts.is_dir()) {
             let label = self.label(folder);
             self.found.runs.push(FoundRun { id: RunId::of(folder), path: folder.to_owned(), label });

@@ -33,7 +33,7 @@ pub struct Key {
     pub differs: bool,
 }
 
-/// A folder, or one below it, that cannot be read.
+/// A folder, or one below it, that is not shown, or not completely.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FolderProblem {
     /// The folder.
@@ -117,14 +117,20 @@ impl Index {
 
     /// Finds the runs, and reads what changed since the last scan.
     pub fn scan(&self) {
-        let found = find::find(&self.folders);
+        let mut found = find::find(&self.folders);
         let mut records = self.records();
         let mut scan = Scan::default();
         for run in found.runs {
             let id = run.id.clone();
             if !records.contains_key(&id) {
-                let Some(record) = Record::new(run) else { continue };
-                records.insert(id.clone(), record);
+                let folder = run.path.display().to_string();
+                match Record::new(run) {
+                    Ok(record) => _ = records.insert(id.clone(), record),
+                    Err(reason) => {
+                        found.problems.push((folder, reason));
+                        continue;
+                    }
+                }
             }
             if let Some(record) = records.get_mut(&id) {
                 if let Some(change) = record.refresh(&found.roots, &self.count) {
@@ -221,7 +227,7 @@ impl Index {
         Arc::clone(&self.state().keys)
     }
 
-    /// Folders that cannot be read.
+    /// Folders that are not shown, or not completely.
     pub fn problems(&self) -> Arc<Vec<FolderProblem>> {
         Arc::clone(&self.state().problems)
     }

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use stratus_report::report::score_name;
+use stratus_report::report::{score_name, val_score};
 use stratus_report::runs::read_settings;
 use stratus_report::status;
 use stratus_run::RunDir;
 use stratus_run::csv::{EpochRow, Task};
+use stratus_run::layout::{EXPERIMENT, LOCK};
 use stratus_run::summary::{Status, Summary};
 
 use super::find::{FoundRun, Stamp, stamp};
@@ -82,6 +83,10 @@ impl Stamps {
             iterations: look(run.iterations()),
             log: look(run.log()),
         };
+        // These only tell the state of the run.
+        for path in [run.path().join(LOCK), run.remote()] {
+            look(path);
+        }
         (stamps, problems)
     }
 }
@@ -119,14 +124,10 @@ impl Epochs {
     }
 
     fn push(&mut self, row: &EpochRow) {
-        let score = match self.task {
-            Task::Classification => row.val_accuracy,
-            Task::Segmentation => row.val_miou,
-        };
         self.count = row.epoch;
         self.train_loss = Some(row.train_loss).filter(|loss| loss.is_finite());
         self.ends_s = Some((self.ends_s.map_or(row.elapsed_s, |(first, _)| first), row.elapsed_s));
-        if let Some(score) = score.filter(|score| score.is_finite()) {
+        if let Some(score) = val_score(self.task, row).filter(|score| score.is_finite()) {
             self.best = Some(self.best.map_or(score, |best| best.max(score)));
             self.scores.push(score);
         }
@@ -161,10 +162,13 @@ pub struct Change {
 }
 
 impl Record {
-    /// A record that was not read yet; `None` if the run is not there any more.
-    pub fn new(found: FoundRun) -> Option<Self> {
-        Some(Self {
-            run: RunDir::open(&found.path).ok()?,
+    /// A record that was not read yet.
+    ///
+    /// # Errors
+    /// The reason why it is not a run.
+    pub fn new(found: FoundRun) -> Result<Self, String> {
+        Ok(Self {
+            run: RunDir::open(&found.path).map_err(|_| format!("{EXPERIMENT} is not a file"))?,
             found,
             stamps: Stamps::default(),
             refused: Vec::new(),
@@ -250,7 +254,7 @@ impl Record {
     }
 
     /// The state of the run. Whether a process writes it is asked only if its files are at rest, since that
-    /// opens its lock file.
+    /// opens its lock file, and not of a run with files that must not be opened.
     fn state(&self, is_changing: bool) -> &'static str {
         if self.settings.is_err() {
             return "unreadable";
@@ -259,6 +263,7 @@ impl Record {
         let summary = self.summary.as_ref().ok().and_then(Option::as_deref).unwrap_or(&unknown);
         let was_running = self.row.as_ref().is_some_and(|row| row.state == Status::Running.name());
         match summary.status {
+            Status::Running if !self.refused.is_empty() => "unreadable",
             Status::Running if is_changing && was_running => Status::Running.name(),
             Status::Running => status(&self.run, summary).name(),
             other => other.name(),

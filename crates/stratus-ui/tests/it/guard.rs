@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use crate::common::{MadeRun, Running, make};
+use stratus_run::summary::Status;
 use stratus_ui::{Options, Server};
 
 #[test]
@@ -151,15 +152,25 @@ fn links_out_of_the_folders_are_not_followed() {
     let other = make(root.path(), &MadeRun { path: "digits/2", ..MadeRun::default() });
     std::fs::write(elsewhere.path().join("plan.json"), "secret plan").unwrap();
     symlink(elsewhere.path().join("plan.json"), other.join("plan.json")).unwrap();
+    let training = MadeRun { path: "digits/3", status: Status::Running, ..MadeRun::default() };
+    let locked = make(root.path(), &training);
+    symlink(elsewhere.path().join("plan.json"), locked.join("run.lock")).unwrap();
+    let gone = make(root.path(), &MadeRun { path: "digits/4", ..MadeRun::default() });
+    std::fs::remove_file(gone.join("experiment.toml")).unwrap();
+    symlink(root.path().join("nowhere"), gone.join("experiment.toml")).unwrap();
     let server = Running::start(root.path());
     let runs = server.json("/api/runs");
     let listed: Vec<&str> =
         runs["runs"].as_array().unwrap().iter().map(|run| run["label"].as_str().unwrap()).collect();
-    assert_eq!(listed, ["digits/1", "digits/2"]);
+    assert_eq!(listed, ["digits/1", "digits/2", "digits/3"]);
     assert!(!runs.to_string().contains("secret-run"), "{runs}");
     let problem = runs["runs"][0]["problem"].as_str().unwrap();
     assert_eq!(problem, "summary.json is a link that leads out of the folders");
-    for label in ["digits/1", "digits/2"] {
+    let third = &runs["runs"][2];
+    assert_eq!(third["state"], "unreadable");
+    assert_eq!(third["problem"], "run.lock is a link that leads out of the folders");
+    assert_eq!(runs["problems"][0]["reason"], "experiment.toml is not a file");
+    for label in listed {
         let id = server.id(label);
         for target in
             [format!("/run/{id}"), format!("/api/runs/{id}/sections"), format!("/api/runs/{id}/series")]

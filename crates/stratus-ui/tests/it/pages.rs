@@ -111,6 +111,9 @@ fn comparison_has_the_section_of_the_report() {
     }
     let page = server.get(&format!("/compare?runs={},{}", ids[0], ids[1]));
     assert!(page.body.contains("1 run is no longer in the folders"), "{}", page.body);
+    let page = server.get(&format!("/compare?runs={}", [ids[0].as_str(); 51].join(",")));
+    let left_out = "only the first 50 of the 51 runs in the address are compared";
+    assert!(page.body.contains(left_out), "{}", page.body);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::output::Output;
 use crate::signals;
 use clap::Args;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use stratus_run::layout::RUNS;
 use stratus_ui::{DEFAULT_PORT, Options, Server};
@@ -71,17 +71,14 @@ pub fn run(arguments: &UiArguments, output: &Output) -> Result {
     Ok(server.serve(&stop)?)
 }
 
-/// Opens an address in a browser; false if no program for that is installed.
+/// Opens an address in a browser; false if no program for that can be started.
 fn open(url: &str) -> bool {
-    let found = std::env::var_os("PATH").and_then(|path| {
-        let candidates =
-            std::env::split_paths(&path).flat_map(|folder| OPENERS.map(|name| folder.join(name)));
-        candidates.into_iter().find(|program| Path::is_file(program))
-    });
-    let Some(program) = found else { return false };
-    let mut command = Command::new(program);
-    command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(mut child) = command.spawn() else { return false };
+    let start = |program: &str| {
+        let mut command = Command::new(program);
+        command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().ok()
+    };
+    let Some(mut child) = OPENERS.into_iter().find_map(start) else { return false };
     // Waits for its end, so that it leaves no zombie.
     std::thread::spawn(move || child.wait());
     true

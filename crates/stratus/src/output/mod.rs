@@ -136,7 +136,10 @@ fn stream_width(stream: &impl std::os::fd::AsFd) -> Option<usize> {
 fn to_stderr(text: &str) {
     let stream = io::stderr();
     let text = program_name::in_commands(text, &stream);
-    let text = stream_width(&stream).map_or_else(|| text.clone(), |width| Cow::Owned(wrap(&text, width)));
+    let text = match stream_width(&stream) {
+        Some(width) => Cow::Owned(wrap(&text, width)),
+        None => text,
+    };
     // Write errors are ignored: standard error may be closed.
     let _ = writeln!(stream.lock(), "{text}");
 }

@@ -1,14 +1,11 @@
 //! Names of files and classes in text for people: they come from anywhere, and a terminal would obey some of
 //! their characters.
 
+use stratus_base::text::is_printable;
+
 /// The text without characters that control a terminal or change the direction of text: each becomes �.
 pub fn printable(text: &str) -> String {
-    let is_obeyed = |letter: char| {
-        letter.is_control()
-            || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
-                | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|letter| if is_obeyed(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()
+    text.chars().map(|c| if is_printable(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
 }
 
 #[cfg(test)]

@@ -67,6 +67,15 @@ fn network_learns_with_mixup_and_cutmix() {
     }
 }
 
+/// Settings to train an epoch on the images of [`write_images`].
+const ONE_EPOCH: [&str; 5] = [
+    "data.name=folder",
+    "data.path=images",
+    "data.shape=[3, 12, 12]",
+    "train.batch_size=3",
+    "train.epochs=1",
+];
+
 /// The report of [`write_images`], up to the pictures that are also in another split.
 const UNDAMAGED: &str = "train: 6 images, 0 damaged, 1 repeated\nvalidation: 6 images, 0 damaged,";
 
@@ -176,14 +185,7 @@ fn archives_are_checked_like_folders_and_other_files_are_ignored() {
     assert!(ran.err.contains("unpack it: mkdir images && tar -xzf"), "{}", ran.err);
     // Training warns once.
     fs::remove_file(dir.path("images/train/b/0.jpg")).unwrap();
-    let settings = [
-        "data.name=folder",
-        "data.path=images",
-        "data.shape=[3, 12, 12]",
-        "train.batch_size=3",
-        "train.epochs=1",
-    ];
-    let ran = dir.run(&with(&settings)).expect(0);
+    let ran = dir.run(&with(&ONE_EPOCH)).expect(0);
     let warning = "ignoring 2 files that are not images: images/train/a/README.txt, \
                    images/train/b/notes.csv";
     assert_eq!(ran.err.matches(warning).count(), 1, "{}", ran.err);
@@ -215,23 +217,30 @@ fn pictures_in_two_classes_or_two_splits_are_listed() {
     assert!(ran.err.contains("found 1 problem") && ran.err.contains(hint), "{}", ran.err);
 }
 
+#[test]
+fn a_palette_needs_masks_and_is_never_replaced() {
+    let dir = TestDir::without_kernel_cache();
+    write_images(&dir);
+    fs::write(dir.path("colours.txt"), "1 2 3 a").unwrap();
+    let show = ["data", "show", "images", "--palette", "colours.txt", "--out"];
+    let ran = dir.run(&[&show[..], &["sheet.png"]].concat()).expect(2);
+    let expected = "--palette has no effect: the data set has classes, not masks";
+    assert!(ran.err.contains(expected), "{}", ran.err);
+    assert!(!dir.path("sheet.png").exists());
+    dir.run(&[&show[..], &["colours.txt", "--overwrite"]].concat()).expect(2);
+    assert_eq!(fs::read(dir.path("colours.txt")).unwrap(), b"1 2 3 a");
+}
+
 /// Decoders differ in the rounding of pixels.
 #[test]
 fn run_records_its_jpeg_decoder_and_rejects_another() {
     let dir = TestDir::without_kernel_cache();
     write_images(&dir);
-    let settings = [
-        "data.name=folder",
-        "data.path=images",
-        "data.shape=[3, 12, 12]",
-        "train.batch_size=3",
-        "train.epochs=1",
-    ];
     let without = |arguments: &[&str]| {
         let mut command = dir.command(arguments);
         CommandOutput::new(command.env("STRATUS_LIBJPEG", "none").output().unwrap()).expect(0)
     };
-    without(&[with(&settings), vec!["--out", "run"]].concat());
+    without(&[with(&ONE_EPOCH), vec!["--out", "run"]].concat());
     let text = |name: &str| fs::read_to_string(dir.path("run").join(name)).unwrap();
     let state: Value = serde_json::from_str(&text("checkpoints/0000000002/state.json")).unwrap();
     assert_eq!(state["libraries"]["jpeg"], "zune-jpeg 0.5");

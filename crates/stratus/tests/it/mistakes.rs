@@ -1,26 +1,13 @@
 //! `stratus eval --mistakes` and `--gallery`: what a network is wrong about.
 
-use crate::common::photographs::write_photographs;
-use crate::common::{CommandOutput, TestDir};
+use crate::common::{CommandOutput, TestDir, photographs};
 use serde_json::Value;
 use std::fs;
 
 /// Trains a network for one epoch, which leaves mistakes.
 fn trained() -> TestDir {
-    let dir = TestDir::without_kernel_cache();
-    write_photographs(&dir, "photographs");
-    let settings = [
-        "data.name=folder",
-        "data.shape=[1, 12, 12]",
-        "data.split_seed=0",
-        "train.device=reference",
-        "model.width=4",
-        "train.batch_size=9",
-        "train.epochs=1",
-    ];
-    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
-    let begin = ["train", "digits", "--out", "run", "--data", "photographs"];
-    dir.run(&begin.into_iter().chain(settings).collect::<Vec<_>>()).expect(0);
+    let dir = photographs::test_dir();
+    photographs::train(&dir, "run", &["train.epochs=1"], None).expect(0);
     dir
 }
 

@@ -49,7 +49,7 @@ impl Candidates {
             (_, "KEY=VALUE") => found.add_key_value(word),
             (_, "TARGET") => found.add_all(target_names(), word),
             (_, "ID") => found.add_launches(word),
-            (_, "DEVICE") => found.add_all(["auto", "cpu", "gpu"].map(str::to_owned), word),
+            (_, "DEVICE") => found.add_choices("train.device", word),
             (_, name) => found.add_alternatives(name, word),
         }
         found
@@ -114,6 +114,13 @@ impl Candidates {
     fn add_data_sets(&mut self, prefix: &str, word: &str) {
         for entry in datasets::REGISTRY {
             self.push(&format!("{prefix}{}", entry.name), entry.summary, word);
+        }
+    }
+
+    /// Adds the words that a key accepts.
+    fn add_choices(&mut self, name: &str, word: &str) {
+        if let Some(ValueKind::Choice(words)) = KEYS.iter().find(|key| key.name == name).map(|key| key.kind) {
+            words.iter().for_each(|value| self.push(value, "", word));
         }
     }
 

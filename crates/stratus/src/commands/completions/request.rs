@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(values("train digits --set data.path="), [""], "names of files");
         assert!(has("runs --where train.batch_si", "train.batch_size="));
         assert!(values("train digits --set no.such=").is_empty());
-        assert!(has("train digits --device ", "gpu"));
+        assert!(has("train digits --device ", "gpu") && has("train digits --device ", "onednn"));
     }
 
     #[test]

@@ -82,10 +82,10 @@ impl SplitCheck {
             lines.push_str(&format!("\n  {}: {problem}", printable(name)));
         }
         for sample in &self.unlabelled {
-            lines.push_str(&format!("\n  {sample}: unlabelled"));
+            lines.push_str(&format!("\n  {}: unlabelled", printable(sample)));
         }
         for class in &self.empty_classes {
-            lines.push_str(&format!("\n  {class}: no images"));
+            lines.push_str(&format!("\n  {}: no images", printable(class)));
         }
         for file in &self.ignored_names {
             lines.push_str(&format!("\n  {}: not an image, ignored", printable(file)));

@@ -73,7 +73,9 @@ pub(super) fn show(
     output: &Output,
 ) -> Result {
     let ShowArguments { count, epoch, split, out, .. } = arguments;
-    Outputs::new(arguments.overwrite).claim(out, "the sheet", Mark::Image)?;
+    let mut outputs = Outputs::new(arguments.overwrite);
+    arguments.palette.iter().for_each(|path| outputs.protect(path));
+    outputs.claim(out, "the sheet", Mark::Image)?;
     name.clone_into(&mut experiment.data.name);
     let options = open_options(&experiment);
     let set = match open(name, folder, *split, &options) {
@@ -85,6 +87,14 @@ pub(super) fn show(
     let set = set.map_err(to_failure)?;
     warn_of_ignored_files([set.as_ref()], output);
     let set: Arc<dyn Dataset> = Arc::from(set);
+    let names: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
+    let palette = match &arguments.palette {
+        Some(_) if !set.has_masks() => {
+            return Err(Failure::usage("--palette has no effect: the data set has classes, not masks"));
+        }
+        Some(path) => ClassPalette::read(path, &names).map_err(Failure::usage)?,
+        None => ClassPalette::for_classes(&names),
+    };
     let input = InputPipeline::new(&experiment, set.as_ref());
     let [_, height, width] = input.shape;
     let count = set.len().min(*count as usize);
@@ -116,11 +126,6 @@ pub(super) fn show(
         loader.recycle(batch);
     }
     let title = format!("{name}, {split}, epoch {epoch}");
-    let names: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
-    let palette = match &arguments.palette {
-        Some(path) => ClassPalette::read(path, &names).map_err(Failure::usage)?,
-        None => ClassPalette::for_classes(&names),
-    };
     let classes = SheetClasses { name: &|class| set.class_name(class), palette: &palette };
     let sheet = contact_sheet(&title, &tiles, [height, width], &classes);
     let file = sheet.to_png().map_err(Failure::failed)?;

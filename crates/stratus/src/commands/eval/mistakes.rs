@@ -1,5 +1,6 @@
 //! The mistakes of `stratus eval`: a list, a table as CSV, a sheet of pictures.
 
+use super::MistakesReport;
 use crate::errors::{Failure, Result};
 use crate::output::{printable, table};
 use crate::outputs::{Mark, Outputs};
@@ -57,8 +58,7 @@ impl MistakeArguments {
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub fn write(&self, mistakes: Option<&Mistakes>, title: &str, classes: &[ClassMetrics]) -> Result {
-        let Some(mistakes) = mistakes else { return Ok(()) };
+    pub fn write(&self, mistakes: &Mistakes, title: &str, classes: &[ClassMetrics]) -> Result {
         if let Some(path) = &self.mistakes_csv {
             Outputs::write(path, csv(&mistakes.listed).as_bytes())?;
         }
@@ -84,8 +84,8 @@ fn write_gallery(path: &Path, mistakes: &Mistakes, title: &str, classes: &[Class
 }
 
 /// Renders the list, below the metrics.
-pub fn render(mistakes: &Mistakes) -> String {
-    let Mistakes { count, listed, gallery } = mistakes;
+pub(super) fn render(report: &MistakesReport) -> String {
+    let MistakesReport { images_with_mistakes: count, mistakes: listed, drawn } = report;
     let plural = if *count == 1 { "" } else { "s" };
     let Some(first) = listed.first() else { return "\nno mistakes\n".to_owned() };
     let heads: &[&str] = match first.kind {
@@ -103,12 +103,12 @@ pub fn render(mistakes: &Mistakes) -> String {
     }));
     let rows: Vec<&[String]> = rows.iter().map(Vec::as_slice).collect();
     let shown = if listed.len() < *count { format!(", the worst {}:", listed.len()) } else { ":".to_owned() };
-    let drawn = if gallery.tiles.len() == MAX_GALLERY_IMAGES && listed.len() > MAX_GALLERY_IMAGES {
+    let note = if *drawn == MAX_GALLERY_IMAGES && listed.len() > MAX_GALLERY_IMAGES {
         format!("the gallery has the first {MAX_GALLERY_IMAGES}\n")
     } else {
         String::new()
     };
-    format!("\n{count} image{plural} with mistakes{shown}\n{}{drawn}", table(&rows))
+    format!("\n{count} image{plural} with mistakes{shown}\n{}{note}", table(&rows))
 }
 
 /// The mistakes as CSV.

@@ -8,7 +8,7 @@ use super::target::RunOrExperiment;
 use super::windows::WindowArguments;
 use crate::errors::{Failure, Result};
 use crate::globals::Globals;
-use crate::output::{Output, key_value_list, table};
+use crate::output::{Output, key_value_list, printable, table};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
@@ -73,6 +73,22 @@ struct RunReport {
     /// Omitted if false.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     averaged: bool,
+    #[serde(flatten)]
+    results: Results,
+}
+
+#[derive(Serialize)]
+struct FileReport {
+    experiment: String,
+    weights: String,
+    file_sha256: String,
+    #[serde(flatten)]
+    results: Results,
+}
+
+/// The results, with the data that were evaluated.
+#[derive(Serialize)]
+struct Results {
     views: usize,
     measured: EvaluatedImages,
     #[serde(flatten)]
@@ -89,26 +105,15 @@ struct MistakesReport {
     images_with_mistakes: usize,
     /// The worst of them, the worst first.
     mistakes: Vec<Mistake>,
+    /// The number of images on the gallery.
+    #[serde(skip)]
+    drawn: usize,
 }
 
-impl MistakesReport {
-    fn of(mistakes: &Mistakes) -> Self {
-        Self { images_with_mistakes: mistakes.count, mistakes: mistakes.listed.clone() }
+impl From<Mistakes> for MistakesReport {
+    fn from(Mistakes { count, listed, gallery }: Mistakes) -> Self {
+        Self { images_with_mistakes: count, mistakes: listed, drawn: gallery.tiles.len() }
     }
-}
-
-#[derive(Serialize)]
-struct FileReport {
-    experiment: String,
-    weights: String,
-    file_sha256: String,
-    views: usize,
-    measured: EvaluatedImages,
-    #[serde(flatten)]
-    scores: Scores,
-    /// Omitted if not requested.
-    #[serde(flatten)]
-    mistakes: Option<MistakesReport>,
 }
 
 /// Runs `stratus eval`. `--set` overrides keys of the experiment, such as `data.path`.
@@ -135,9 +140,7 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
             None => evaluate_run(run, checkpoint, &globals.set, &images, request, &mut warn)?,
         };
         warn_of_skipped_images(&evaluated.images, output);
-        arguments.write_files(&evaluated.scores)?;
-        let mistakes = evaluated.mistakes;
-        arguments.mistakes.write(mistakes.as_ref(), &arguments.target, evaluated.scores.classes())?;
+        arguments.write_files(&evaluated.scores, evaluated.mistakes.as_ref())?;
         if matches!(evaluated.images.part, "all" | "train") && is_training_data_set(run, &evaluated.images) {
             output.warning("these images include training images; --split val and --split test are held out");
         }
@@ -146,19 +149,18 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
             iteration: evaluated.iteration,
             weights_sha256: evaluated.weights_sha256,
             averaged: evaluated.averaged,
-            views: evaluated.views,
-            measured: evaluated.images,
-            scores: evaluated.scores,
-            mistakes: mistakes.as_ref().map(MistakesReport::of),
+            results: Results {
+                views: evaluated.views,
+                measured: evaluated.images,
+                scores: evaluated.scores,
+                mistakes: evaluated.mistakes.map(MistakesReport::from),
+            },
         };
         let iteration = report.iteration.to_string();
         let average = if report.averaged { "the moving average of " } else { "" };
         let weights = format!("{average}{}", report.weights_sha256);
         let about = [("run", &report.run), ("iteration", &iteration), ("weights", &weights)];
-        return output.print_wrapped(&report, || {
-            let text = render(&about, report.views, &report.measured, &report.scores);
-            text + &mistakes.as_ref().map(mistakes::render).unwrap_or_default()
-        });
+        return output.print_wrapped(&report, || render(&about, &report.results));
     }
     let mut experiment = target.experiment(globals)?;
     if let Some(weights) = &arguments.weights {
@@ -178,24 +180,21 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
         None => evaluate_weights(&experiment, path, &images, request, &mut warn)?,
     };
     warn_of_skipped_images(&evaluated.images, output);
-    arguments.write_files(&evaluated.scores)?;
-    let mistakes = evaluated.mistakes;
-    arguments.mistakes.write(mistakes.as_ref(), &arguments.target, evaluated.scores.classes())?;
+    arguments.write_files(&evaluated.scores, evaluated.mistakes.as_ref())?;
     let report = FileReport {
         experiment: experiment.name().to_owned(),
         weights: evaluated.weights.path,
         file_sha256: evaluated.weights.sha256,
-        views: view_count(&experiment),
-        measured: evaluated.images,
-        scores: evaluated.scores,
-        mistakes: mistakes.as_ref().map(MistakesReport::of),
+        results: Results {
+            views: view_count(&experiment),
+            measured: evaluated.images,
+            scores: evaluated.scores,
+            mistakes: evaluated.mistakes.map(MistakesReport::from),
+        },
     };
     let about =
         [("experiment", &report.experiment), ("weights", &report.weights), ("file", &report.file_sha256)];
-    output.print_wrapped(&report, || {
-        let text = render(&about, report.views, &report.measured, &report.scores);
-        text + &mistakes.as_ref().map(mistakes::render).unwrap_or_default()
-    })
+    output.print_wrapped(&report, || render(&about, &report.results))
 }
 
 /// Warns of images that could not be decoded.
@@ -215,11 +214,12 @@ fn is_training_data_set(run: &Path, measured: &EvaluatedImages) -> bool {
     experiment.is_ok_and(|found| canonical(&found.data_path()) == canonical(Path::new(&measured.path)))
 }
 
-/// Renders the data, the metrics and the table of classes.
-fn render(about: &[(&str, &String)], views: usize, measured: &EvaluatedImages, scores: &Scores) -> String {
+/// Renders the data, the metrics, the table of classes and the mistakes.
+fn render(about: &[(&str, &String)], results: &Results) -> String {
+    let Results { views, measured, scores, mistakes } = results;
     let mut rows: Vec<(String, String)> =
         about.iter().map(|(name, value)| ((*name).to_owned(), (*value).clone())).collect();
-    if views > 1 {
+    if *views > 1 {
         rows.push(("views".to_owned(), format!("{views} of each image")));
     }
     rows.push(("evaluated on".to_owned(), measured.to_string()));
@@ -245,7 +245,9 @@ fn render(about: &[(&str, &String)], views: usize, measured: &EvaluatedImages, s
     let classes = scores.classes();
     let is_shown =
         matches!(scores.metrics, TaskMetrics::Segmentation(_)) || classes.len() <= MAX_SHOWN_CLASSES;
-    format!("{}{}", key_value_list(&rows), if is_shown { class_table(scores) } else { String::new() })
+    let class_table = if is_shown { class_table(scores) } else { String::new() };
+    let mistakes = mistakes.as_ref().map(mistakes::render).unwrap_or_default();
+    format!("{}{class_table}{mistakes}", key_value_list(&rows))
 }
 
 /// Formats a fraction in percent; `–` if there is none.
@@ -258,7 +260,7 @@ fn class_table(scores: &Scores) -> String {
     let heads = ["class", "samples", "accuracy", "IoU", "boundary F1"].map(str::to_owned);
     let row = |class: &ClassMetrics| {
         let ClassMetrics { name, samples, accuracy, iou, bf, .. } = class;
-        [name.clone(), samples.to_string(), percent(*accuracy), percent(*iou), percent(*bf)]
+        [printable(name), samples.to_string(), percent(*accuracy), percent(*iou), percent(*bf)]
     };
     let mut rows = vec![heads];
     rows.extend(scores.classes().iter().map(row));
@@ -287,7 +289,7 @@ impl EvalArguments {
     }
 
     /// Writes the output files.
-    fn write_files(&self, scores: &Scores) -> Result {
+    fn write_files(&self, scores: &Scores, mistakes: Option<&Mistakes>) -> Result {
         let write = |path: &Path, text: String| Outputs::write(path, text.as_bytes());
         if let Some(path) = &self.csv {
             write(path, classes::to_csv(scores.classes()))?;
@@ -296,6 +298,9 @@ impl EvalArguments {
             let names: Vec<&str> = scores.classes().iter().map(|class| class.name.as_str()).collect();
             write(path, classes::confusion_to_csv(&names, scores.confusion.rows()))?;
         }
-        Ok(())
+        match mistakes {
+            Some(mistakes) => self.mistakes.write(mistakes, &self.target, scores.classes()),
+            None => Ok(()),
+        }
     }
 }

@@ -19,8 +19,9 @@ use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use stratus_base::text::shell_path;
-use stratus_launch::{LaunchRecord, LaunchSpec, Lease, MAX_RUNS, Target, TargetSettings};
-use stratus_run::layout::RUNS;
+use stratus_launch::{Job, LaunchRecord, LaunchSpec, Lease, MAX_RUNS, Target, TargetSettings};
+use stratus_run::labels::RunLabels;
+use stratus_run::layout::{LABELS, RUNS};
 
 /// The maximum number of workers of a run.
 const MAX_WORKERS: u64 = 1024;
@@ -254,19 +255,39 @@ fn resume(record: &LaunchRecord, until: Option<&str>, output: &Output) -> Result
     let found = LaunchRecord::find(Path::new(RUNS), Some(&record.id))?;
     let mut record = LaunchRecord { lease: leased, released: None, ..found };
     let job = record.job(settings.notify);
+    restart(&mut record, target.as_ref(), &job, output)?;
+    drop(lock);
+    Ok(())
+}
+
+/// Starts the repetitions of a job that do not run, and writes the record, which the caller has locked.
+///
+/// # Errors
+/// If the target cannot be reached, or the launch is running.
+fn restart(record: &mut LaunchRecord, target: &dyn Target, job: &Job, output: &Output) -> Result {
+    let runs = Path::new(RUNS);
     if record.host_by_repetition.is_empty() {
-        target.submit(&record.root, &job)?;
-        record.write(Path::new(RUNS))?;
+        target.submit(&record.root, job)?;
+        record.write(runs)?;
     } else {
-        let done = target.reschedule(&mut record, &job, true, &mut |record| record.write(Path::new(RUNS)))?;
-        record.write(Path::new(RUNS))?;
+        let done = target.reschedule(record, job, true, &mut |record| record.write(runs))?;
+        record.write(runs)?;
         done.iter().for_each(|line| output.message(line));
-        if done.is_empty() && target.state(&record)?.is_running {
-            let problem = format!("{} is already running on {}", record.id, settings.name);
+        if done.is_empty() && target.state(record)?.is_running {
+            let problem = format!("{} is already running on {}", record.id, record.target);
             return Err(Failure::failed(problem).with_hint(format!("`stratus launch status {}`", record.id)));
         }
     }
-    drop(lock);
     output.message(&format!("resumed {} on {}", record.id, record.target));
+    Ok(())
+}
+
+/// Writes labels into folders that have none yet: local run directories, or the directory of a sweep.
+fn write_labels(folders: &[PathBuf], labels: &RunLabels) -> Result {
+    for folder in folders.iter().filter(|folder| !labels.is_empty() && !folder.join(LABELS).exists()) {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Failure::failed(format!("cannot create {}: {error}", folder.display())))?;
+        labels.write(&folder.join(LABELS))?;
+    }
     Ok(())
 }

@@ -1,27 +1,35 @@
 //! Launched sweeps in which results decide which cells are trained: their steps between fetches.
 
 use super::fetch::fetch_runs;
+use super::{restart, write_labels};
 use crate::commands::data::location::locate;
 use crate::errors::{Failure, INTERRUPTED, Result};
 use crate::output::Output;
 use std::path::Path;
+use stratus_base::text::shell_path;
 use stratus_launch::{
     Job, LaunchRecord, LaunchState, RepetitionStatus, SearchAdvance, Target, TargetSettings,
 };
-use stratus_run::layout::RUNS;
+use stratus_run::labels::RunLabels;
+use stratus_run::layout::{LABELS, RUNS};
 
-/// Records fetched results; if `starts_steps`, adds the next steps to the record and writes it.
+/// Records fetched results; if `starts_steps`, adds the next steps to the record and writes it. New runs get
+/// the labels of the sweep.
 ///
 /// # Errors
-/// If the sweep cannot be continued, or the record cannot be written.
+/// If the sweep cannot be continued, its labels cannot be read, or the record cannot be written.
 pub(super) fn advance(
     record: &mut LaunchRecord,
     target: &dyn Target,
     state: Option<&LaunchState>,
     starts_steps: bool,
 ) -> Result<SearchAdvance> {
+    let known = record.runs.len();
     let advance = record.advance(state, target.slots(), starts_steps, &locate)?;
     if !advance.started.is_empty() {
+        if let Some(search) = &record.search {
+            write_labels(&record.runs[known..], &RunLabels::read(&search.sweep.join(LABELS))?)?;
+        }
         record.write(Path::new(RUNS))?;
     }
     Ok(advance)
@@ -82,19 +90,8 @@ pub(super) fn resume(
         output.message(&format!("{}: nothing to resume; {}", record.id, comparison(&record)));
         return Ok(());
     }
-    if record.host_by_repetition.is_empty() {
-        target.submit(&record.root, &job)?;
-    } else {
-        let done = target.reschedule(&mut record, &job, true, &mut |record| record.write(runs))?;
-        record.write(runs)?;
-        done.iter().for_each(|line| output.message(line));
-        if done.is_empty() && target.state(&record)?.is_running {
-            let problem = format!("{} is already running on {}", record.id, record.target);
-            return Err(Failure::failed(problem).with_hint(format!("`stratus launch status {}`", record.id)));
-        }
-    }
+    restart(&mut record, target, &job, output)?;
     drop(lock);
-    output.message(&format!("resumed {} on {}", record.id, record.target));
     Ok(())
 }
 
@@ -118,6 +115,6 @@ pub(super) fn check_over(record: &LaunchRecord, output: &Output) -> Result {
 }
 
 fn comparison(record: &LaunchRecord) -> String {
-    let sweep = record.search.as_ref().map_or(String::new(), |search| search.sweep.display().to_string());
+    let sweep = record.search.as_ref().map_or(String::new(), |search| shell_path(&search.sweep));
     format!("`stratus sweep {sweep}` compares its runs")
 }

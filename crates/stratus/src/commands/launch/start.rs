@@ -1,6 +1,6 @@
 //! Starts a launch, or shows what it would do.
 
-use super::{LaunchArguments, estimate, now, open_target, search, until};
+use super::{LaunchArguments, estimate, now, open_target, search, until, write_labels};
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use serde::Serialize;
@@ -11,8 +11,7 @@ use stratus_launch::{
     BundledMpi, Executable, Job, LaunchBundle, LaunchRecord, LaunchSpec, Lease, PrepareOptions, SearchRecord,
     TargetKind, TargetSettings, seconds_left,
 };
-use stratus_run::labels::RunLabels;
-use stratus_run::layout::{LABELS, RUNS};
+use stratus_run::layout::RUNS;
 use stratus_train::network::check_data_set;
 use stratus_train::sizing::max_run_bytes;
 
@@ -111,12 +110,14 @@ pub(super) fn launch(
         job.host_by_repetition = prepared.hosts.iter().cycle().take(runs).cloned().collect();
     }
     let (runs, sweep) = spec.create_directories()?;
-    write_labels(&runs, &labels)?;
     let search = sweep.as_ref().filter(|_| spec.depends_on_results()).map(|sweep| SearchRecord {
         sweep: sweep.clone(),
         until_epochs: Vec::new(),
         uploaded_paths: bundle.uploaded_paths(spec, &prepared.root),
     });
+    // The runs of a search get the labels of its sweep when they are added to the record.
+    let labelled = search.as_ref().map_or(&runs[..], |search| std::slice::from_ref(&search.sweep));
+    write_labels(labelled, &labels)?;
     let mut record = LaunchRecord {
         id: id.clone(),
         target: settings.name.clone(),
@@ -170,9 +171,10 @@ pub(super) fn launch(
             return format!(
                 "launched the first cells of {} as {id} on {}; they keep running when you disconnect\n\
                  next: `stratus launch fetch -f {id}` fetches results and starts the cells that follow from \
-                 them,\n      then `stratus sweep {0}` compares the runs\n",
+                 them,\n      then `stratus sweep {}` compares the runs\n",
                 sweep.display(),
-                settings.name
+                settings.name,
+                shell_path(sweep)
             );
         }
         format!(
@@ -182,16 +184,6 @@ pub(super) fn launch(
             settings.name
         )
     })
-}
-
-/// Writes labels into the local directories of runs.
-fn write_labels(runs: &[PathBuf], labels: &RunLabels) -> Result {
-    for run in runs.iter().filter(|_| !labels.is_empty()) {
-        std::fs::create_dir_all(run)
-            .map_err(|error| Failure::failed(format!("cannot create {}: {error}", run.display())))?;
-        labels.write(&run.join(LABELS))?;
-    }
-    Ok(())
 }
 
 /// Prints the files that would be uploaded, and the job that would be started.

@@ -18,7 +18,9 @@ use stratus_base::text::{bytes, shell_word};
 use stratus_engine::Program;
 use stratus_exchange::ExchangeError;
 use stratus_graph::Graph;
-use stratus_train::compile::{self, FittedRun, KernelSelection, Plans, Programs, check_batch_norm_samples};
+use stratus_train::compile::{
+    self, FittedRun, KernelSelection, Plans, Programs, batch_divisor, check_batch_norm_samples,
+};
 use stratus_train::input::{HostMemory, open_datasets, open_datasets_or_placeholders};
 use stratus_train::network::Network;
 use stratus_train::plan_summary::{PipelineStages, PlanSummary};
@@ -91,8 +93,8 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let mut experiment = target.experiment(globals)?;
     if arguments.largest_batch {
         // The configured batch is irrelevant here, but could exceed the data set; use the smallest one that
-        // the micro-batches allow.
-        experiment.train.batch_size = experiment.train.micro_batches.max(1);
+        // the micro-batches or parts allow.
+        experiment.train.batch_size = experiment.train.micro_batches.max(experiment.train.parts);
     } else {
         arguments.memory.apply(&mut experiment);
     }
@@ -151,8 +153,10 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         let is_whole_data_set = found.is_whole_data_set && !are_placeholders;
         let found = LargestBatch { is_whole_data_set, ..found };
         drop(progress);
-        return output
-            .print_wrapped(&found, || render_largest(&found, &forecast_arguments(arguments, globals)));
+        let batches = batches_to_compare(found.batch_size, batch_divisor(&resolved));
+        return output.print_wrapped(&found, || {
+            render_largest(&found, &batches, &forecast_arguments(arguments, globals))
+        });
     }
     if arguments.dump.is_none() && experiment.train.stages > 1 {
         let stages = compile::fit_stages(&resolved, &graph, &device, &selection, &mut warn)?;
@@ -196,17 +200,51 @@ fn dump_programs(Programs { train, tail, evaluate, .. }: &Programs, output: &Out
     })
 }
 
-/// Renders the largest batch; `command` is the experiment and its settings, for the hint.
-fn render_largest(found: &LargestBatch, command: &str) -> String {
+/// Up to three batches to compare: the largest one, after smaller ones that are a power of two times
+/// `divisor`, the number that must divide a batch.
+fn batches_to_compare(largest: usize, divisor: usize) -> Vec<usize> {
+    let doubled = std::iter::successors(Some(divisor.max(1)), |batch| batch.checked_mul(2));
+    let smaller: Vec<usize> = doubled.take_while(|batch| *batch < largest).collect();
+    let compared = smaller[smaller.len().saturating_sub(2)..].iter().chain([&largest]);
+    compared.copied().collect()
+}
+
+/// Renders the largest batch. `batches` are those to compare; `command` is the experiment and its settings,
+/// for the hint.
+fn render_largest(found: &LargestBatch, batches: &[usize], command: &str) -> String {
     let LargestBatch { batch_size, arena_bytes, host_memory, limit_bytes, is_whole_data_set } = *found;
     let whole = if is_whole_data_set { ", the whole data set" } else { "" };
+    let comparison = if batches.len() < 2 {
+        String::new()
+    } else {
+        let batches: Vec<String> = batches.iter().map(usize::to_string).collect();
+        format!(
+            "The fastest batch is often smaller: compare with `stratus forecast {command} --batch {} \
+             --on here`. ",
+            batches.join(",")
+        )
+    };
     format!(
         "largest batch  {batch_size} images{whole}\nmemory         {} for the network, {} for data; \
-         limit for the network {}\n\nTo train with it, use --batch {batch_size}. The fastest batch is often \
-         smaller: compare with `stratus forecast {command} --batch 64,128,256 --on here`. Kernels were not \
-         measured; those of the training run may need a few per cent more or less memory.\n",
+         limit for the network {}\n\nTo train with it, use --batch {batch_size}. {comparison}Kernels were \
+         not measured; those of the training run may need a few per cent more or less memory.\n",
         bytes(arena_bytes as u64),
         bytes(host_memory.bytes()),
         bytes(limit_bytes as u64),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::batches_to_compare;
+
+    #[test]
+    fn compared_batches_fit_and_are_multiples_of_the_divisor() {
+        assert_eq!(batches_to_compare(36, 1), [16, 32, 36]);
+        assert_eq!(batches_to_compare(256, 1), [64, 128, 256]);
+        assert_eq!(batches_to_compare(2, 1), [1, 2]);
+        assert_eq!(batches_to_compare(1, 1), [1]);
+        assert_eq!(batches_to_compare(35, 7), [14, 28, 35]);
+        assert_eq!(batches_to_compare(7, 7), [7]);
+    }
 }

@@ -157,8 +157,9 @@ fn read_runs(paths: &[PathBuf], output: &Output) -> Result<RunList> {
 /// Adds a hint to the error for a path that does not exist: the nearest subcommand or path.
 fn explain_missing(failure: Failure, paths: &[PathBuf]) -> Failure {
     let Some(missing) = paths.iter().find(|path| !path.exists()) else { return failure };
-    let commands = ["rm", "tag", "note", "name", "find"];
-    if let Some(near) = missing.to_str().and_then(|word| nearest(word, commands)) {
+    let commands = RunsCommand::augment_subcommands(clap::Command::new("runs"));
+    let names = commands.get_subcommands().map(clap::Command::get_name);
+    if let Some(near) = missing.to_str().and_then(|word| nearest(word, names)) {
         return failure.with_hint(format!("did you mean `stratus runs {near}`?"));
     }
     match nearest_path(missing) {
