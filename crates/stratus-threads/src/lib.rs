@@ -5,7 +5,7 @@
 //! spinning: if the CPU of another thread has been given to another program, the waiting thread spins for
 //! milliseconds and takes CPU time from programs that could use it. The functions are therefore implemented
 //! here (`gomp`), on thread teams (`team`) whose waiting (`wait`) is short as soon as other programs load the
-//! CPUs (`load`).
+//! CPUs (`load`), and which then find out whether to wake their threads at all (`trial`).
 //!
 //! A program has to export the functions, or oneDNN finds GNU's: the build scripts of the binary packages
 //! pass `--export-dynamic-symbol` to the linker. [`are_exported`] checks that.
@@ -13,11 +13,13 @@
 mod gomp;
 mod load;
 mod team;
+mod trial;
 mod wait;
 
 pub use gomp::{PROVIDED_SYMBOLS, are_exported};
 pub use load::{CpuUsage, UsageMeter, pin_to_share, thread_time};
 pub use team::{
-    Function, max_threads, parallel, prefers_single_thread, set_max_threads, team_size, thread_number,
-    with_independent_parts,
+    Function, max_threads, parallel, prefers_single_thread, run_repeated, set_max_threads, team_size,
+    thread_number, with_independent_parts,
 };
+pub use trial::UsualTime;

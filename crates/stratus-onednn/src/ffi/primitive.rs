@@ -7,6 +7,7 @@ use super::desc::Desc;
 use super::raw::{ExecArg, Handle};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
+use stratus_threads::UsualTime;
 
 /// The memory descriptors of a primitive (`dnnl_query_*_md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +140,7 @@ pub struct Kernel {
     memories: Vec<Memory>,
     arguments: Vec<ExecArg>,
     has_independent_parts: bool,
+    usual_time: UsualTime,
 }
 
 // SAFETY: the kernel owns its handles and nothing else refers to them; one thread at a time uses it through
@@ -182,6 +184,7 @@ impl Kernel {
             memories: Vec::new(),
             arguments: Vec::new(),
             has_independent_parts: desc.has_independent_parts,
+            usual_time: UsualTime::default(),
         };
         let (functions, engine) = (kernel.context.functions(), kernel.context.engine());
         // SAFETY: a valid out-pointer, and the engine is alive.
@@ -255,9 +258,10 @@ impl Kernel {
                 call!(functions, dnnl_primitive_execute(self.primitive, self.stream, count, arguments))
             })
         };
-        match self.has_independent_parts {
+        let execute = || match self.has_independent_parts {
             true => stratus_threads::with_independent_parts(execute),
             false => execute(),
-        }
+        };
+        stratus_threads::run_repeated(&mut self.usual_time, execute)
     }
 }

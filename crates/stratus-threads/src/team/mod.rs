@@ -8,16 +8,18 @@
 //! scheduled it yet, by the thread that opened the region, once that has finished its own part. Parts may
 //! still wait for each other at barriers, because every part that waits has its own thread.
 //!
-//! If other programs load the CPUs so much that one thread is faster than a small team, and the parts are
-//! known not to wait for each other ([`with_independent_parts`]), the others are not even woken: the thread
-//! that opened the region claims all parts. A part that was claimed by a thread whose CPU is then given to
-//! another program would take milliseconds. A barrier wakes them; and if parts wait for each other in some
-//! other way after all, they wake by themselves after a while.
-//!
-//! If the parts may wait for each other, the others are woken, but not on the CPU of the thread that opened
-//! the region: there, they would not start before that thread had spun for its whole time slice.
+//! If other programs load the CPUs so much that one thread may be faster than a small team, work that is
+//! repeated ([`run_repeated`]) is done in two ways in turn, of which the faster one is kept (`trial`). Either
+//! the others are woken for each region. Or, if the parts are known not to wait for each other
+//! ([`with_independent_parts`]), they are left asleep, and the thread that opened the region claims all
+//! parts. A part that was claimed by a thread whose CPU is then given to another program would take
+//! milliseconds. A barrier wakes them; and if parts wait for each other in some other way after all, they
+//! wake by themselves after a while. If the parts may wait for each other, the others are woken in that way
+//! too, but not on the CPU of the thread that opened the region: after a long sleep they would often get
+//! that one, and not start before the thread had spun for its whole time slice.
 
 use crate::load;
+use crate::trial::{self, UsualTime, WakeUp};
 use crate::wait::{Signal, WaitPolicy, full_fence, now};
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::c_void;
@@ -113,7 +115,7 @@ fn parse_num_threads(list: &str) -> Option<usize> {
 #[must_use]
 pub fn prefers_single_thread(threads: usize) -> bool {
     load::sample(now());
-    WaitPolicy::from_env() == WaitPolicy::Adaptive && load::prefers_single_thread(threads)
+    is_loaded(threads)
 }
 
 /// Calls `body`. The parts of the regions that it opens must not wait for each other, except at barriers of
@@ -123,6 +125,23 @@ pub fn with_independent_parts<R>(body: impl FnOnce() -> R) -> R {
     let result = body();
     INDEPENDENT_PARTS.set(before);
     result
+}
+
+/// Calls `body`, work that is done repeatedly and opens regions. `usual` is the work's own. While other
+/// programs load the CPUs, its time decides how the threads of regions start.
+pub fn run_repeated<R>(usual: &mut UsualTime, body: impl FnOnce() -> R) -> R {
+    if !is_loaded(max_threads()) {
+        return body();
+    }
+    let started = now();
+    let result = body();
+    trial::add(usual, started, now());
+    result
+}
+
+/// Returns whether other programs load the CPUs so much that one thread may be faster than a team.
+fn is_loaded(threads: usize) -> bool {
+    WaitPolicy::from_env() == WaitPolicy::Adaptive && load::prefers_single_thread(threads)
 }
 
 /// Calls `function(data)` on every thread of a team, and returns when all calls have returned. The team is
@@ -147,8 +166,8 @@ pub unsafe fn parallel(threads: usize, function: Function, data: *mut c_void) {
 /// As for [`parallel`], until [`close_region`] has returned.
 #[expect(unsafe_code, reason = "the function is C's")]
 pub unsafe fn open_region(threads: usize, function: Function, data: *mut c_void) {
-    let is_loaded = WaitPolicy::from_env() == WaitPolicy::Adaptive && load::prefers_single_thread(threads);
-    let start = match (is_loaded, INDEPENDENT_PARTS.get()) {
+    let leaves_asleep = is_loaded(threads) && trial::wake_up() == WakeUp::IfNeeded;
+    let start = match (leaves_asleep, INDEPENDENT_PARTS.get()) {
         (false, _) => Start::Together,
         (true, true) => Start::Alone,
         (true, false) => Start::Apart,
