@@ -45,6 +45,9 @@ impl RunOrExperiment {
                 shell_path(path)
             )));
         }
+        if stratus_data::is_image_file(path) {
+            return Err(image_error(path));
+        }
         let is_file_name = path.extension().is_some_and(|extension| {
             ["toml", "xml"].iter().any(|known| extension.eq_ignore_ascii_case(known))
         });
@@ -175,14 +178,34 @@ fn not_a_run_error(path: &Path) -> Failure {
         Failure::usage(format!("{} is not a run directory: it has no experiment.toml", path.display()));
     let hint = match runs_in(path, true) {
         Some(runs) => format!("name one of the runs in it: {runs}"),
-        None if folder::looks_like_class_folder(path) => format!(
-            "to train on the images in it: `stratus train NETWORK --data {} --set data.name=folder{}`",
-            shell_path(path),
-            if folder::has_training_folder(path) { "" } else { " --set data.split_seed=0" }
-        ),
+        None if folder::looks_like_class_folder(path) => train_on_folder_hint(path),
         None => "name a directory like runs/digits/1".to_owned(),
     };
     failure.with_hint(hint)
+}
+
+/// The error for an image in place of an experiment.
+fn image_error(path: &Path) -> Failure {
+    let failure = Failure::usage(format!("{} is an image, not an experiment or a run", path.display()));
+    // `photographs/cat/1.jpg` and `photographs/train/cat/1.jpg` belong to `photographs`.
+    let folders = path.ancestors().skip(2).take(2).filter(|folder| !folder.as_os_str().is_empty());
+    let holds_classes = |folder: &&Path| folder::looks_like_class_folder(folder);
+    let with_splits = folders.clone().find(|folder| folder::has_training_folder(folder));
+    match with_splits.or_else(|| folders.clone().find(holds_classes)) {
+        Some(folder) => failure.with_hint(train_on_folder_hint(folder)),
+        None => failure
+            .with_hint(format!("to apply a trained network to it: `stratus infer RUN {}`", shell_path(path))),
+    }
+}
+
+/// The command that trains on a folder of classes.
+fn train_on_folder_hint(folder: &Path) -> String {
+    format!(
+        "to train on the images in {}: `stratus train NETWORK --data {} --set data.name=folder{}`",
+        folder.display(),
+        shell_path(folder),
+        if folder::has_training_folder(folder) { "" } else { " --set data.split_seed=0" }
+    )
 }
 
 /// The error for a path at which there is neither a run nor an experiment file.

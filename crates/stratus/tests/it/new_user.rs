@@ -94,7 +94,7 @@ fn reports_of_two_formats_do_not_overwrite_each_other() {
         [(&["report", "a", "b"][..], "report.html"), (&["report", "--diff", "a", "b"], "diff.html")]
     {
         let err = dir.run(arguments).expect(0).err;
-        assert!(err.contains(&format!("{file}: html of 2 runs")) && dir.path(file).exists(), "{err}");
+        assert!(err.contains(&format!("{file}: page of 2 runs")) && dir.path(file).exists(), "{err}");
     }
 }
 

@@ -40,7 +40,7 @@ pub enum DataCommand {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Decode every image and mask; list damaged and unlabelled samples, empty classes, and pictures that
+    /// Decode every image and mask; list damaged and unlabelled samples, empty classes, and images that
     /// occur in two classes or two splits
     Check {
         /// Data set, like mnist, or folder or archive of images
@@ -106,6 +106,7 @@ fn options(globals: &Globals) -> std::result::Result<OpenOptions, Failure> {
 pub(super) fn to_failure(error: DataError) -> Failure {
     match error {
         DataError::UnknownDataset { .. } => Failure::usage(error),
+        DataError::Library(error) => error.into(),
         error => Failure::failed(error),
     }
 }

@@ -18,11 +18,11 @@ use stratus_base::text::{duration, shell_path};
 use stratus_report::query::RunQuery;
 use stratus_report::runs::{self, ListedForecast, RunList, RunListing, UnreadableRun};
 use stratus_report::text::fetched_ago;
-use stratus_run::RunDir;
 use stratus_run::git::GitCommit;
 use stratus_run::labels::RunLabels;
 use stratus_run::layout::RUNS;
 use stratus_run::summary::Status;
+use stratus_run::RunDir;
 use stratus_sweep::Sweep;
 
 /// Arguments of `stratus runs`.
@@ -209,7 +209,7 @@ fn render(lines: &[RunListing], width: Option<usize>) -> String {
         row.extend(shown.iter().map(|column| labels[*column].clone()));
         row.extend([
             line.network.clone(),
-            line.data.clone(),
+            line.data_label(),
             format!("{}{of_epochs}", line.epochs),
             score.unwrap_or_else(dash),
             line.train_loss.map_or_else(dash, |loss| format!("{loss:.4}")),
