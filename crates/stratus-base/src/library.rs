@@ -49,7 +49,7 @@ pub enum LibraryNotFound {
         path: PathBuf,
         /// The problem, as a relative clause.
         problem: String,
-        /// What the variable should name.
+        /// The path that the variable should have.
         expected: String,
     },
 }
@@ -97,8 +97,8 @@ impl LibrarySearch {
     }
 
     /// The existing files in the order of the search. If the environment variable is set, only its paths,
-    /// which need not exist, and none for [`NO_LIBRARY`]; otherwise those in [`LibrarySearch::folders`], around the bare file names, which
-    /// the system's search path resolves.
+    /// which need not exist, and none for [`NO_LIBRARY`]; otherwise those in [`LibrarySearch::folders`], around
+    /// the bare file names, which the system's search path resolves.
     #[must_use]
     pub fn candidates(&self) -> Vec<PathBuf> {
         self.candidates_in(&self.context(|name| std::env::var_os(name)))
@@ -340,8 +340,8 @@ mod tests {
         );
         assert_eq!(
             absent.hint().unwrap(),
-            "set STRATUS_BASE_NO_SUCH_VARIABLE to the file libnone.so.1 or libnone.so.2 of libnone, or to its \
-             folder, or unset it"
+            "set STRATUS_BASE_NO_SUCH_VARIABLE to the file libnone.so.1 or libnone.so.2 of libnone, or to \
+             its folder, or unset it"
         );
         let empty = error(root.path()).to_string();
         assert!(empty.ends_with(", a folder without libnone.so.1 or libnone.so.2"), "{empty}");

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use stratus_run::{RunDir, data_label};
 use stratus_run::checkpoint::BestCheckpoint;
 use stratus_run::forecast::{PartForecast, largest_error};
 use stratus_run::git::GitCommit;
 use stratus_run::labels::RunLabels;
 use stratus_run::summary::{FirstStageSummary, Forecast, LossScaleSummary, Summary};
+use stratus_run::{RunDir, data_label};
 
 use crate::collect::read_configuration;
 use crate::text::{self, energy_parts};

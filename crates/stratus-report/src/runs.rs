@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
-use stratus_run::{RunDir, data_label};
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::forecast::{PartForecast, RunPart, largest_error};
 use stratus_run::labels::RunLabels;
 use stratus_run::remote::RemoteRun;
 use stratus_run::summary::{Status, Summary};
+use stratus_run::{RunDir, data_label};
 
 use crate::collect::{present, read_configuration};
 use crate::report::{effective_settings, is_ignored_key, score_name, val_score};

@@ -3,8 +3,8 @@
 /// Names of data sets that are any folder of the user's.
 const OWN_DATA_SETS: [&str; 2] = ["folder", "shards"];
 
-/// The name of a data set, or for one of the user's own, the last part of its path. `name` is `data.name`, and
-/// `path` is `data.path`.
+/// The name of a data set, or for one of the user's own, the last part of its path. `name` is `data.name`,
+/// and `path` is `data.path`.
 #[must_use]
 pub fn data_label(name: &str, path: Option<&str>) -> String {
     let own = path.filter(|_| OWN_DATA_SETS.contains(&name));

@@ -4,7 +4,8 @@ use stratus_experiment::Experiment;
 use stratus_measures::ClassMetrics;
 use stratus_run::csv::{EpochRow, Task};
 
-/// A constant answer that is right for all samples by chance, less often than this, could be recognised.
+/// A set of validation samples can tell chance from results if a random answer is right for all of them less
+/// often than this.
 const MAX_PERFECT_BY_CHANCE: f64 = 1e-3;
 /// The number of standard errors that separate a result from chance.
 const STANDARD_ERRORS: f64 = 2.0;
@@ -75,20 +76,20 @@ fn is_segmentation_by_chance(best: f64, rows: &[EpochRow], classes: usize, share
     best <= share && miou.reduce(f64::max).is_some_and(|miou| miou <= constant_miou)
 }
 
-/// What to change: the number of iterations if they were few, else the learning rate.
+/// The suggested change: of the number of iterations if they were few, else of the learning rate.
 fn advice(settings: &Experiment, iterations: u64) -> String {
     let batch = settings.train.batch_size;
     if iterations < FEW_ITERATIONS {
         let plural = if iterations == 1 { "" } else { "s" };
         return format!(
-            "{iterations} iteration{plural} of {batch} images are few: use smaller batches (--batch) or more \
-             epochs (--epochs)"
+            "{iterations} iteration{plural} of {batch} images are few: use smaller batches (--batch), more \
+             epochs (--epochs) or another learning rate (--lr)"
         );
     }
     let rate = settings.optimiser.learning_rate * settings.learning_rate_factor().unwrap_or(1.0);
     format!(
-        "use a learning rate (--lr) ten times lower or higher than {}, or smaller batches (--batch), and look \
-         at images and labels with `stratus data show`",
+        "use a learning rate (--lr) ten times lower or higher than {}, or smaller batches (--batch), and \
+         look at images and labels with `stratus data show`",
         stratus_base::text::significant(rate)
     )
 }
@@ -132,8 +133,9 @@ mod tests {
         assert_eq!(
             found,
             "the network has learned nothing: its best top-1 accuracy, 36.07 %, is not better than that of \
-             always answering `c1`, the class of 36.07 % of the validation images; 2 iterations of 4096 images \
-             are few: use smaller batches (--batch) or more epochs (--epochs)"
+             always answering `c1`, the class of 36.07 % of the validation images; 2 iterations of 4096 \
+             images are few: use smaller batches (--batch), more epochs (--epochs) or another learning rate \
+             (--lr)"
         );
         let random = [(1000, 0.11), (1000, 0.09), (1000, 0.03)];
         let found = warning(Task::Classification, 0.05, None, &random, 5000).unwrap();

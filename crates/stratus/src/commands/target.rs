@@ -211,8 +211,9 @@ fn train_on_folder_hint(folder: &Path) -> String {
 /// The error for a path at which there is neither a run nor an experiment file.
 fn not_found_error(path: &Path) -> Failure {
     let failure = Failure::usage(format!("run or experiment not found: {}", path.display()));
-    match path.parent().and_then(|folder| runs_in(folder, false)) {
-        Some(runs) => failure.with_hint(format!("runs there: {runs}")),
-        None => failure.with_hint("`stratus runs` lists the runs under runs/"),
+    match (path.parent().and_then(|folder| runs_in(folder, false)), nearest_path(path)) {
+        (Some(runs), _) => failure.with_hint(format!("runs there: {runs}")),
+        (None, Some(near)) => failure.with_hint(format!("did you mean {}?", shell_path(&near))),
+        (None, None) => failure.with_hint("`stratus runs` lists the runs under runs/"),
     }
 }

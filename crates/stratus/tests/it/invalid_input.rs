@@ -292,8 +292,8 @@ fn library_that_is_named_must_be_usable() {
             let ran = run(2, "STRATUS_ONEDNN", path, &["train", "digits", "--device", device]);
             let expected = format!("error: STRATUS_ONEDNN names {problem}");
             assert!(ran.err.starts_with(&expected), "{}", ran.err);
-            let hint = "hint: set STRATUS_ONEDNN to the file libdnnl.so.3 of oneDNN 3.x, or to its folder, or \
-                        unset it\n";
+            let hint = "hint: set STRATUS_ONEDNN to the file libdnnl.so.3 of oneDNN 3.x, or to its folder, \
+                        or unset it\n";
             assert!(ran.err.ends_with(hint), "{}", ran.err);
         }
         let doctor = run(0, "STRATUS_ONEDNN", path, &["doctor", "--no-measure"]);

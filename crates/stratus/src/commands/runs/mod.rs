@@ -18,11 +18,11 @@ use stratus_base::text::{duration, shell_path};
 use stratus_report::query::RunQuery;
 use stratus_report::runs::{self, ListedForecast, RunList, RunListing, UnreadableRun};
 use stratus_report::text::fetched_ago;
+use stratus_run::RunDir;
 use stratus_run::git::GitCommit;
 use stratus_run::labels::RunLabels;
 use stratus_run::layout::RUNS;
 use stratus_run::summary::Status;
-use stratus_run::RunDir;
 use stratus_sweep::Sweep;
 
 /// Arguments of `stratus runs`.
