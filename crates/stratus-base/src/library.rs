@@ -97,8 +97,8 @@ impl LibrarySearch {
     }
 
     /// The existing files in the order of the search. If the environment variable is set, only its paths,
-    /// which need not exist, and none for [`NO_LIBRARY`]; otherwise those in [`LibrarySearch::folders`], around
-    /// the bare file names, which the system's search path resolves.
+    /// which need not exist, and none for [`NO_LIBRARY`]; otherwise those in [`LibrarySearch::folders`],
+    /// around the bare file names, which the system's search path resolves.
     #[must_use]
     pub fn candidates(&self) -> Vec<PathBuf> {
         self.candidates_in(&self.context(|name| std::env::var_os(name)))

@@ -244,6 +244,21 @@ fn image_in_place_of_an_experiment_is_recognised_by_its_content() {
 }
 
 #[test]
+fn commands_of_other_commands_are_named() {
+    let dir = test_dir();
+    for (given, commands) in [
+        ("export", &["stratus model export"][..]),
+        ("check", &["stratus data check"]),
+        ("show", &["stratus data show", "stratus model show"]),
+    ] {
+        let err = error_of(&dir, &[given, "runs/digits/1"], 2);
+        assert!(err.starts_with(&format!("error: unknown command `{given}`\nhint: did you mean `")), "{err}");
+        assert!(commands.iter().all(|command| err.contains(&format!("`{command}`"))), "{err}");
+    }
+    assert!(error_of(&dir, &["trian"], 2).contains("'train'"));
+}
+
+#[test]
 fn misspelt_paths_have_the_nearest_one_as_hint() {
     let dir = test_dir();
     for (arguments, hint) in [

@@ -11,8 +11,8 @@ use stratus_data::datasets::mnist;
 use stratus_experiment::Experiment;
 use stratus_train::cache_folder;
 
-/// Sets `data.path` to the data set of the installation, the checkout or the cache folder, if the key is unset
-/// and there is no `data/NAME` in the working folder.
+/// Sets `data.path` to the data set of the installation, the checkout or the cache folder, if the key is
+/// unset and there is no `data/NAME` in the working folder.
 pub fn locate(experiment: &mut Experiment) {
     if needs_folder(experiment) {
         let name = &experiment.data.name;
