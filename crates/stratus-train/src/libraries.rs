@@ -119,7 +119,8 @@ fn detect_jpeg() -> LibraryReport {
             note: Some(match reason.hint() {
                 Some(hint) => format!("{reason}; {hint}"),
                 None => format!(
-                    "{reason}; JPEG files are decoded by {}, which makes data loading a third slower; run `{}`",
+                    "{reason}; JPEG files are decoded by {}, which makes data loading a third slower; run \
+                     `{}`",
                     JpegLibrary::Zune,
                     libraries_command()
                 ),

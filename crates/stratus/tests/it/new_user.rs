@@ -117,10 +117,10 @@ fn suggested_commands_run_as_printed() {
 fn interrupt_ends_kernel_selection() {
     let dir = TestDir::without_kernel_cache();
     let mut command = dir.command(&["train", "resnet50", "--out", "run", "--set", "data.name=synthetic"]);
-    let err = std::fs::File::create(dir.path("err")).unwrap();
+    let err = fs::File::create(dir.path("err")).unwrap();
     let mut child = command.stdout(std::process::Stdio::null()).stderr(err).spawn().unwrap();
     // The header is printed before kernels are selected, which takes many seconds.
-    let read = || std::fs::read_to_string(dir.path("err")).unwrap();
+    let read = || fs::read_to_string(dir.path("err")).unwrap();
     let start = Instant::now();
     while !read().contains("optimiser ") {
         assert!(
@@ -146,7 +146,7 @@ fn warns_of_images_much_smaller_than_the_network_input() {
     let dir = test_dir();
     let net =
         tiny::NET.replacen("[1, 12, 12]", "[1, 48, 48]", 1).replace("out_features = 10", "out_features = 3");
-    std::fs::write(dir.path("net.toml"), net).unwrap();
+    fs::write(dir.path("net.toml"), net).unwrap();
     let train = |more: &[&str]| {
         let begin = ["train", "net.toml", "--data", "photographs", "--epochs", "1", "--batch", "9"];
         let settings = ["data.name=folder", "data.split_seed=0", "train.device=reference"];
@@ -165,12 +165,12 @@ fn failed_resume_leaves_the_run_unchanged() {
     let dir = test_dir();
     train(&dir, "run", &["schedule.name=constant"]).expect(0);
     let experiment = dir.path("run/experiment.toml");
-    let before = std::fs::read_to_string(&experiment).unwrap();
-    std::fs::rename(dir.path("photographs"), dir.path("elsewhere")).unwrap();
+    let before = fs::read_to_string(&experiment).unwrap();
+    fs::rename(dir.path("photographs"), dir.path("elsewhere")).unwrap();
     let err = dir.run(&["train", "run", "--extend-to", "4"]).expect(1).err;
     assert!(err.contains("photographs"), "{err}");
-    assert_eq!(std::fs::read_to_string(&experiment).unwrap(), before);
-    std::fs::rename(dir.path("elsewhere"), dir.path("photographs")).unwrap();
+    assert_eq!(fs::read_to_string(&experiment).unwrap(), before);
+    fs::rename(dir.path("elsewhere"), dir.path("photographs")).unwrap();
     dir.run(&["train", "run", "--extend-to", "4"]).expect(0);
 }
 
@@ -208,7 +208,7 @@ fn warns_of_lost_colours_and_classes() {
     let err = train(&[]).expect(0).err;
     assert!(err.contains("warning: colour images are converted to grey 28×28"), "{err}");
     for image in 0..6 {
-        std::fs::write(dir.path(&format!("colours/b/{image}.png")), "no image").unwrap();
+        fs::write(dir.path(&format!("colours/b/{image}.png")), "no image").unwrap();
     }
     let err = train(&["data.on_bad_sample=skip"]).expect(2).err;
     assert!(err.starts_with("error: every image of class `b` is damaged ("), "{err}");
