@@ -29,9 +29,21 @@ impl RunOrExperiment {
     /// # Errors
     /// If the target is not found, or its configuration is invalid.
     pub fn resolve(argument: &str, globals: &Globals) -> Result<Self> {
+        Ok(match Self::resolve_as_written(argument, globals)? {
+            RunOrExperiment::Experiment(experiment) => Self::of_experiment(*experiment),
+            run => run,
+        })
+    }
+
+    /// As [`Self::resolve`], without the folder of this machine in which the data set was found, so that the
+    /// experiment is the same on every machine.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn resolve_as_written(argument: &str, globals: &Globals) -> Result<Self> {
         let path = Path::new(argument);
         if let Ok(experiment) = Experiment::builtin(argument) {
-            return Ok(Self::of_experiment(experiment.with_overrides(&globals.set)?));
+            return Ok(RunOrExperiment::Experiment(Box::new(experiment.with_overrides(&globals.set)?)));
         }
         if path.is_dir() {
             if RunDir::is_run(path) {
@@ -61,7 +73,7 @@ impl RunOrExperiment {
                 return Err(Failure::usage(format!("{} is a sweep", path.display())).with_hint(hint));
             }
             let experiment = Experiment::load(path)?.with_overrides(&globals.set)?;
-            return Ok(Self::of_experiment(experiment));
+            return Ok(RunOrExperiment::Experiment(Box::new(experiment)));
         }
         let known: Vec<&str> = Experiment::builtin_names().collect();
         let names = known.iter().copied().chain(zoo::NETWORKS.iter().map(|network| network.name));
