@@ -12,7 +12,7 @@
 #   libraries  what `stratus doctor` finds         digits    trains digits
 #   half       trains digits in f16                resume    kills a run and resumes it: bit-identical?
 #   trace      times against those of CUPTI        overhead  the cost of timing
-#   startup    start-up times, with and without caches
+#   startup    startup times, with and without caches
 #   warm_up    lets PyTorch compile its networks, which takes minutes, while the next parts run
 #   checks     cases, tiles and parity at the same time
 #   networks   the networks by Stratus only, planned for the first time

@@ -65,7 +65,7 @@ pub fn read_at_most(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
 /// As [`read_at_most`], and if it is not UTF-8.
 pub fn read_text_at_most(path: &Path, max_bytes: u64) -> io::Result<String> {
     String::from_utf8(read_at_most(path, max_bytes)?)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a text file (not UTF-8)"))
 }
 
 /// Makes renames in a folder durable. Errors are ignored, since not every file system supports syncing

@@ -9,7 +9,7 @@
 //! PREFIX/share/stratus/         data: mnist/
 //! ```
 //!
-//! A program that Cargo built in a checkout uses the checkout's `.deps` too. The working
+//! A program that Cargo built in a checkout uses the checkout's `.deps` and `data` too. The working
 //! folder is never searched: on a shared machine, other users may write to it.
 
 use std::path::{Path, PathBuf};
@@ -42,10 +42,18 @@ pub fn library_folders(program: &Path) -> Vec<PathBuf> {
     own.into_iter().chain(lib.iter().flat_map(|lib| [lib.join("stratus"), lib.clone()])).collect()
 }
 
-/// The folder `share/stratus/<name>` of the running program's prefix, if it exists.
+/// The folder `share/stratus/<name>` of the running program's prefix, else `data/<name>` of the checkout in
+/// which it was built; the first that exists. Neither is written to.
 #[must_use]
 pub fn data_folder(name: &str) -> Option<PathBuf> {
-    prefix().map(|prefix| prefix.join("share/stratus").join(name)).filter(|folder| folder.is_dir())
+    let checkout = program().and_then(|program| checkout_of(&program));
+    data_folder_in(prefix(), checkout, name)
+}
+
+fn data_folder_in(prefix: Option<PathBuf>, checkout: Option<PathBuf>, name: &str) -> Option<PathBuf> {
+    let data = [prefix.map(|prefix| prefix.join("share/stratus")), checkout.map(|root| root.join("data"))];
+    let usable = |folder: &PathBuf| folder.is_dir() && !is_world_writable(folder);
+    data.into_iter().flatten().map(|data| data.join(name)).find(usable)
 }
 
 /// The checkout of Stratus in which Cargo built the running program. With a target folder elsewhere, it is
@@ -107,7 +115,7 @@ fn is_replaceable(program: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{checkout_of, library_folders};
+    use super::{checkout_of, data_folder_in, library_folders};
     use std::fs;
     use std::path::Path;
 
@@ -127,6 +135,29 @@ mod tests {
             assert_eq!(folders().len(), 3);
             fs::set_permissions(root.path(), fs::Permissions::from_mode(0o1777)).unwrap();
             assert_eq!(folders(), [root.path().join("bin")], "every user could plant a library");
+        }
+    }
+
+    #[test]
+    fn data_is_in_the_prefix_or_in_the_checkout() {
+        let root = tempfile::tempdir().unwrap();
+        let (prefix, checkout) = (root.path().join("usr"), root.path().join("stratus"));
+        let found = || data_folder_in(Some(prefix.clone()), Some(checkout.clone()), "mnist");
+        assert_eq!(found(), None);
+        let in_checkout = checkout.join("data/mnist");
+        fs::create_dir_all(&in_checkout).unwrap();
+        assert_eq!(found(), Some(in_checkout.clone()));
+        let installed = prefix.join("share/stratus/mnist");
+        fs::create_dir_all(&installed).unwrap();
+        assert_eq!(found(), Some(installed.clone()));
+        assert_eq!(data_folder_in(None, None, "mnist"), None);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            fs::set_permissions(&installed, fs::Permissions::from_mode(0o777)).unwrap();
+            assert_eq!(found(), Some(in_checkout.clone()), "every user could plant images");
+            fs::set_permissions(&in_checkout, fs::Permissions::from_mode(0o1777)).unwrap();
+            assert_eq!(found(), None);
         }
     }
 

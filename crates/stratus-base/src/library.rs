@@ -20,14 +20,57 @@ pub struct LibrarySearch {
     pub homebrew_folder: &'static str,
 }
 
+/// The value of a library's environment variable with which no library is used.
+pub const NO_LIBRARY: &str = "none";
+
 /// The error of a search without a usable library.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("no usable {name} found: {}", tried.join("; "))]
-pub struct LibraryNotFound {
-    /// The name of the library.
-    pub name: &'static str,
-    /// Each path with the reason why it is unusable, then the folders without the library.
-    pub tried: Vec<String>,
+pub enum LibraryNotFound {
+    /// No place of the search has a usable library.
+    #[error("no usable {name} found: {}", tried.join("; "))]
+    Nowhere {
+        /// The name of the library.
+        name: &'static str,
+        /// Each path with the reason why it is unusable, then the folders without the library.
+        tried: Vec<String>,
+    },
+    /// The library's environment variable is [`NO_LIBRARY`].
+    #[error("{variable} is `{NO_LIBRARY}`")]
+    Disabled {
+        /// The variable.
+        variable: &'static str,
+    },
+    /// The library's environment variable names a file or a folder that cannot be used.
+    #[error("{variable} names {}, {problem}", path.display())]
+    Named {
+        /// The variable.
+        variable: &'static str,
+        /// The path in it.
+        path: PathBuf,
+        /// The problem, as a relative clause.
+        problem: String,
+        /// The path that the variable should have.
+        expected: String,
+    },
+}
+
+impl LibraryNotFound {
+    /// True if the library's environment variable names something that cannot be used.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        matches!(self, Self::Named { .. })
+    }
+
+    /// The suggested fix of a variable that names something that cannot be used.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Named { variable, expected, .. } => {
+                Some(format!("set {variable} to {expected}, or unset it"))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The surroundings that the order of a search depends on.
@@ -54,8 +97,8 @@ impl LibrarySearch {
     }
 
     /// The existing files in the order of the search. If the environment variable is set, only its paths,
-    /// which need not exist; otherwise those in [`LibrarySearch::folders`], around the bare file names, which
-    /// the system's search path resolves.
+    /// which need not exist, and none for [`NO_LIBRARY`]; otherwise those in [`LibrarySearch::folders`],
+    /// around the bare file names, which the system's search path resolves.
     #[must_use]
     pub fn candidates(&self) -> Vec<PathBuf> {
         self.candidates_in(&self.context(|name| std::env::var_os(name)))
@@ -69,6 +112,7 @@ impl LibrarySearch {
         let context = self.context(|name| std::env::var_os(name));
         match context.named {
             Some(named) if named.is_dir() => vec![named],
+            Some(named) if named.as_os_str() == NO_LIBRARY => Vec::new(),
             Some(named) => named.parent().map(Path::to_owned).into_iter().collect(),
             None => {
                 let mut folders = self.own_folders(&context);
@@ -81,6 +125,9 @@ impl LibrarySearch {
     fn candidates_in(&self, context: &SearchContext) -> Vec<PathBuf> {
         let in_folder = |folder: &Path| self.files.iter().map(|file| folder.join(file)).collect::<Vec<_>>();
         if let Some(named) = &context.named {
+            if named.as_os_str() == NO_LIBRARY {
+                return Vec::new();
+            }
             return if named.is_dir() { in_folder(named) } else { vec![named.clone()] };
         }
         let existing = |folders: Vec<PathBuf>| {
@@ -112,18 +159,49 @@ impl LibrarySearch {
         homebrew.into_iter().collect()
     }
 
+    /// Checks that the path in the environment variable exists, and contains the library if it is a folder.
+    ///
+    /// # Errors
+    /// [`LibraryNotFound::Named`].
+    pub fn check_named(&self) -> Result<(), LibraryNotFound> {
+        self.check_named_in(&self.context(|name| std::env::var_os(name)))
+    }
+
+    fn check_named_in(&self, context: &SearchContext) -> Result<(), LibraryNotFound> {
+        let Some(named) = context.named.as_deref().filter(|named| named.as_os_str() != NO_LIBRARY) else {
+            return Ok(());
+        };
+        let problem = match named.metadata() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => "which does not exist".to_owned(),
+            Err(error) => format!("which cannot be read: {error}"),
+            Ok(metadata) if metadata.is_dir() && !self.files.iter().any(|file| named.join(file).exists()) => {
+                format!("a folder without {}", self.files.join(" or "))
+            }
+            Ok(_) => return Ok(()),
+        };
+        Err(self.named_error(named, problem))
+    }
+
+    fn named_error(&self, path: &Path, problem: String) -> LibraryNotFound {
+        let expected = format!("the file {} of {}, or to its folder", self.files.join(" or "), self.name);
+        LibraryNotFound::Named { variable: self.environment, path: path.to_owned(), problem, expected }
+    }
+
     /// Loads the first candidate that `load` accepts. `is_absent` returns whether an error means that the
     /// file does not exist.
     ///
     /// # Errors
-    /// If no candidate is usable; the error lists every path with the reason, and the folders.
+    /// If no candidate is usable; the error lists every path with the reason, and the folders. If the
+    /// environment variable names a path, [`LibraryNotFound::Named`].
     pub fn load_first<T, E: Display>(
         &self,
         load: impl Fn(&Path) -> Result<T, E>,
         is_absent: impl Fn(&E) -> bool,
     ) -> Result<T, LibraryNotFound> {
+        let context = self.context(|name| std::env::var_os(name));
+        self.check_named_in(&context)?;
         let mut tried = Vec::new();
-        for path in self.candidates() {
+        for path in self.candidates_in(&context) {
             match load(&path) {
                 Ok(library) => return Ok(library),
                 Err(error) if is_absent(&error) && path.components().count() == 1 => {
@@ -132,6 +210,16 @@ impl LibrarySearch {
                 Err(error) => tried.push(error.to_string()),
             }
         }
+        match context.named {
+            Some(named) if named.as_os_str() == NO_LIBRARY => {
+                return Err(LibraryNotFound::Disabled { variable: self.environment });
+            }
+            Some(named) => {
+                let problem = format!("which is not a usable {}: {}", self.name, tried.join("; "));
+                return Err(self.named_error(&named, problem));
+            }
+            None => {}
+        }
         let without: Vec<String> = self
             .folders()
             .into_iter()
@@ -139,9 +227,9 @@ impl LibrarySearch {
             .map(|folder| folder.display().to_string())
             .collect();
         if !without.is_empty() {
-            tried.push(format!("not in {}", without.join(", ")));
+            tried.push(format!("no {} in {}", self.files.join(" or "), without.join(", ")));
         }
-        Err(LibraryNotFound { name: self.name, tried })
+        Err(LibraryNotFound::Nowhere { name: self.name, tried })
     }
 }
 
@@ -190,7 +278,8 @@ mod tests {
             "{error}"
         );
         let beside = std::env::current_exe().unwrap().parent().unwrap().canonicalize().unwrap();
-        assert!(error.contains(&format!("; not in {}", beside.display())), "{error}");
+        let nowhere = format!("; no libnone.so.1 or libnone.so.2 in {}", beside.display());
+        assert!(error.contains(&nowhere), "{error}");
         let second = |path: &Path| if path.ends_with("libnone.so.2") { Ok(2) } else { Err("damaged") };
         assert_eq!(SEARCH.load_first(second, |_| false).unwrap(), 2);
     }
@@ -231,6 +320,36 @@ mod tests {
         );
         context.named = Some(at("elsewhere/libnone.so.1"));
         assert_eq!(SEARCH.candidates_in(&context), [at("elsewhere/libnone.so.1")]);
+        context.named = Some(NO_LIBRARY.into());
+        assert!(SEARCH.candidates_in(&context).is_empty());
+    }
+
+    #[test]
+    fn named_path_must_exist_and_hold_the_library() {
+        let root = tempfile::tempdir().unwrap();
+        let context = |named: &Path| SEARCH.context(|_| Some(named.into()));
+        let error = |named: &Path| SEARCH.check_named_in(&context(named)).unwrap_err();
+        let absent = error(&root.path().join("absent"));
+        assert!(absent.is_named());
+        assert_eq!(
+            absent.to_string(),
+            format!(
+                "STRATUS_BASE_NO_SUCH_VARIABLE names {}/absent, which does not exist",
+                root.path().display()
+            )
+        );
+        assert_eq!(
+            absent.hint().unwrap(),
+            "set STRATUS_BASE_NO_SUCH_VARIABLE to the file libnone.so.1 or libnone.so.2 of libnone, or to \
+             its folder, or unset it"
+        );
+        let empty = error(root.path()).to_string();
+        assert!(empty.ends_with(", a folder without libnone.so.1 or libnone.so.2"), "{empty}");
+        let file = write(root.path().join("libnone.so.2"));
+        assert!(SEARCH.check_named_in(&context(root.path())).is_ok());
+        assert!(SEARCH.check_named_in(&context(&file)).is_ok());
+        assert!(SEARCH.check_named_in(&context(Path::new(NO_LIBRARY))).is_ok());
+        assert!(SEARCH.check_named_in(&SEARCH.context(|_| None)).is_ok());
     }
 
     #[test]

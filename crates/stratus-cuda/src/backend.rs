@@ -2,7 +2,7 @@
 
 use crate::ffi::cupti::Cupti;
 use crate::ffi::driver::{self, Gpu};
-use crate::ffi::libraries::{self, Library};
+use crate::ffi::libraries::Library;
 use crate::ffi::nvml::Nvml;
 use crate::ffi::{cudnn, nvrtc};
 use crate::gpu::{GpuDevice, GpuProcessor};
@@ -115,11 +115,7 @@ impl Cuda {
             Library::ALL.iter().filter(is_missing).map(|library| library.name()).collect()
         });
         if !missing.is_empty() {
-            return Err(not_found(format!(
-                "cannot load {}; hint: set {} to the folders that contain them",
-                missing.join(", "),
-                libraries::ENVIRONMENT
-            )));
+            return Err(not_found(format!("cannot load {}", missing.join(", "))));
         }
         let gpu = phases.time("opening the GPU", || Gpu::open(settings.ordinal)).map_err(not_found)?;
         let processor = GpuProcessor::new(&gpu, settings.cache.clone()).map_err(not_found)?;

@@ -22,4 +22,4 @@ mod step_clock;
 mod timestamps;
 
 pub use backend::{Cuda, GpuUnavailable, LibraryVersion, Settings, detect};
-pub use ffi::libraries::ENVIRONMENT;
+pub use ffi::libraries::{ENVIRONMENT, check_named_folders};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use stratus_base::did_you_mean;
+use stratus_base::library::LibraryNotFound;
 use stratus_store::StoreError;
 use thiserror::Error;
 
@@ -96,6 +97,9 @@ pub enum DataError {
         /// The content that was found.
         found: String,
     },
+    /// The library that a variable names for decoding images cannot be used.
+    #[error(transparent)]
+    Library(#[from] LibraryNotFound),
     /// The output file exists.
     #[error("{} already exists; pass --overwrite to replace it", .path.display())]
     Exists {

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use crate::dataset::{Dataset, IGNORED, IGNORED_PIXEL, RegionRequest, Sample, Scratch};
 use crate::datasets::files;
+use crate::decode::JpegLibrary;
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
@@ -22,6 +23,9 @@ const UNSUPPORTED_EXTENSIONS: [&str; 15] = [
     "avif", "bmp", "gif", "heic", "heif", "j2k", "jp2", "jxl", "pbm", "pgm", "pnm", "ppm", "tga", "tif",
     "tiff",
 ];
+
+/// The first bytes of image files: JPEG, PNG, GIF and TIFF.
+const IMAGE_SIGNATURES: [&[u8]; 5] = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"II*\0", b"MM\0*"];
 
 /// Image files, JPEG, PNG or WebP, in a given order.
 #[derive(Debug)]
@@ -39,8 +43,9 @@ impl ImageFiles {
     ///
     /// # Errors
     ///
-    /// [`DataError::NoImages`].
+    /// [`DataError::NoImages`]; [`DataError::Library`].
     pub fn new(files: Vec<PathBuf>, classes: usize, masks: bool) -> Result<Self, DataError> {
+        JpegLibrary::check_named()?;
         if files.is_empty() || u32::try_from(files.len()).is_err() {
             return Err(DataError::NoImages { count: files.len() });
         }
@@ -190,6 +195,18 @@ pub fn find_images(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     list_images(path, &mut HashSet::new())
 }
 
+/// Returns whether a file begins like an image: JPEG, PNG, WebP, or one of the common formats that are not
+/// decoded.
+#[must_use]
+pub fn is_image_file(path: &Path) -> bool {
+    let mut head = [0; 12];
+    let Ok(count) = files::read_head(path, &mut head) else { return false };
+    let head = &head[..count];
+    IMAGE_SIGNATURES.iter().any(|signature| head.starts_with(signature))
+        || head.starts_with(b"RIFF") && head.ends_with(b"WEBP")
+        || head.get(4..8) == Some(b"ftyp") && [&b"avif"[..], b"heic", b"mif1"].contains(&&head[8..])
+}
+
 /// The name of an image file without its extension. An extension that is not an image's is part of the name.
 #[must_use]
 pub fn stem(path: &Path) -> &OsStr {
@@ -252,6 +269,29 @@ fn list_images(path: &Path, visited: &mut HashSet<PathBuf>) -> Result<Vec<PathBu
 mod tests {
     use super::*;
     use stratus_testing::jpeg::{ScanOrder, SyntheticJpeg};
+
+    #[test]
+    fn images_are_recognised_by_their_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let is_image = |content: &[u8]| {
+            let path = folder.path().join("file.toml");
+            fs::write(&path, content).unwrap();
+            is_image_file(&path)
+        };
+        for image in [
+            &b"\xff\xd8\xff\xe0"[..],
+            b"\x89PNG\r\n\x1a\n",
+            b"RIFF\x10\0\0\0WEBPVP8 ",
+            b"GIF89a",
+            b"\0\0\0\x20ftypavif",
+        ] {
+            assert!(is_image(image), "{image:?}");
+        }
+        for other in [&b""[..], b"RIFF", b"RIFF\x10\0\0\0WAVE", b"\0\0\0\x20ftyp", b"[model]\n"] {
+            assert!(!is_image(other), "{other:?}");
+        }
+        assert!(!is_image_file(folder.path()) && !is_image_file(&folder.path().join("absent")));
+    }
 
     #[test]
     fn stem_removes_only_image_extensions() {

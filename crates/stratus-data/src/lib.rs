@@ -42,6 +42,7 @@ pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};
 pub use fingerprint::Fingerprint;
 pub use geometry::{DctScale, DctScaled, Orientation, Region};
 pub use ignored_files::IgnoredFiles;
+pub use images::is_image_file;
 pub use loader::{
     BatchSlice, BatchStride, Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position,
 };

@@ -12,16 +12,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use stratus_base::{did_you_mean, nearest};
+use stratus_base::{did_you_mean, nearest, printable};
 use stratus_store::{Entry, Store};
 
-use crate::datasets::files::{is_hidden, read_list};
+use crate::datasets::files::{is_hidden, read_class_list};
 use crate::error::DataError;
 
 /// The folders that hold classes.
 const SPLITS: [&str; 4] = ["train", "val", "validation", "test"];
 /// The number of parallel downloads: small files mostly wait for responses.
 const PARALLEL_DOWNLOADS: usize = 4;
+/// The maximum number of names in a folder that are read for a message.
+const MAX_READ_NAMES: usize = 1000;
+/// The maximum number of names that a message shows.
+const MAX_SHOWN_NAMES: usize = 5;
 
 /// Options for downloading.
 #[derive(Clone, Debug, Default)]
@@ -49,7 +53,7 @@ pub struct SyncReport {
 ///
 /// [`DataError`]: an unreadable or empty file.
 pub fn class_list(path: &Path) -> Result<Vec<String>, DataError> {
-    let text = read_list(path)?;
+    let text = read_class_list(path)?;
     let classes: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
     if classes.is_empty() {
@@ -138,7 +142,7 @@ fn select_files(store: &Store, options: &SyncOptions) -> Result<Vec<Entry>, Data
         }
     }
     if files.is_empty() {
-        return Err(DataError::Empty { origin: format!("{}/train/<class>/<image>", store.address()) });
+        return Err(no_classes(store));
     }
     if let Some(max) = options.images_per_class {
         let mut class_count = (String::new(), 0);
@@ -183,8 +187,36 @@ fn unknown_class(store: &Store, class: &str) -> Result<DataError, DataError> {
     let listed = store.list(&format!("{}/", SPLITS[0]))?;
     let known: BTreeSet<&str> =
         listed.iter().filter_map(|file| split_class_name(file).map(|[_, class, _]| class)).collect();
+    if known.is_empty() {
+        return Ok(no_classes(store));
+    }
     let hint = did_you_mean(nearest(class, known.iter().copied()));
     Ok(DataError::UnknownClass { origin: store.address().to_owned(), class: class.to_owned(), hint })
+}
+
+/// The error for a store without images in the layout. It names what a local folder contains; listing a
+/// remote store may take minutes.
+fn no_classes(store: &Store) -> DataError {
+    let address = store.address().trim_end_matches('/');
+    let found = store.local_root().map_or(String::new(), |root| {
+        let names = fs::read_dir(root).into_iter().flatten().take(MAX_READ_NAMES).flatten().map(|entry| {
+            let slash = if entry.path().is_dir() { "/" } else { "" };
+            format!("{}{slash}", printable(&entry.file_name().to_string_lossy()))
+        });
+        let mut names: Vec<String> = names.filter(|name| !is_hidden(name)).collect();
+        names.sort_unstable();
+        match names.len() {
+            0 => "; the folder is empty".to_owned(),
+            count => {
+                let more = if count > MAX_SHOWN_NAMES { ", …" } else { "" };
+                names.truncate(MAX_SHOWN_NAMES);
+                format!("; found {}{more}", names.join(", "))
+            }
+        }
+    });
+    let problem =
+        format!("no images at {address}/train/<class>/<image>, where those to copy are expected{found}");
+    DataError::Invalid { path: address.into(), problem }
 }
 
 fn download(store: &Store, target: &Path, entry: &Entry) -> Result<(), DataError> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Called with the name of each phase as it starts.
 pub type PhaseListener = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// Follows the start-up of one backend, and may stop it. The backend receives it when it is opened. By
+/// Follows the startup of one backend, and may stop it. The backend receives it when it is opened. By
 /// default, it neither listens nor stops.
 #[derive(Clone, Default)]
 pub struct StartupMonitor {

@@ -2,12 +2,20 @@
 
 use stratus_base::library::LibraryNotFound;
 
+/// The suggested fix if no library is found.
+const INSTALLATION_HINT: &str =
+    "run `make deps` to install MPICH into .deps, or set STRATUS_MPI to a library file";
+
 /// An error of communication between workers.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// No MPI library was found.
-    #[error("{0}; run `make deps` to install MPICH into .deps, or set STRATUS_MPI to a library file")]
-    NoLibrary(#[from] LibraryNotFound),
+    #[error("{source}; {}", source.hint().unwrap_or_else(|| INSTALLATION_HINT.to_owned()))]
+    NoLibrary {
+        /// The error of the search.
+        #[from]
+        source: LibraryNotFound,
+    },
     /// The library cannot be used.
     #[error("{library} cannot be used: {reason}")]
     Library {

@@ -12,4 +12,4 @@ mod library;
 
 pub use decoder::{DctScale, DecodeError, Decoder, Header, Limits, PixelFormat, Window};
 pub use ffi::{Library, LoadError};
-pub use library::{LIBRARY_FILES, LIBRARY_VARIABLE, LibraryNotFound, candidates, find};
+pub use library::{LIBRARY_FILES, LIBRARY_VARIABLE, LibraryNotFound, candidates, check_named, find};

@@ -19,5 +19,5 @@ mod onednn;
 mod ops;
 mod prepare;
 
-pub use library::{ENVIRONMENT, FILE, LibraryNotFound, candidates};
+pub use library::{ENVIRONMENT, FILE, LibraryNotFound, candidates, check_named};
 pub use onednn::OneDnn;

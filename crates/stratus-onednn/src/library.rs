@@ -29,6 +29,14 @@ pub fn candidates() -> Vec<PathBuf> {
     SEARCH.candidates()
 }
 
+/// Checks that the variable, if set, names the library or a folder that contains it.
+///
+/// # Errors
+/// [`LibraryNotFound::Named`].
+pub fn check_named() -> Result<(), LibraryNotFound> {
+    SEARCH.check_named()
+}
+
 /// Loads the first usable library.
 ///
 /// # Errors

@@ -34,7 +34,7 @@ impl Model {
                 .ok()
                 .and_then(|length| bytes.try_reserve_exact(length).ok())
                 .ok_or_else(|| {
-                    Problem::io("allocate memory for it")(std::io::ErrorKind::OutOfMemory.into())
+                    Problem::io("allocate memory for it")(std::io::Error::other("the memory is exhausted"))
                 })?;
             // Reading one byte more than the limit detects larger files without reading them whole.
             file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(Problem::io("read"))?;

@@ -440,7 +440,7 @@ fn external(tensor: &proto::Tensor<'_>, expected: usize, folder: Option<&ModelFo
     }
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(expected).map_err(|_| {
-        Problem::io("allocate memory for its weights")(std::io::ErrorKind::OutOfMemory.into())
+        Problem::io("allocate memory for its weights")(std::io::Error::other("the memory is exhausted"))
     })?;
     file.seek(SeekFrom::Start(offset)).map_err(Problem::io("read its external weights"))?;
     file.take(length).read_to_end(&mut bytes).map_err(Problem::io("read its external weights"))?;

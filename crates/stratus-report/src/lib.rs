@@ -36,7 +36,7 @@ pub use error::{Error, Result};
 
 /// The number of first iterations that a report skips by default: 5 %, at least two, never all.
 ///
-/// These iterations include one-time costs: page faults, cold caches, rising clocks, thread start-up.
+/// These iterations include one-time costs: page faults, cold caches, rising clocks, thread startup.
 #[must_use]
 pub fn default_skip(iterations: u64) -> u64 {
     iterations.div_ceil(20).max(2).min(iterations.saturating_sub(1))

@@ -258,8 +258,8 @@ fn published(out: &mut String, comparison: &PublishedComparison) {
     if !omissions.is_empty() {
         let _ = writeln!(out, "{}\n", escape_markdown(&omissions));
     }
-    let heads = ["quantity", "network", "batch", "published", "ours", "unit", "ratio"];
-    let more = ["published on", "ours on", "source", "run", "differences"];
+    let heads = ["quantity", "network", "batch", "published", "this run", "unit", "ratio"];
+    let more = ["published on", "run on", "source", "run", "differences"];
     let rows: Vec<Vec<String>> = comparison
         .rows
         .iter()

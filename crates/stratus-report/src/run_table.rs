@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
-use stratus_run::RunDir;
 use stratus_run::checkpoint::BestCheckpoint;
 use stratus_run::forecast::{PartForecast, largest_error};
 use stratus_run::git::GitCommit;
 use stratus_run::labels::RunLabels;
 use stratus_run::summary::{FirstStageSummary, Forecast, LossScaleSummary, Summary};
+use stratus_run::{RunDir, data_label};
 
+use crate::collect::read_configuration;
 use crate::text::{self, energy_parts};
 use crate::{Result, remote, status};
 use stratus_base::text::bytes;
@@ -29,6 +30,13 @@ pub fn render_run(run: &RunDir, width: usize) -> Result<String> {
     Ok(render(&summary, run, width))
 }
 
+/// The name of a run's data set, see [`data_label`].
+fn data_set(name: &str, run: &RunDir) -> String {
+    let configuration = read_configuration(run).ok();
+    let path = configuration.as_ref().and_then(|keys| keys.get("data")?.get("path")?.as_str());
+    data_label(name, path)
+}
+
 /// Renders a summary as text, without unknown values. Lines are wrapped at `width`.
 #[must_use]
 pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
@@ -40,7 +48,7 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         n => format!(", resumed {n} times"),
     };
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "{model} on {dataset}: {}{resumed}", summary.status.name());
+    let _ = writeln!(out, "{model} on {}: {}{resumed}", data_set(dataset, run), summary.status.name());
     let mut line = |name: &str, parts: Vec<String>| {
         let mut parts = parts.into_iter();
         let Some(first) = parts.next() else { return };
@@ -121,7 +129,7 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         ("data wait", time.data_wait_s),
         ("validation", time.validation_s),
         ("checkpoints", time.checkpoint_s),
-        ("unexplained", time.unexplained_s()),
+        ("unattributed", time.unexplained_s()),
     ];
     // Adding positive zero removes the sign of negative zero.
     let parts = parts.map(|(name, s)| format!("{name} {:.2}", (s * 100.0).round() / 100.0 + 0.0));

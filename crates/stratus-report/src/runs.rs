@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
-use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::forecast::{PartForecast, RunPart, largest_error};
 use stratus_run::labels::RunLabels;
 use stratus_run::remote::RemoteRun;
 use stratus_run::summary::{Status, Summary};
+use stratus_run::{RunDir, data_label};
 
 use crate::collect::{present, read_configuration};
 use crate::report::{effective_settings, is_ignored_key, score_name, val_score};
@@ -133,6 +133,12 @@ impl RunListing {
             differences: BTreeMap::new(),
             settings,
         })
+    }
+
+    /// The name of the data set; of one of the user's own, the last part of its path.
+    #[must_use]
+    pub fn data_label(&self) -> String {
+        data_label(&self.data, self.settings.get("data.path").map(String::as_str))
     }
 
     /// Returns whether a key of the configuration has a value, as text or as a number.

@@ -63,7 +63,9 @@ impl AppendFile {
             let rest = &self.buffer[self.written_from_buffer..];
             let n = fault::consume(rest.len())
                 .and_then(|()| match self.file.write(rest) {
-                    Ok(0) => Err(std::io::ErrorKind::WriteZero.into()),
+                    Ok(0) => {
+                        Err(std::io::Error::new(std::io::ErrorKind::WriteZero, "the system wrote nothing"))
+                    }
                     Err(e) if e.kind() == std::io::ErrorKind::Interrupted => Ok(0),
                     other => other,
                 })

@@ -18,6 +18,7 @@ pub mod checkpoint;
 pub mod classes;
 pub mod csv;
 pub mod data;
+mod data_label;
 mod error;
 pub mod events;
 pub mod forecast;
@@ -34,5 +35,6 @@ pub mod sources;
 pub mod summary;
 pub mod timeline;
 
+pub use data_label::data_label;
 pub use error::{Error, Result};
 pub use run_dir::RunDir;

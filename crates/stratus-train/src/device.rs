@@ -3,7 +3,6 @@
 use crate::TrainError;
 use crate::cache::cache_folder;
 use crate::input::usable_cores;
-use std::error::Error;
 use stratus_base::installation::libraries_command;
 use stratus_cuda::Cuda;
 use stratus_engine::reference::ReferenceBackend;
@@ -45,7 +44,8 @@ pub struct LoadedLibrary {
 /// Opens the device of an experiment.
 ///
 /// # Errors
-/// If the device of `train.device` cannot be used here.
+/// If the device of `train.device` cannot be used here, or a variable names a library for it that cannot be
+/// used.
 pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
     open_monitored(settings, &StartupMonitor::default())
 }
@@ -56,29 +56,35 @@ pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
 /// # Errors
 /// As [`open`].
 pub fn open_monitored(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, TrainError> {
-    match settings.device {
+    let device = settings.device;
+    let unavailable = |reason: String| TrainError::Device { device, reason };
+    if matches!(device, Device::Auto | Device::Gpu | Device::Cuda) {
+        stratus_cuda::check_named_folders()?;
+    }
+    match device {
         Device::Reference => Ok(reference(Vec::new())),
-        Device::Gpu | Device::Cuda => cuda(settings, monitor).map_err(|error| unavailable("cuda", &error)),
-        Device::Onednn => onednn(settings, monitor).map_err(|error| unavailable("onednn", &error)),
+        Device::Gpu | Device::Cuda => cuda(settings, monitor).map_err(|error| unavailable(error.to_string())),
+        Device::Onednn => onednn(settings, monitor).map_err(|error| match error {
+            error if error.is_named() => error.into(),
+            error => unavailable(error.to_string()),
+        }),
         Device::Auto => cuda(settings, monitor).or_else(|_| cpu(settings, monitor)),
         Device::Cpu => cpu(settings, monitor),
     }
 }
 
-/// Opens the CPU with oneDNN, or else the reference backend with a warning.
+/// Opens the CPU with oneDNN, or else the reference backend with a warning. The library that the user named
+/// is not replaced by slow kernels.
 fn cpu(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, TrainError> {
-    onednn(settings, monitor).or_else(|error| {
-        Ok(reference(vec![format!(
-            "{error}.\n  Training runs on the reference backend, in plain Rust: correct, but about 30 times \
-             slower. `{}` installs oneDNN (x86-64 Linux, no root needed); elsewhere install libdnnl 3.x \
-             (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn).",
+    onednn(settings, monitor).or_else(|error| match error {
+        error if error.is_named() => Err(error.into()),
+        error => Ok(reference(vec![format!(
+            "{error}.\n  Training runs on the reference backend, which needs no library: its results are \
+             correct, but it is about 30 times slower. `{}` installs oneDNN (x86-64 Linux, no root needed); \
+             elsewhere install libdnnl 3.x (Debian and Ubuntu: libdnnl-dev, Homebrew and conda: onednn).",
             libraries_command()
-        )]))
+        )])),
     })
-}
-
-fn unavailable(device: &'static str, error: &dyn Error) -> TrainError {
-    TrainError::Device { device, reason: error.to_string() }
 }
 
 fn onednn(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, stratus_onednn::LibraryNotFound> {

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use stratus_base::installation::libraries_command;
+use stratus_base::library::LibraryNotFound;
 use stratus_data::{DataError, LoaderError};
 use stratus_engine::EngineError;
-use stratus_experiment::ExperimentError;
+use stratus_experiment::{Device, ExperimentError};
 use stratus_graph::GraphError;
 
 /// The suggested fix if outputs of a network are not finite.
@@ -72,13 +73,16 @@ pub enum TrainError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The requested device cannot be used.
-    #[error("train.device = \"{device}\": {reason}")]
+    #[error("device `{device}`: {reason}")]
     Device {
         /// The value of `train.device`.
-        device: &'static str,
+        device: Device,
         /// The reason.
         reason: String,
     },
+    /// The library that an environment variable names cannot be used.
+    #[error(transparent)]
+    Library(#[from] LibraryNotFound),
     /// The data set.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -147,14 +151,16 @@ impl TrainError {
                  or --set model.width="
                     .to_owned(),
             ),
-            Self::Device { device: "cuda", .. } => Some(
-                "`stratus doctor` lists what is missing; use an available device with --set train.device=auto"
-                    .to_owned(),
-            ),
-            Self::Device { .. } => Some(format!(
+            Self::Device { device: Device::Onednn, .. } => Some(format!(
                 "run `{}`, or use an available device with --set train.device=auto",
                 libraries_command()
             )),
+            Self::Device { .. } => Some(format!(
+                "use an available device with --set train.device=auto; if this machine has an NVIDIA GPU, \
+                 install what is missing, or set {} to the folders of the libraries",
+                stratus_cuda::ENVIRONMENT
+            )),
+            Self::Library(error) | Self::Data(DataError::Library(error)) => error.hint(),
             Self::Engine(EngineError::OutOfMemory { .. }) => Some(
                 "recompute activations with --memory-limit SIZE, split batches into micro-batches with --set \
                  train.micro_batches=, or use smaller batches with --set train.batch_size="
@@ -204,8 +210,13 @@ impl TrainError {
                 | Self::LayerFile { .. }
                 | Self::WeightsMismatch { .. }
                 | Self::Device { .. }
+                | Self::Library(_)
                 | Self::Engine(EngineError::TooManyStages { .. } | EngineError::StagesTooLarge { .. })
-                | Self::Data(DataError::UnknownDataset { .. } | DataError::InvalidOption { .. })
+                | Self::Data(
+                    DataError::UnknownDataset { .. }
+                        | DataError::InvalidOption { .. }
+                        | DataError::Library(_)
+                )
                 | Self::Loader(LoaderError::Configuration { .. })
                 | Self::Run(stratus_run::Error::NotARun { .. } | stratus_run::Error::NotEmpty { .. })
         )

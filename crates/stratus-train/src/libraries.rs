@@ -60,7 +60,10 @@ impl LibraryProbes {
             }
             Err(error) => {
                 let slower = "training is about 30 times slower without it";
-                let note = Some(format!("{error}; {slower}; run `{}`", libraries_command()));
+                let note = Some(match error.hint() {
+                    Some(hint) => format!("{error}; {hint}"),
+                    None => format!("{error}; {slower}; run `{}`", libraries_command()),
+                });
                 let report = LibraryReport { name: "oneDNN".to_owned(), version: None, path: None, note };
                 LibraryProbes { libraries: Some(vec![report]), ..LibraryProbes::default() }
             }
@@ -90,6 +93,10 @@ fn detect_cuda() -> LibraryReport {
             stratus_cuda::ENVIRONMENT
         ),
     };
+    let note = match stratus_cuda::check_named_folders() {
+        Ok(()) => note,
+        Err(error) => format!("{error}; {note}"),
+    };
     let driver = found.iter().find(|library| library.name == "CUDA driver");
     let version = driver.filter(|_| missing.is_empty()).and_then(|driver| driver.version.clone());
     LibraryReport { name: "CUDA".to_owned(), version, path: None, note: Some(note) }
@@ -109,11 +116,15 @@ fn detect_jpeg() -> LibraryReport {
             name,
             version: None,
             path: None,
-            note: Some(format!(
-                "{reason}; JPEG files are decoded by {}, which makes data loading a third slower; run `{}`",
-                JpegLibrary::Zune,
-                libraries_command()
-            )),
+            note: Some(match reason.hint() {
+                Some(hint) => format!("{reason}; {hint}"),
+                None => format!(
+                    "{reason}; JPEG files are decoded by {}, which makes data loading a third slower; run \
+                     `{}`",
+                    JpegLibrary::Zune,
+                    libraries_command()
+                ),
+            }),
         },
     }
 }

@@ -33,7 +33,13 @@ impl Source {
             .read_to_end(&mut bytes)
             .map_err(Problem::io("read"))?;
         if bytes.len() as u64 != length {
-            return Err(Problem::Io { action: "read", source: io::ErrorKind::UnexpectedEof.into() });
+            return Err(Problem::Io {
+                action: "read",
+                source: io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the file has become shorter while it was read",
+                ),
+            });
         }
         Ok(bytes)
     }
@@ -59,6 +65,6 @@ pub(crate) fn try_with_capacity<T>(count: u64) -> Parsed<Vec<T>> {
     usize::try_from(count)
         .ok()
         .and_then(|count| values.try_reserve_exact(count).ok())
-        .ok_or_else(|| Problem::io("allocate memory for it")(io::ErrorKind::OutOfMemory.into()))?;
+        .ok_or_else(|| Problem::io("allocate memory for it")(io::Error::other("the memory is exhausted")))?;
     Ok(values)
 }

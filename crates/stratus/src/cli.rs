@@ -184,6 +184,25 @@ fn nearest_command(command: &[String]) -> Option<String> {
     Some(path.join(" "))
 }
 
+/// The error for a command that belongs to another one, such as `export` to `model`; `None` if there is none.
+#[must_use]
+pub fn explain_nested_command(error: &clap::Error) -> Option<Failure> {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    let ContextValue::String(given) = error.get(ContextKind::InvalidSubcommand)? else { return None };
+    let program = Arguments::command();
+    let is_visible = |command: &&clap::Command| !command.is_hide_set();
+    let parents = program.get_subcommands().filter(is_visible);
+    let parents = parents.filter(|parent| parent.find_subcommand(given).as_ref().is_some_and(is_visible));
+    let commands: Vec<String> =
+        parents.map(|parent| format!("`stratus {} {given}`", parent.get_name())).collect();
+    (!commands.is_empty()).then(|| {
+        Failure::usage(format!("unknown command `{given}`"))
+            .with_hint(format!("did you mean {}?", commands.join(" or ")))
+    })
+}
+
 /// The error for an unknown flag that other frameworks have, with its name in Stratus; `None` if clap's own
 /// message is as good.
 #[must_use]

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::{self, Write};
+use stratus_base::library::LibraryNotFound;
 use stratus_base::text::shell_path;
 use stratus_engine::EngineError;
 use stratus_experiment::ExperimentError;
@@ -16,6 +17,13 @@ pub const INTERRUPTED: u8 = 75;
 
 /// The result of a command.
 pub type Result<T = ()> = std::result::Result<T, Failure>;
+
+/// True if a launch started this process on its target. Its messages are read on the machine that launched
+/// it, where the paths of the target do not exist.
+#[must_use]
+pub fn is_launched() -> bool {
+    std::env::var_os("STRATUS_LAUNCH").is_some_and(|launch| !launch.is_empty())
+}
 
 /// The failure of a command.
 #[derive(Debug)]
@@ -39,12 +47,14 @@ impl Failure {
         Failure { code: USAGE, error: error.into(), hint: None }
     }
 
-    /// An interruption after which the run directory can be resumed: exit code 75.
+    /// An interruption after which the run directory can be resumed: exit code 75. The command is omitted
+    /// where it would be read on another machine, see [`is_launched`].
     pub fn interrupted(run: &std::path::Path) -> Self {
+        let resume = || format!("resume with `stratus train {}`", shell_path(run));
         Failure {
             code: INTERRUPTED,
             error: "interrupted; the run can be resumed".into(),
-            hint: Some(format!("resume with `stratus train {}`", shell_path(run))),
+            hint: (!is_launched()).then(resume),
         }
     }
 
@@ -82,6 +92,13 @@ impl From<TrainError> for Failure {
         }
         let (hint, code) = (error.hint(), if error.is_usage() { USAGE } else { FAILED });
         Failure { code, error: Box::new(error), hint }
+    }
+}
+
+impl From<LibraryNotFound> for Failure {
+    fn from(error: LibraryNotFound) -> Self {
+        let hint = error.hint();
+        Failure { code: USAGE, error: Box::new(error), hint }
     }
 }
 

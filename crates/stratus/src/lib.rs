@@ -31,7 +31,8 @@ pub fn main() -> ExitCode {
     let arguments = match cli::Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
-            if let Some(failure) = cli::explain_foreign_flag(&error) {
+            let explained = cli::explain_foreign_flag(&error).or_else(|| cli::explain_nested_command(&error));
+            if let Some(failure) = explained {
                 output::Output::default().failure(&failure);
                 return ExitCode::from(failure.code);
             }

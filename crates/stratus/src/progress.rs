@@ -44,7 +44,7 @@ impl Progress {
         Progress { output, bar, last_shown_at: now, heading_shown: false }
     }
 
-    /// Shows the start-up phases of a backend in the bar, until the first iteration.
+    /// Shows the startup phases of a backend in the bar, until the first iteration.
     pub fn startup_monitor(&self) -> StartupMonitor {
         let listener = self.bar.clone().map(|bar| -> PhaseListener {
             Arc::new(move |phase: &str| {

@@ -36,11 +36,11 @@ fn strip_workers_flag(arguments: impl Iterator<Item = OsString>) -> impl Iterato
 impl From<WorkersError> for Failure {
     fn from(error: WorkersError) -> Self {
         let code = match error {
-            WorkersError::Count(_) => USAGE,
+            WorkersError::Count(_) | WorkersError::Library(_) => USAGE,
             WorkersError::Lost { .. } => INTERRUPTED,
             _ => FAILED,
         };
-        let hint = error.hint().map(str::to_owned);
+        let hint = error.hint();
         Failure { code, error: Box::new(error), hint }
     }
 }

@@ -3,9 +3,10 @@
 //! cudarc only uses the system's search path. Many machines have the libraries elsewhere, most often in a
 //! Python environment: these are loaded first, after which the dynamic loader finds them by name.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use stratus_base::installation::checkout;
-use stratus_base::library::python_environments;
+use stratus_base::library::{LibraryNotFound, python_environments};
 
 /// The environment variable with the folders of the libraries, separated as in `PATH`. It replaces the
 /// default folders; the system's search path follows.
@@ -75,8 +76,9 @@ impl Library {
 #[must_use]
 pub fn folders() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    if let Some(named) = std::env::var_os(ENVIRONMENT) {
-        return std::env::split_paths(&named).collect();
+    let named = named_folders(std::env::var_os(ENVIRONMENT));
+    if !named.is_empty() {
+        return named;
     }
     let mut folders = Vec::new();
     folders.extend(["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| Some(variable(name)?.join("lib64"))));
@@ -94,6 +96,40 @@ pub fn folders() -> Vec<PathBuf> {
     // the GPU better.
     folders.extend(checkout().map(|checkout| checkout.join(".deps/nvrtc/lib")));
     folders
+}
+
+/// The folders in [`ENVIRONMENT`]. Empty parts are omitted, so that nothing is searched relative to the
+/// working folder.
+fn named_folders(value: Option<OsString>) -> Vec<PathBuf> {
+    let folders = value.iter().flat_map(std::env::split_paths);
+    folders.filter(|folder| !folder.as_os_str().is_empty()).collect()
+}
+
+/// Checks that the folders in [`ENVIRONMENT`] exist, and that at least one contains a library of CUDA.
+///
+/// # Errors
+/// [`LibraryNotFound::Named`], with the first folder that does not exist, or the first without libraries.
+pub fn check_named_folders() -> Result<(), LibraryNotFound> {
+    check_folders(&named_folders(std::env::var_os(ENVIRONMENT)))
+}
+
+fn check_folders(folders: &[PathBuf]) -> Result<(), LibraryNotFound> {
+    let error = |folder: &Path, problem: &str| LibraryNotFound::Named {
+        variable: ENVIRONMENT,
+        path: folder.to_owned(),
+        problem: problem.to_owned(),
+        expected: "the folders of NVRTC, cuBLAS and cuDNN, separated by `:`".to_owned(),
+    };
+    if let Some(absent) = folders.iter().find(|folder| !folder.is_dir()) {
+        return Err(error(absent, "which is not a folder"));
+    }
+    let mut prefixes = Library::ALL.iter().flat_map(|library| library.files()).copied().flatten();
+    let is_used =
+        prefixes.any(|prefix| folders.iter().any(|folder| entries(folder).any(|path| names(&path, prefix))));
+    match folders.first() {
+        Some(first) if !is_used => Err(error(first, "without libraries of CUDA in it")),
+        _ => Ok(()),
+    }
 }
 
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -144,4 +180,34 @@ pub(super) fn open(names: &[&str]) -> Option<libloading::Library> {
     let paths = paths.filter(|path| path.is_file()).chain(names.iter().map(PathBuf::from));
     // SAFETY: the initialisers of NVIDIA's libraries are those that any use of them would run.
     paths.into_iter().find_map(|path| unsafe { libloading::Library::new(path) }.ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check_folders, named_folders};
+    use std::ffi::OsString;
+    use std::path::PathBuf;
+
+    #[test]
+    fn named_folders_must_exist_and_hold_a_library() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().to_owned();
+        assert!(check_folders(&[]).is_ok());
+        let absent = check_folders(&[folder.clone(), folder.join("absent")]).unwrap_err();
+        assert_eq!(
+            absent.to_string(),
+            format!("STRATUS_CUDA names {}/absent, which is not a folder", folder.display())
+        );
+        let empty = check_folders(std::slice::from_ref(&folder)).unwrap_err().to_string();
+        assert!(empty.ends_with(", without libraries of CUDA in it"), "{empty}");
+        std::fs::write(folder.join("libcudnn.so.9"), "").unwrap();
+        assert!(check_folders(&[folder]).is_ok());
+    }
+
+    #[test]
+    fn empty_parts_name_no_folder() {
+        let named = |text: &str| named_folders(Some(OsString::from(text)));
+        assert!(named("").is_empty() && named(":").is_empty() && named_folders(None).is_empty());
+        assert_eq!(named(":/a::/b"), ["/a", "/b"].map(PathBuf::from));
+    }
 }

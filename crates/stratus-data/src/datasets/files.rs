@@ -50,7 +50,7 @@ pub(super) fn read(path: &Path, out: &mut Vec<u8>) -> Result<(), String> {
 }
 
 /// Reads the beginning of a file; returns the number of bytes.
-pub(super) fn read_head(path: &Path, head: &mut [u8]) -> Result<usize, String> {
+pub(crate) fn read_head(path: &Path, head: &mut [u8]) -> Result<usize, String> {
     let failed = |error: io::Error| error.to_string();
     // Opening a FIFO would block until another program writes to it.
     let metadata = fs::metadata(path).map_err(failed)?;
@@ -160,6 +160,17 @@ pub(crate) fn read_list(path: &Path) -> Result<String, DataError> {
         return Err(DataError::Invalid { path: path.to_owned(), problem });
     }
     fs::read_to_string(path).map_err(unreadable)
+}
+
+/// Reads a file that lists classes. The error for one that does not exist says what `data.classes` is.
+pub(crate) fn read_class_list(path: &Path) -> Result<String, DataError> {
+    read_list(path).map_err(|error| match error {
+        DataError::Unreadable { path, cause } if cause.kind() == io::ErrorKind::NotFound => {
+            let problem = "no such file; data.classes names a text file with one class per line";
+            DataError::Invalid { path, problem: problem.to_owned() }
+        }
+        error => error,
+    })
 }
 
 /// Returns whether `path`, as lists and indices give it, is relative, separated by `/` and stays inside its

@@ -9,6 +9,7 @@ use super::{camvid, cifar, cityscapes, coco, folder, mnist, packed, shards, synt
 use crate::dataset::Dataset;
 use crate::datasets::entry::{DatasetEntry, OpenOptions};
 use crate::datasets::split::{Split, SplitMethod};
+use crate::decode::JpegLibrary;
 use crate::error::DataError;
 
 /// Data sets that can be split by lists or a seed.
@@ -16,6 +17,9 @@ const SPLITTABLE_DATASETS: [&str; 2] = ["folder", "camvid"];
 
 /// Data sets whose root may be a file, such as an archive.
 const MAY_BE_FILES: [&str; 2] = ["folder", "synthetic"];
+
+/// Data sets whose samples are pixels, without image files to decode.
+const WITHOUT_IMAGE_FILES: [&str; 5] = ["mnist", "cifar10", "cifar100", "cifar100_coarse", "synthetic"];
 
 /// Every data set, by name.
 pub static REGISTRY: &[&DatasetEntry] = &[
@@ -58,6 +62,9 @@ pub fn open(
     options: &OpenOptions,
 ) -> Result<Box<dyn Dataset>, DataError> {
     let entry = entry(name)?;
+    if !WITHOUT_IMAGE_FILES.contains(&name) {
+        JpegLibrary::check_named()?;
+    }
     packed::reject_archive(root, name == folder::ENTRY.name)?;
     if !MAY_BE_FILES.contains(&name) && root.is_file() {
         return Err(packed::not_a_folder(name, root));
@@ -108,6 +115,8 @@ mod tests {
 
     #[test]
     fn registry_entries_are_well_formed() {
+        let is_known = |name: &&str| REGISTRY.iter().any(|entry| entry.name == *name);
+        assert!(WITHOUT_IMAGE_FILES.iter().chain(&MAY_BE_FILES).chain(&SPLITTABLE_DATASETS).all(is_known));
         for entry in REGISTRY {
             assert_eq!(REGISTRY.iter().filter(|other| other.name == entry.name).count(), 1);
             assert_eq!(entry.files.is_empty(), entry.mirrors.is_empty());

@@ -91,7 +91,21 @@ fn limits_classes_and_images() {
 fn reports_unknown_classes_and_unreadable_stores() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let empty = bring(from.path(), to.path(), &SyncOptions::default()).unwrap_err();
-    assert!(empty.contains("SRC/train/<class>/<image>"), "{empty}");
+    assert_eq!(
+        empty,
+        "SRC: no images at SRC/train/<class>/<image>, where those to copy are expected; the folder is empty"
+    );
+    // Classes without a folder of their split.
+    fs::create_dir_all(from.path().join("dog")).unwrap();
+    fs::write(from.path().join("dog/1.jpg"), "dog").unwrap();
+    fs::write(from.path().join("notes\u{1b}.txt"), "").unwrap();
+    for classes in [None, Some(vec!["dog".to_owned()])] {
+        let flat = SyncOptions { classes, ..SyncOptions::default() };
+        let error = bring(from.path(), to.path(), &flat).unwrap_err();
+        assert!(error.ends_with("are expected; found dog/, notes\\u{1b}.txt"), "{error}");
+    }
+    let names = class_list(Path::new("cat,dog")).unwrap_err().to_string();
+    assert_eq!(names, "cat,dog: no such file; data.classes names a text file with one class per line");
     source(from.path());
     for (class, message) in
         [("cta", "SRC: unknown class `cta`, did you mean `cat`?"), ("zebra", "SRC: unknown class `zebra`")]

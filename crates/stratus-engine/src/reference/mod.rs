@@ -86,7 +86,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn describe(&self) -> String {
-        "plain Rust".to_owned()
+        "reference backend".to_owned()
     }
 
     fn revision(&self) -> &'static str {

@@ -77,7 +77,7 @@ train() {
   notify_pid=$!
   echo "$n" > "$owned/current"
   date +%s > "$n/began"
-  "$program" train "$@" < /dev/null >> "$n/log.txt" 2>&1 &
+  STRATUS_LAUNCH=$launch "$program" train "$@" < /dev/null >> "$n/log.txt" 2>&1 &
   child=$!
   echo "$child" > "$owned/pid"
   # The signal may have arrived before the process started.

@@ -8,8 +8,8 @@ use crate::text::figure;
 pub(super) fn section(html: &mut Html, comparison: &PublishedComparison) {
     html.element("h2", "", "Published figures");
     let note = format!(
-        "Figures of {} for the networks and batch sizes of these runs. The ratio is ours divided by the \
-         published figure. {}",
+        "Figures of {} for the networks and batch sizes of these runs. The ratio is the figure of the run \
+         divided by the published figure. {}",
         comparison.file.display(),
         comparison.omissions()
     );
@@ -23,11 +23,11 @@ pub(super) fn section(html: &mut Html, comparison: &PublishedComparison) {
         "network",
         "batch",
         "published",
-        "ours",
+        "this run",
         "unit",
         "ratio",
         "published on",
-        "ours on",
+        "run on",
         "source",
         "run",
         "differences",

@@ -301,7 +301,7 @@ digits on mnist: completed, resumed once
   images/s      median 1234
   validation    top-1 98.76 %
   seconds       total 8.00, startup 1.00, training 4.00, data wait 1.50,
-                validation 0.50, checkpoints 0.50, unexplained 0.50
+                validation 0.50, checkpoints 0.50, unattributed 0.50
   accounted for 6.00 of 6.00 s in iterations, 0.050 % unattributed
   memory        planned 43.1 MiB
   weights hash  ab12

@@ -10,6 +10,7 @@ use stratus_data::{Dataset, Scratch};
 use stratus_engine::Stage;
 use stratus_experiment::Experiment;
 use stratus_graph::Graph;
+use stratus_run::data_label;
 
 /// Width of the labels before the lines.
 const LABEL_WIDTH: usize = 9;
@@ -30,7 +31,7 @@ pub(super) fn run_lines(resolved: &ResolvedProcess, datasets: &Datasets, graph: 
             "data",
             format!(
                 "{}: {} training and {} validation images, {} classes",
-                settings.data.name,
+                data_label(&settings.data.name, settings.data.path.as_deref()),
                 usable_count(train),
                 usable_count(datasets.validation.as_ref()),
                 train.classes()

@@ -2,6 +2,7 @@
 
 mod announce;
 mod best;
+mod chance;
 mod checkpointer;
 mod first_stage;
 mod jpeg;

@@ -186,8 +186,9 @@ impl RunSetup {
         initialise(session, &self.graph, &self.resolved, &self.datasets.train)?;
         if let Some(pretrained) = &self.pretrained {
             pretrained.write_to(session)?;
-            observer.info(&format!("weights of {}", pretrained.source().path));
-            pretrained.reinitialised_layers().into_iter().for_each(|layers| observer.info(layers));
+            observer.info(&announce::line("weights", &format!("of {}", pretrained.source().path)));
+            let reinitialised = pretrained.reinitialised_layers();
+            reinitialised.into_iter().for_each(|layers| observer.info(&announce::line("", layers)));
         }
         session_state::initialise_averages(session)?;
         session_state::refresh(session, ids.refresh)

@@ -2,7 +2,10 @@
 
 use std::io;
 use std::path::PathBuf;
+use stratus_base::library::LibraryNotFound;
 use stratus_exchange::ExchangeError;
+
+use super::launch::MPIEXEC_VAR;
 
 /// An error of starting, joining or monitoring workers.
 #[derive(Debug, thiserror::Error)]
@@ -10,6 +13,9 @@ pub enum WorkersError {
     /// The number of workers is not supported.
     #[error(transparent)]
     Count(ExchangeError),
+    /// A variable names a library of MPI that cannot be used.
+    #[error(transparent)]
+    Library(#[from] LibraryNotFound),
     /// There is no launcher of MPI.
     #[error("cannot start workers: mpiexec not found")]
     NoLauncher,
@@ -69,16 +75,21 @@ pub enum WorkersError {
 impl WorkersError {
     /// The suggested fix, if there is one.
     #[must_use]
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Library(error) => return error.hint(),
+            Self::Start { .. } if std::env::var_os(MPIEXEC_VAR).is_some() => {
+                return Some(format!("set {MPIEXEC_VAR} to the program mpiexec, or unset it"));
+            }
             Self::NoLauncher => {
-                Some("run `make deps`, which installs MPICH into .deps, or install mpich or openmpi")
+                "run `make deps`, which installs MPICH into .deps, or install mpich or openmpi"
             }
-            Self::Folder { .. } => Some("set TMPDIR to a folder that this user may write to"),
+            Self::Folder { .. } => "set TMPDIR to a folder that this user may write to",
             Self::Wait { .. } | Self::Lost { .. } => {
-                Some("resume the run from its last checkpoint, with the same or another number of workers")
+                "resume the run from its last checkpoint, with the same or another number of workers"
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(hint.to_owned())
     }
 }

@@ -14,7 +14,7 @@ use stratus_exchange::ExchangeError;
 use stratus_exchange::mpi::SEARCH;
 
 /// The environment variable that names the launcher.
-const MPIEXEC_VAR: &str = "STRATUS_MPIEXEC";
+pub(super) const MPIEXEC_VAR: &str = "STRATUS_MPIEXEC";
 /// Settings of Open MPI's launcher, for several versions: more workers than CPUs are allowed, and Open MPI
 /// binds no worker to CPUs, as workers bind themselves.
 const OPEN_MPI: [(&str, &str); 4] = [
@@ -112,8 +112,11 @@ struct Mpiexec {
 impl Mpiexec {
     /// Finds the launcher: `STRATUS_MPIEXEC`, next to the MPI library, or in `PATH`.
     fn find() -> Result<Self, WorkersError> {
-        let library = std::env::var_os(SEARCH.environment).map(PathBuf::from);
-        if let Some(program) = std::env::var_os(MPIEXEC_VAR).map(PathBuf::from) {
+        SEARCH.check_named()?;
+        let path_in =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let library = path_in(SEARCH.environment);
+        if let Some(program) = path_in(MPIEXEC_VAR) {
             return Ok(Self { program, library });
         }
         for library in SEARCH.candidates() {

@@ -146,7 +146,7 @@ impl HeartbeatMonitor {
             }
         });
         let failed = |source| WorkersError::Folder { path: folder.clone(), source };
-        let already_exists = || io::Error::from(ErrorKind::AlreadyExists);
+        let already_exists = || io::Error::new(ErrorKind::AlreadyExists, "its temporary names are taken");
         let folder = created.unwrap_or_else(|| Err(already_exists())).map_err(failed)?;
         let heartbeats = Self { folder, started_at: Instant::now(), exits: Arc::default() };
         let socket = heartbeats.folder.join(SOCKET_FILE);

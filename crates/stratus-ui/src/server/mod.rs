@@ -188,7 +188,7 @@ fn resolve(host: &str) -> Result<IpAddr> {
     let addresses: Vec<IpAddr> =
         (name, 0).to_socket_addrs().map_err(failed)?.map(|address| address.ip()).collect();
     let chosen = addresses.iter().find(|ip| ip.is_ipv4()).or(addresses.first());
-    chosen.copied().ok_or_else(|| failed(ErrorKind::NotFound.into()))
+    chosen.copied().ok_or_else(|| failed(io::Error::other("it has no addresses")))
 }
 
 /// Listens on the first free port from `port` on.
@@ -205,5 +205,5 @@ fn listen(ip: IpAddr, port: u16) -> Result<std::net::TcpListener> {
             Err(error) => return Err(failed(error)),
         }
     }
-    Err(failed(first_error.unwrap_or_else(|| ErrorKind::AddrInUse.into())))
+    Err(failed(first_error.unwrap_or_else(|| io::Error::other("no port was tried"))))
 }

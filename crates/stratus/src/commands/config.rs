@@ -64,7 +64,7 @@ pub enum ConfigCommand {
 pub fn run(arguments: &ConfigArguments, globals: &Globals, output: &Output) -> Result {
     match &arguments.command {
         ConfigCommand::Show { target } => {
-            let experiment = RunOrExperiment::resolve(target, globals)?.experiment(globals)?;
+            let experiment = RunOrExperiment::resolve_as_written(target, globals)?.experiment(globals)?;
             output.print_verbatim(&experiment, || experiment.to_toml())
         }
         ConfigCommand::Keys { filter, markdown } => {

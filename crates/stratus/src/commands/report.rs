@@ -140,7 +140,12 @@ pub fn run(arguments: &ReportArguments, output: &Output, probes: &LibraryProbes)
     output.message(&format!(
         "{}: {} of {}",
         path.display(),
-        arguments.format.extension(),
+        match arguments.format {
+            Format::Html => "page",
+            Format::Md => "Markdown tables",
+            Format::Csv => "CSV table",
+            Format::Svg => "chart",
+        },
         count(report.runs.len())
     ));
     Ok(())
@@ -233,7 +238,10 @@ fn write(path: &Path, text: &str) -> Result {
         }
     };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().ok_or_else(|| failed(ErrorKind::IsADirectory.into()))?;
+    let Some(name) = path.file_name() else {
+        return Err(Failure::failed(format!("cannot write {}: it is a folder", path.display()))
+            .with_hint("name a file in it with --out"));
+    };
     let temporary = folder.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
     let written = fs::File::create(&temporary).and_then(|mut file| file.write_all(text.as_bytes()));
     let renamed = written.and_then(|()| fs::rename(&temporary, path));

@@ -29,9 +29,21 @@ impl RunOrExperiment {
     /// # Errors
     /// If the target is not found, or its configuration is invalid.
     pub fn resolve(argument: &str, globals: &Globals) -> Result<Self> {
+        Ok(match Self::resolve_as_written(argument, globals)? {
+            RunOrExperiment::Experiment(experiment) => Self::of_experiment(*experiment),
+            run => run,
+        })
+    }
+
+    /// As [`Self::resolve`], without the folder of this machine in which the data set was found, so that the
+    /// experiment is the same on every machine.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub fn resolve_as_written(argument: &str, globals: &Globals) -> Result<Self> {
         let path = Path::new(argument);
         if let Ok(experiment) = Experiment::builtin(argument) {
-            return Ok(Self::of_experiment(experiment.with_overrides(&globals.set)?));
+            return Ok(RunOrExperiment::Experiment(Box::new(experiment.with_overrides(&globals.set)?)));
         }
         if path.is_dir() {
             if RunDir::is_run(path) {
@@ -44,6 +56,9 @@ impl RunOrExperiment {
                 "convert it to a layer file and weights: `stratus model import {} -o FOLDER`",
                 shell_path(path)
             )));
+        }
+        if stratus_data::is_image_file(path) {
+            return Err(image_error(path));
         }
         let is_file_name = path.extension().is_some_and(|extension| {
             ["toml", "xml"].iter().any(|known| extension.eq_ignore_ascii_case(known))
@@ -58,7 +73,7 @@ impl RunOrExperiment {
                 return Err(Failure::usage(format!("{} is a sweep", path.display())).with_hint(hint));
             }
             let experiment = Experiment::load(path)?.with_overrides(&globals.set)?;
-            return Ok(Self::of_experiment(experiment));
+            return Ok(RunOrExperiment::Experiment(Box::new(experiment)));
         }
         let known: Vec<&str> = Experiment::builtin_names().collect();
         let names = known.iter().copied().chain(zoo::NETWORKS.iter().map(|network| network.name));
@@ -175,21 +190,42 @@ fn not_a_run_error(path: &Path) -> Failure {
         Failure::usage(format!("{} is not a run directory: it has no experiment.toml", path.display()));
     let hint = match runs_in(path, true) {
         Some(runs) => format!("name one of the runs in it: {runs}"),
-        None if folder::looks_like_class_folder(path) => format!(
-            "to train on the images in it: `stratus train NETWORK --data {} --set data.name=folder{}`",
-            shell_path(path),
-            if folder::has_training_folder(path) { "" } else { " --set data.split_seed=0" }
-        ),
+        None if folder::looks_like_class_folder(path) => train_on_folder_hint(path),
         None => "name a directory like runs/digits/1".to_owned(),
     };
     failure.with_hint(hint)
 }
 
+/// The error for an image in place of an experiment.
+fn image_error(path: &Path) -> Failure {
+    let failure = Failure::usage(format!("{} is an image, not an experiment or a run", path.display()));
+    // `photographs/cat/1.jpg` and `photographs/train/cat/1.jpg` belong to `photographs`.
+    let folders = path.ancestors().skip(2).take(2).filter(|folder| !folder.as_os_str().is_empty());
+    let holds_classes = |folder: &&Path| folder::looks_like_class_folder(folder);
+    let with_splits = folders.clone().find(|folder| folder::has_training_folder(folder));
+    match with_splits.or_else(|| folders.clone().find(holds_classes)) {
+        Some(folder) => failure.with_hint(train_on_folder_hint(folder)),
+        None => failure
+            .with_hint(format!("to apply a trained network to it: `stratus infer RUN {}`", shell_path(path))),
+    }
+}
+
+/// The command that trains on a folder of classes.
+fn train_on_folder_hint(folder: &Path) -> String {
+    format!(
+        "to train on the images in {}: `stratus train NETWORK --data {} --set data.name=folder{}`",
+        folder.display(),
+        shell_path(folder),
+        if folder::has_training_folder(folder) { "" } else { " --set data.split_seed=0" }
+    )
+}
+
 /// The error for a path at which there is neither a run nor an experiment file.
 fn not_found_error(path: &Path) -> Failure {
     let failure = Failure::usage(format!("run or experiment not found: {}", path.display()));
-    match path.parent().and_then(|folder| runs_in(folder, false)) {
-        Some(runs) => failure.with_hint(format!("runs there: {runs}")),
-        None => failure.with_hint("`stratus runs` lists the runs under runs/"),
+    match (path.parent().and_then(|folder| runs_in(folder, false)), nearest_path(path)) {
+        (Some(runs), _) => failure.with_hint(format!("runs there: {runs}")),
+        (None, Some(near)) => failure.with_hint(format!("did you mean {}?", shell_path(&near))),
+        (None, None) => failure.with_hint("`stratus runs` lists the runs under runs/"),
     }
 }

@@ -5,7 +5,7 @@ use super::data::location::fetch_if_missing;
 use super::labels::LabelArguments;
 use super::memory::MemoryLimitArgument;
 use super::target::RunOrExperiment;
-use crate::errors::{FAILED, Failure, Result};
+use crate::errors::{FAILED, Failure, Result, is_launched};
 use crate::globals::Globals;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -227,8 +227,11 @@ fn train(
                 && !stop.load(Ordering::Relaxed)
                 && u64::from(finished.summary.epochs) >= epoch =>
         {
-            let path = shell_path(finished.run.path());
-            output.message(&format!("stopped after epoch {epoch}; resume with `stratus train {path}`"));
+            let resume = match is_launched() {
+                true => String::new(),
+                false => format!("; resume with `stratus train {}`", shell_path(finished.run.path())),
+            };
+            output.message(&format!("stopped after epoch {epoch}{resume}"));
         }
         _ if finished.interrupted => return Err(Failure::interrupted(finished.run.path())),
         _ => {}
@@ -240,11 +243,14 @@ fn train(
     let run = finished.run.path().display().to_string();
     output.print_wrapped(&Report { run, summary: &finished.summary, accounting: &accounting }, || {
         let table = accounting::render(&accounting, Some(MAX_SHOWN_LAYERS), output.width());
-        let path = shell_path(finished.run.path());
         let result = run_table::render(&finished.summary, &finished.run, output.width());
-        let next = format!(
-            "next: `stratus report {path}` for a report,\n      `stratus collect {path}` for every layer"
-        );
-        format!("{result}\n{table}\n{next}\n")
+        if is_launched() {
+            return format!("{result}\n{table}");
+        }
+        let path = shell_path(finished.run.path());
+        format!(
+            "{result}\n{table}\nnext: `stratus report {path}` for a report,\n      `stratus collect {path}` \
+             for every layer\n"
+        )
     })
 }

@@ -40,6 +40,46 @@ fn bash(dir: &TestDir, line: &str) -> String {
     run_shell(dir, "bash", &["--norc", "--noprofile", "-c"], &script)
 }
 
+/// Returns whether a shell is installed; prints that the test is skipped, if not.
+fn is_installed(shell: &str) -> bool {
+    let found = Command::new(shell).arg("--version").output().is_ok();
+    if !found {
+        println!("SKIPPED: {shell} is not installed");
+    }
+    found
+}
+
+/// The line after zsh has completed it, in a terminal.
+fn zsh(dir: &TestDir, line: &str) -> String {
+    // The inner shell answers in the order of its input, so nothing depends on time.
+    let script = r#"
+        zmodload zsh/zpty
+        zpty inner zsh -f -i
+        zpty -w inner 'stty -echo; PS1= PS2= PROMPT_EOL_MARK='
+        zpty -w inner 'autoload -Uz compinit; compinit -u -D; source <(stratus completions zsh)'
+        zpty -w inner 'report() { print -r -- "LINE<$BUFFER>ENDED"; zle kill-whole-line }; zle -N report'
+        zpty -w inner 'bindkey "^I" complete-word; bindkey "^X^R" report; print -r REA""DY'
+        zpty -r inner output '*READY*'
+        zpty -w -n inner "$LINE"$'\t\x18\x12'
+        zpty -r inner output '*LINE<*>ENDED*'
+        zpty -d inner
+        output=${output##*LINE<}
+        print -r -- "${output%%>ENDED*}"
+    "#;
+    let script = format!("LINE={}\n{script}", stratus_base::text::shell_quoted(line));
+    run_shell(dir, "zsh", &["-f", "-c"], &script)
+}
+
+/// The words that fish offers at the end of a line, without their descriptions.
+fn fish(dir: &TestDir, line: &str) -> Vec<String> {
+    let script = format!(
+        "stratus completions fish | source; complete --do-complete {}",
+        stratus_base::text::shell_quoted(line)
+    );
+    let found = run_shell(dir, "fish", &["--no-config", "-c"], &script);
+    found.lines().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
+}
+
 fn write_runs(dir: &TestDir) {
     for run in ["digits/1", "digits/2", "digits/10", "vgg/1", "$(touch hacked)/1", "a b/1", ".launches/1"] {
         let folder = dir.path("runs").join(run);
@@ -83,6 +123,58 @@ fn bash_completes_experiments_keys_targets_and_runs() {
     assert!(runs.contains("runs/vgg/1\n") && !runs.contains("launches/1"), "{runs}");
     assert!(!runs.contains(")/1") && !runs.contains("a b/1"), "{runs}");
     assert!(!dir.path("hacked").exists());
+}
+
+#[test]
+fn zsh_completes_commands_flags_keys_and_files() {
+    if !is_installed("zsh") {
+        return;
+    }
+    let dir = TestDir::without_kernel_cache();
+    write_runs(&dir);
+    for (line, completed) in [
+        ("stratus tra", "stratus train "),
+        ("stratus train resnet5", "stratus train resnet50 "),
+        ("stratus train --epo", "stratus train --epochs "),
+        ("stratus train digits --set train.epo", "stratus train digits --set train.epochs="),
+        (
+            "stratus train digits --set schedule.name=one",
+            "stratus train digits --set schedule.name=one_cycle ",
+        ),
+        ("stratus train digits --set data.path=targ", "stratus train digits --set data.path=targets.toml "),
+        ("stratus train digits --device ref", "stratus train digits --device reference "),
+        ("stratus launch loca", "stratus launch local "),
+        ("stratus train net", "stratus train net\\ work.toml "),
+    ] {
+        assert_eq!(zsh(&dir, line), format!("{completed}\n"), "{line}");
+    }
+}
+
+#[test]
+fn fish_completes_commands_flags_keys_runs_and_files() {
+    if !is_installed("fish") {
+        return;
+    }
+    let dir = TestDir::without_kernel_cache();
+    write_runs(&dir);
+    for (line, offered) in [
+        ("stratus tra", "train"),
+        ("stratus train resnet5", "resnet50"),
+        ("stratus train --epo", "--epochs"),
+        ("stratus train digits --set train.epo", "train.epochs="),
+        ("stratus train digits --set=train.epo", "--set=train.epochs="),
+        ("stratus train digits --set schedule.name=one", "schedule.name=one_cycle"),
+        ("stratus train digits --set data.path=targ", "data.path=targets.toml"),
+        ("stratus train digits --device ref", "reference"),
+        ("stratus launch loca", "local"),
+        ("stratus train net", "net work.toml"),
+        ("stratus eval runs/vgg/", "runs/vgg/1"),
+    ] {
+        let found = fish(&dir, line);
+        assert!(found.iter().any(|word| word == offered), "{line}: {found:?}");
+    }
+    let runs = fish(&dir, "stratus report runs/");
+    assert!(!runs.iter().any(|run| run.contains(")/1")), "{runs:?}");
 }
 
 #[test]

@@ -202,7 +202,7 @@ fn pictures_in_two_classes_or_two_splits_are_listed() {
             .map(|file| {
                 // The turned image has the same pixels, and an orientation.
                 let other = file.replace("turned", "colour");
-                format!("\n  images/val/{file}: the same picture, in another split: images/train/{other}")
+                format!("\n  images/val/{file}: the same image, in another split: images/train/{other}")
             })
             .concat();
     assert_eq!(ran.out, format!("{UNDAMAGED} 6 also in another split, 1 repeated{pairs}\n"));
@@ -211,9 +211,9 @@ fn pictures_in_two_classes_or_two_splits_are_listed() {
     fs::copy(dir.path("images/train/a/cmyk.jpg"), dir.path("images/train/a/again.jpg")).unwrap();
     let ran = dir.run(&check).expect(1);
     let train = "train: 8 images, 0 damaged, 1 also in another class, 2 repeated\n  \
-                 images/train/b/copy.jpg: the same picture, in another class: images/train/a/again.jpg\n";
+                 images/train/b/copy.jpg: the same image, in another class: images/train/a/again.jpg\n";
     assert!(ran.out.starts_with(train), "{}", ran.out);
-    let hint = "hint: decide which class each picture has, and remove it from the other";
+    let hint = "hint: decide which class each image has, and remove it from the other";
     assert!(ran.err.contains("found 1 problem") && ran.err.contains(hint), "{}", ran.err);
 }
 

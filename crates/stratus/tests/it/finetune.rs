@@ -59,7 +59,7 @@ fn rolled_back(dir: &TestDir, name: &str, iteration: u64) -> std::path::PathBuf 
 fn layer_file_is_trained_and_copied_into_the_run() {
     let FinetunedRuns { dir, first, .. } = finetuned_runs();
     assert!(
-        first.err.contains("network    tiny, ") && first.err.contains("device     plain Rust, f32, "),
+        first.err.contains("network    tiny, ") && first.err.contains("device     reference backend, f32, "),
         "{}",
         first.err
     );
@@ -91,7 +91,7 @@ fn layer_file_is_trained_and_copied_into_the_run() {
 fn run_starts_from_the_weights_of_another_run() {
     let FinetunedRuns { dir, second, .. } = finetuned_runs();
     let (run, file) = (dir.path("second"), "first/checkpoints/0000000005/weights.safetensors");
-    assert!(second.err.contains(&format!("weights of {file}\n")), "{}", second.err);
+    assert!(second.err.contains(&format!("\nweights    of {file}\n")), "{}", second.err);
     let sources = json(&run.join("sources.json"));
     assert_eq!(sources["weights"]["path"], file);
     let log = fs::read_to_string(run.join("log.txt")).unwrap();

@@ -266,23 +266,70 @@ fn rejects_folders_that_are_not_runs() {
     insta::assert_snapshot!(shown.join("\n"));
 }
 
-/// With an unusable library, `train.device=onednn` fails, and the default device warns and uses another
-/// backend.
+/// A library that a variable names, but that cannot be used, is an error before anything is trained, also
+/// where another one would do.
 #[test]
-fn unusable_library_fails_only_if_named() {
+fn library_that_is_named_must_be_usable() {
     let dir = TestDir::without_kernel_cache();
     symlink(root().join("data"), dir.path("data")).unwrap();
     fs::write(dir.path("libdnnl.so.3"), "no library").unwrap();
+    fs::create_dir(dir.path("empty")).unwrap();
+    let run = |code: i32, variable: &str, path: &str, arguments: &[&str]| {
+        let output = dir.command(arguments).env(variable, dir.path(path)).output().unwrap();
+        crate::common::CommandOutput::new(output).expect(code)
+    };
+    let shown = |path: &str| dir.path(path).display().to_string();
+    let problems = [
+        ("absent", format!("{}, which does not exist\n", shown("absent"))),
+        ("empty", format!("{}, a folder without libdnnl.so.3\n", shown("empty"))),
+        (
+            "libdnnl.so.3",
+            format!("{0}, which is not a usable oneDNN 3.x: cannot load {0}: ", shown("libdnnl.so.3")),
+        ),
+    ];
+    for (path, problem) in &problems {
+        for device in ["onednn", "cpu"] {
+            let ran = run(2, "STRATUS_ONEDNN", path, &["train", "digits", "--device", device]);
+            let expected = format!("error: STRATUS_ONEDNN names {problem}");
+            assert!(ran.err.starts_with(&expected), "{}", ran.err);
+            let hint = "hint: set STRATUS_ONEDNN to the file libdnnl.so.3 of oneDNN 3.x, or to its folder, \
+                        or unset it\n";
+            assert!(ran.err.ends_with(hint), "{}", ran.err);
+        }
+        let doctor = run(0, "STRATUS_ONEDNN", path, &["doctor", "--no-measure"]);
+        assert!(doctor.out.contains("not found, STRATUS_ONEDNN names "), "{}", doctor.out);
+        // The reference backend does not need the library.
+        run(0, "STRATUS_ONEDNN", path, &["plan", "digits", "--device", "reference", "--dump", "program"]);
+    }
+    let gpu = run(2, "STRATUS_CUDA", "empty", &["train", "digits"]);
+    let expected = format!("error: STRATUS_CUDA names {}, without libraries of CUDA in it\n", shown("empty"));
+    assert!(gpu.err.starts_with(&expected), "{}", gpu.err);
+    fs::create_dir_all(dir.path("photos/a")).unwrap();
+    fs::write(dir.path("photos/a/0.jpg"), "no image").unwrap();
+    for arguments in [&["data", "check", "photos"][..], &["data", "stats", "photos"]] {
+        let ran = run(2, "STRATUS_LIBJPEG", "absent", arguments);
+        assert!(ran.err.starts_with("error: STRATUS_LIBJPEG names "), "{}", ran.err);
+    }
+    let workers = run(2, "STRATUS_MPI", "absent", &["train", "digits", "--workers", "2"]);
+    assert!(workers.err.starts_with("error: STRATUS_MPI names "), "{}", workers.err);
+    assert!(!dir.path("runs").exists());
+}
+
+/// Without oneDNN, `train.device=onednn` fails, and the default device warns and uses another backend.
+#[test]
+fn missing_library_fails_only_if_its_device_is_set() {
+    let dir = TestDir::without_kernel_cache();
+    symlink(root().join("data"), dir.path("data")).unwrap();
     let command = |arguments: &[&str]| {
         let mut command = dir.command(arguments);
-        command.env("STRATUS_ONEDNN", dir.path("libdnnl.so.3"));
+        command.env("STRATUS_ONEDNN", "none");
         command
     };
     let settings = ["--set", "train.batch_size=16"];
     let named = ["train", "digits", "--set", "train.device=onednn"];
     let ran = crate::common::CommandOutput::new(command(&named).output().unwrap()).expect(2);
-    let why = format!("no usable oneDNN 3.x found: cannot load {}", dir.path("libdnnl.so.3").display());
-    assert!(ran.err.starts_with(&format!("error: train.device = \"onednn\": {why}")), "{}", ran.err);
+    let why = "STRATUS_ONEDNN is `none`";
+    assert!(ran.err.starts_with(&format!("error: device `onednn`: {why}\n")), "{}", ran.err);
     assert!(
         ran.err.contains(" deps`, or use an available device with --set train.device=auto\n"),
         "{}",

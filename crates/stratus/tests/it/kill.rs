@@ -184,7 +184,7 @@ fn kill_through(dir: &TestDir, name: &str, kills: u64, random: &mut SplitMix64, 
     for left in (1..=kills).rev() {
         let at = newest(&run);
         let mut training = TrainingProcess::start(dir, name);
-        // During start-up, during training, or while a checkpoint is written.
+        // During startup, during training, or while a checkpoint is written.
         let under_way = match random.next_below(4) {
             0 => {
                 sleep(Duration::from_millis(random.next_below(600)));

@@ -2,6 +2,7 @@
 
 use crate::common::photographs::{self, SETTINGS, test_dir};
 use crate::common::{CommandOutput, TestDir, streets, tiny};
+use std::fs;
 use std::time::{Duration, Instant};
 
 fn train(dir: &TestDir, run: &str, more: &[&str]) -> CommandOutput {
@@ -94,7 +95,7 @@ fn reports_of_two_formats_do_not_overwrite_each_other() {
         [(&["report", "a", "b"][..], "report.html"), (&["report", "--diff", "a", "b"], "diff.html")]
     {
         let err = dir.run(arguments).expect(0).err;
-        assert!(err.contains(&format!("{file}: html of 2 runs")) && dir.path(file).exists(), "{err}");
+        assert!(err.contains(&format!("{file}: page of 2 runs")) && dir.path(file).exists(), "{err}");
     }
 }
 
@@ -116,10 +117,10 @@ fn suggested_commands_run_as_printed() {
 fn interrupt_ends_kernel_selection() {
     let dir = TestDir::without_kernel_cache();
     let mut command = dir.command(&["train", "resnet50", "--out", "run", "--set", "data.name=synthetic"]);
-    let err = std::fs::File::create(dir.path("err")).unwrap();
+    let err = fs::File::create(dir.path("err")).unwrap();
     let mut child = command.stdout(std::process::Stdio::null()).stderr(err).spawn().unwrap();
     // The header is printed before kernels are selected, which takes many seconds.
-    let read = || std::fs::read_to_string(dir.path("err")).unwrap();
+    let read = || fs::read_to_string(dir.path("err")).unwrap();
     let start = Instant::now();
     while !read().contains("optimiser ") {
         assert!(
@@ -145,7 +146,7 @@ fn warns_of_images_much_smaller_than_the_network_input() {
     let dir = test_dir();
     let net =
         tiny::NET.replacen("[1, 12, 12]", "[1, 48, 48]", 1).replace("out_features = 10", "out_features = 3");
-    std::fs::write(dir.path("net.toml"), net).unwrap();
+    fs::write(dir.path("net.toml"), net).unwrap();
     let train = |more: &[&str]| {
         let begin = ["train", "net.toml", "--data", "photographs", "--epochs", "1", "--batch", "9"];
         let settings = ["data.name=folder", "data.split_seed=0", "train.device=reference"];
@@ -164,12 +165,12 @@ fn failed_resume_leaves_the_run_unchanged() {
     let dir = test_dir();
     train(&dir, "run", &["schedule.name=constant"]).expect(0);
     let experiment = dir.path("run/experiment.toml");
-    let before = std::fs::read_to_string(&experiment).unwrap();
-    std::fs::rename(dir.path("photographs"), dir.path("elsewhere")).unwrap();
+    let before = fs::read_to_string(&experiment).unwrap();
+    fs::rename(dir.path("photographs"), dir.path("elsewhere")).unwrap();
     let err = dir.run(&["train", "run", "--extend-to", "4"]).expect(1).err;
     assert!(err.contains("photographs"), "{err}");
-    assert_eq!(std::fs::read_to_string(&experiment).unwrap(), before);
-    std::fs::rename(dir.path("elsewhere"), dir.path("photographs")).unwrap();
+    assert_eq!(fs::read_to_string(&experiment).unwrap(), before);
+    fs::rename(dir.path("elsewhere"), dir.path("photographs")).unwrap();
     dir.run(&["train", "run", "--extend-to", "4"]).expect(0);
 }
 
@@ -207,8 +208,127 @@ fn warns_of_lost_colours_and_classes() {
     let err = train(&[]).expect(0).err;
     assert!(err.contains("warning: colour images are converted to grey 28×28"), "{err}");
     for image in 0..6 {
-        std::fs::write(dir.path(&format!("colours/b/{image}.png")), "no image").unwrap();
+        fs::write(dir.path(&format!("colours/b/{image}.png")), "no image").unwrap();
     }
     let err = train(&["data.on_bad_sample=skip"]).expect(2).err;
     assert!(err.starts_with("error: every image of class `b` is damaged ("), "{err}");
+}
+
+#[test]
+fn image_in_place_of_an_experiment_is_recognised_by_its_content() {
+    let dir = test_dir();
+    let image = dir.path("photographs/row/0.png");
+    for (folder, hint) in [
+        ("own/cat", "stratus train NETWORK --data own --set data.name=folder --set data.split_seed=0`"),
+        ("own/train/cat", "stratus train NETWORK --data own --set data.name=folder`"),
+        ("elsewhere", "stratus infer RUN elsewhere/1.toml`"),
+    ] {
+        let _ = fs::remove_dir_all(dir.path("own"));
+        fs::create_dir_all(dir.path(folder)).unwrap();
+        fs::copy(&image, dir.path(folder).join("1.png")).unwrap();
+        fs::copy(&image, dir.path(folder).join("1.toml")).unwrap();
+        let file = format!("{folder}/1.toml");
+        for command in ["train", "eval", "plan", "forecast"] {
+            let err = error_of(&dir, &[command, &file], 2);
+            let expected = format!("error: {file} is an image, not an experiment or a run\nhint: ");
+            assert!(err.starts_with(&expected) && err.contains(hint), "{command}: {err}");
+        }
+    }
+    train(&dir, "runs/digits/1", &[]).expect(0);
+    let err = error_of(&dir, &["infer", "elsewhere/1.png", "runs/digits/1"], 2);
+    assert_eq!(
+        err,
+        "error: elsewhere/1.png is an image, not a run\n\
+         hint: the run comes first: `stratus infer runs/digits/1 elsewhere/1.png`\n"
+    );
+}
+
+#[test]
+fn commands_of_other_commands_are_named() {
+    let dir = test_dir();
+    for (given, commands) in [
+        ("export", &["stratus model export"][..]),
+        ("check", &["stratus data check"]),
+        ("show", &["stratus data show", "stratus model show"]),
+    ] {
+        let err = error_of(&dir, &[given, "runs/digits/1"], 2);
+        assert!(err.starts_with(&format!("error: unknown command `{given}`\nhint: did you mean `")), "{err}");
+        assert!(commands.iter().all(|command| err.contains(&format!("`{command}`"))), "{err}");
+    }
+    assert!(error_of(&dir, &["trian"], 2).contains("'train'"));
+}
+
+#[test]
+fn misspelt_paths_have_the_nearest_one_as_hint() {
+    let dir = test_dir();
+    for (arguments, hint) in [
+        (&["data", "check", "photograps"][..], "to read a folder of images: did you mean photographs?"),
+        (&["infer", "digits", "photograps"], "did you mean photographs?"),
+        (&["eval", "photographs/colum"], "did you mean photographs/column?"),
+    ] {
+        let err = error_of(&dir, arguments, 2);
+        assert!(err.ends_with(&format!("\nhint: {hint}\n")), "{err}");
+    }
+}
+
+#[test]
+fn devices_are_called_as_typed_and_have_one_hint() {
+    let dir = test_dir();
+    for device in ["gpu", "cuda"] {
+        // A machine with a GPU could use it.
+        let ran =
+            dir.command(&["train", "digits", "--device", device]).env("CUDA_VISIBLE_DEVICES", "").output();
+        let ran = CommandOutput::new(ran.unwrap()).expect(2);
+        assert!(ran.err.starts_with(&format!("error: device `{device}`: ")), "{}", ran.err);
+        assert_eq!(ran.err.matches("hint: ").count(), 1, "{}", ran.err);
+    }
+    let err = error_of(&dir, &["forecast", "resnet18", "--on", "v100-16gb", "--devices", "1,8"], 2);
+    assert!(
+        err.starts_with("error: --devices needs --between, the bandwidth between the devices\n"),
+        "{err}"
+    );
+    assert!(err.contains("`--between 10Gbit/s`"), "{err}");
+}
+
+#[test]
+fn runs_of_own_images_are_listed_with_the_name_of_their_folder() {
+    let dir = test_dir();
+    let trained = train(&dir, "runs/digits/1", &[]).expect(0);
+    assert!(trained.err.contains("data       photographs: "), "{}", trained.err);
+    assert!(trained.out.contains("digits on photographs: completed"), "{}", trained.out);
+    let listed = dir.run(&["runs"]).expect(0).out;
+    let cells: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();
+    assert!(cells.contains(&"photographs") && !cells.contains(&"folder"), "{listed}");
+}
+
+#[test]
+fn launched_training_prints_no_command_with_paths_of_its_machine() {
+    let dir = test_dir();
+    let here = train(&dir, "1", &[]).expect(0);
+    assert!(here.out.contains("next: `stratus report 1`"), "{}", here.out);
+    let settings: Vec<&str> = SETTINGS.iter().flat_map(|setting| ["--set", setting]).collect();
+    let mut launched = test_dir();
+    launched.variables.push(("STRATUS_LAUNCH", "lab-1".into()));
+    for more in [&["--out", "2"][..], &["--out", "3", "--until-epoch", "1"]] {
+        let arguments = [&["train", "digits", "--data", "photographs"], more, &settings].concat();
+        let ran = launched.run(&arguments).expect(0);
+        assert!(!ran.out.contains("next: ") && !ran.err.contains("resume with"), "{}{}", ran.out, ran.err);
+    }
+}
+
+#[test]
+fn warns_if_nothing_was_learned() {
+    let dir = TestDir::new();
+    let untrained = dir.train("untrained", 1, &["--lr", "1e-9"]).expect(0);
+    let warning = "warning: the network has learned nothing: its best top-1 accuracy, ";
+    assert!(untrained.err.contains(warning), "{}", untrained.err);
+    assert!(
+        untrained.err.contains(" always answering `1`, the class of 12.28 % of the"),
+        "{}",
+        untrained.err
+    );
+    let log = fs::read_to_string(dir.path("untrained/log.txt")).unwrap();
+    assert!(log.contains("the network has learned nothing"), "{log}");
+    let trained = dir.train("trained", 1, &[]).expect(0);
+    assert!(!trained.err.contains("learned nothing"), "{}", trained.err);
 }

@@ -24,7 +24,7 @@ fn report_writes_pages_tables_charts_and_data() {
     };
 
     let one = report(&["runs/digits/1"]);
-    assert_eq!((one.out.as_str(), one.err.as_str()), ("", "runs/digits/1/report.html: html of one run\n"));
+    assert_eq!((one.out.as_str(), one.err.as_str()), ("", "runs/digits/1/report.html: page of one run\n"));
     let page = fs::read_to_string(dir.path("runs/digits/1/report.html")).unwrap();
     for text in ["<h1>digits on mnist</h1>", "Roofline", "Memory over an iteration", "layer2.0", "GFLOP/s"] {
         assert!(page.contains(text), "{text}");
@@ -48,7 +48,7 @@ fn report_writes_pages_tables_charts_and_data() {
 
     // A folder means all its runs.
     let both = report(&["runs"]);
-    assert_eq!(both.err, "report.html: html of 2 runs\n");
+    assert_eq!(both.err, "report.html: page of 2 runs\n");
     let page = fs::read_to_string(dir.path("report.html")).unwrap();
     assert!(
         page.contains("<h2>Comparison</h2>") && page.contains("Repetitions"),

@@ -189,7 +189,7 @@ impl Folder {
 /// Reads the classes of a list file. Each must exist.
 fn listed_classes(path: &Path, known: &[String]) -> Result<Vec<String>, DataError> {
     let invalid = |problem| Err(DataError::Invalid { path: path.to_owned(), problem });
-    let text = files::read_list(path)?;
+    let text = files::read_class_list(path)?;
     let mut classes: Vec<String> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for (number, line) in text.lines().enumerate() {

@@ -12,6 +12,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use stratus_base::library::LibraryNotFound;
+
 pub(super) use self::segments::has_end_marker;
 use self::segments::{Frame, count_scans, exif_segment, without_stray_bytes};
 use super::exif;
@@ -27,8 +29,6 @@ pub enum JpegLibrary {
     Zune,
 }
 
-/// The value of [`stratus_jpeg::LIBRARY_VARIABLE`] that disables libjpeg-turbo.
-const NONE: &str = "none";
 /// The maximum number of scans of a file whose scans refine each other: each may go through the whole image
 /// and take a few bytes. Encoders write up to 15; zune-jpeg has the same limit.
 const MAX_SCANS: usize = 100;
@@ -38,8 +38,24 @@ impl JpegLibrary {
     /// [`stratus_jpeg::LIBRARY_VARIABLE`] set to `none` selects zune-jpeg.
     #[must_use]
     pub fn for_process() -> &'static Self {
-        static LIBRARY: OnceLock<JpegLibrary> = OnceLock::new();
-        LIBRARY.get_or_init(|| Self::find().unwrap_or(Self::Zune))
+        Self::search_once().as_ref().unwrap_or(&Self::Zune)
+    }
+
+    /// Checks that [`stratus_jpeg::LIBRARY_VARIABLE`], if set, names a usable library.
+    ///
+    /// # Errors
+    ///
+    /// [`LibraryNotFound::Named`].
+    pub fn check_named() -> Result<(), LibraryNotFound> {
+        match Self::search_once() {
+            Err(error) if error.is_named() => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn search_once() -> &'static Result<Self, LibraryNotFound> {
+        static LIBRARY: OnceLock<Result<JpegLibrary, LibraryNotFound>> = OnceLock::new();
+        LIBRARY.get_or_init(Self::find)
     }
 
     /// Searches for libjpeg-turbo.
@@ -47,11 +63,8 @@ impl JpegLibrary {
     /// # Errors
     ///
     /// If libjpeg-turbo was not found: the reason for using zune-jpeg.
-    pub fn find() -> Result<Self, String> {
-        if std::env::var_os(stratus_jpeg::LIBRARY_VARIABLE).is_some_and(|value| value == NONE) {
-            return Err(format!("{} is `{NONE}`", stratus_jpeg::LIBRARY_VARIABLE));
-        }
-        stratus_jpeg::find().map(Self::Turbo).map_err(|error| error.to_string())
+    pub fn find() -> Result<Self, LibraryNotFound> {
+        stratus_jpeg::find().map(Self::Turbo)
     }
 
     /// The name.

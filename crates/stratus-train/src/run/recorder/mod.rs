@@ -172,7 +172,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Records the start-up of this process, which took `seconds`, with the backend's `phases` of it.
+    /// Records the startup of this process, which took `seconds`, with the backend's `phases` of it.
     pub fn start_up(&mut self, seconds: f64, phases: &[(&str, f64)]) -> Result<(), TrainError> {
         self.totals.time.startup_s += seconds;
         self.epoch_started_s += seconds;

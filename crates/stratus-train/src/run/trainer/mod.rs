@@ -14,6 +14,7 @@ mod step;
 mod summary;
 
 use super::announce;
+use super::chance::chance_warning;
 use super::checkpointer::Checkpointer;
 use super::recorder::slots::{BOOKKEEPING, CHECKPOINT, DATA_WAIT};
 use super::recorder::{IterationOutcome, Recorder, epoch_rows, recorded_totals};
@@ -117,14 +118,30 @@ impl<'a> Trainer<'a> {
         if let Some(stopped) = self.stop_policy.stopped_early(self.position) {
             self.recorder.report(&stopped.to_string(), observer)?;
         }
+        self.warn_of_chance(observer)?;
         Ok(false)
     }
 
-    /// Records and reports the start-up, and starts the clock.
+    /// Warns if the results of the whole run are not better than chance.
+    fn warn_of_chance(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if !self.setup.role.is_first() {
+            return Ok(());
+        }
+        let (resolved, rows) = (&self.setup.resolved, epoch_rows(self.recorder.run())?);
+        let (task, classes) = (resolved.task(), self.recorder.classes());
+        let iterations = self.position.iteration;
+        if let Some(text) = chance_warning(resolved.settings(), task, &rows, classes, iterations) {
+            self.recorder.log(&text)?;
+            observer.warn(&text);
+        }
+        Ok(())
+    }
+
+    /// Records and reports the startup, and starts the clock.
     fn start(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let startup_s = self.time.process_s();
         self.recorder.start_up(startup_s, &self.setup.device.backend.startup_times())?;
-        observer.info(&announce::line("start-up", &format!("{startup_s:.1} s")));
+        observer.info(&announce::line("startup", &format!("{startup_s:.1} s")));
         self.write_summary(Status::Running)?;
         self.clock.restart();
         self.report_time_limit(observer)

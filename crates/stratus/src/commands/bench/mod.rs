@@ -183,7 +183,7 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
                 if let Some([steps, marks]) = overhead.marks {
                     rows.push(("marker kernels".to_owned(), format!("{marks} in {steps} steps")));
                 }
-                rows.push(("start-up".to_owned(), format!("{:.2} s", overhead.startup_s)));
+                rows.push(("startup".to_owned(), format!("{:.2} s", overhead.startup_s)));
                 let phase = |(name, seconds): &(&str, f64)| (format!("  {name}"), format!("{seconds:.2} s"));
                 rows.extend(overhead.phases.iter().map(phase));
                 key_value_list(&rows)

@@ -44,8 +44,8 @@ pub fn run(arguments: &CompletionsArguments, program: &mut Command, output: &Out
             let end = script.rfind("\nif [ ").unwrap_or(script.len());
             format!("{}\n{ZSH}", script[..end].trim_end())
         }
-        // The lines of the generated script for flags and commands; the others are in the answers.
-        Shell::Fish => format!("{script}\n{FISH}"),
+        // With the flags of the generated script, fish would not ask for their values.
+        Shell::Fish => FISH.to_owned(),
         _ => script,
     };
     output.print_verbatim(&script, || script.clone())

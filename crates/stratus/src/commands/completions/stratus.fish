@@ -6,7 +6,12 @@ function __stratus_ask
     for line in (command stratus __complete $words[2..-1] $current 2> /dev/null)
         switch $line
             case \tfiles
-                __fish_complete_path "$current"
+                # The value of a key, such as `data.path=`, is completed like a word of its own.
+                set -l key (string match --regex -- '^[^=]*=' $current)
+                set -l prefix (string replace -- "$key" "" $current)
+                for path in (__fish_complete_path "$prefix")
+                    printf '%s%s\n' "$key" $path
+                end
             case '*'
                 printf '%s\n' $line
         end

@@ -1,7 +1,7 @@
 # Completes by asking the program, which knows experiments, keys, targets and runs.
 _stratus_ask() {
     local -a lines values unfinished
-    local line value with_files
+    local line value entry with_files
     lines=("${(@f)$(command stratus __complete "${(@Q)words[2,CURRENT]}" 2> /dev/null)}")
     if (( $? != 0 )); then
         # An older program, or none: the flags above.
@@ -10,12 +10,14 @@ _stratus_ask() {
     fi
     for line in "${lines[@]}"; do
         value=${line%%$'\t'*}
+        entry=${${value//\\/\\\\}//:/\\:}
+        [[ -n ${line#*$'\t'} ]] && entry+=:${line#*$'\t'}
         if [[ $line == $'\tfiles' ]]; then
             with_files=yes
         elif [[ $value == *= ]]; then
-            unfinished+=("${${value//\\/\\\\}//:/\\:}:${line#*$'\t'}")
+            unfinished+=("$entry")
         elif [[ -n $value ]]; then
-            values+=("${${value//\\/\\\\}//:/\\:}:${line#*$'\t'}")
+            values+=("$entry")
         fi
     done
     (( $#values )) && _describe -V stratus values

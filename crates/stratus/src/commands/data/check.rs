@@ -1,5 +1,5 @@
 //! `stratus data check`: decodes every sample and lists problems: damaged and unlabelled samples, masks of
-//! the wrong size, classes without samples, the same picture in two classes or in two splits, and files that
+//! the wrong size, classes without samples, the same image in two classes or in two splits, and files that
 //! are no images.
 
 use std::path::Path;
@@ -95,8 +95,8 @@ impl SplitCheck {
             lines.push_str(&format!("\n  {more} more: not images, ignored"));
         }
         for (pairs, relation) in [
-            (&self.in_two_classes, "the same picture, in another class"),
-            (&self.in_another_split, "the same picture, in another split"),
+            (&self.in_two_classes, "the same image, in another class"),
+            (&self.in_another_split, "the same image, in another split"),
         ] {
             for EqualImages { name, other } in pairs.iter().take(MAX_LISTED_PAIRS) {
                 lines.push_str(&format!("\n  {}: {relation}: {}", printable(name), printable(other)));
@@ -186,7 +186,7 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
     } else if any_split_has(|part| &part.damaged) {
         failure.with_hint("replace or remove damaged samples, or skip them: data.on_bad_sample = \"skip\"")
     } else if checked.iter().any(|part| !part.in_two_classes.is_empty()) {
-        failure.with_hint("decide which class each picture has, and remove it from the other")
+        failure.with_hint("decide which class each image has, and remove it from the other")
     } else {
         failure
     })

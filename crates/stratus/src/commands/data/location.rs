@@ -1,5 +1,6 @@
 //! The folder of a published data set that `data.path` does not name: `data/NAME` of the working folder, else
-//! that of the installation, else a copy in the cache folder, to which MNIST is fetched on first use.
+//! that of the installation or of the checkout in which the program was built, else a copy in the cache
+//! folder, to which MNIST is fetched on first use.
 
 use super::fetch;
 use crate::errors::Result;
@@ -10,8 +11,8 @@ use stratus_data::datasets::mnist;
 use stratus_experiment::Experiment;
 use stratus_train::cache_folder;
 
-/// Sets `data.path` to the data set of the installation or of the cache folder, if the key is unset and there
-/// is no `data/NAME` in the working folder.
+/// Sets `data.path` to the data set of the installation, the checkout or the cache folder, if the key is
+/// unset and there is no `data/NAME` in the working folder.
 pub fn locate(experiment: &mut Experiment) {
     if needs_folder(experiment) {
         let name = &experiment.data.name;

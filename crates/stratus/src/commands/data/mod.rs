@@ -10,11 +10,13 @@ mod show;
 mod stats;
 mod sync;
 
+use super::target::nearest_path;
 use crate::errors::{Failure, Result};
 use crate::globals::Globals;
 use crate::output::Output;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
+use stratus_base::text::shell_path;
 use stratus_data::{DataError, OpenOptions};
 use stratus_experiment::Experiment;
 use stratus_train::input::open_options;
@@ -40,7 +42,7 @@ pub enum DataCommand {
         #[arg(long, value_name = "DIR")]
         path: Option<PathBuf>,
     },
-    /// Decode every image and mask; list damaged and unlabelled samples, empty classes, and pictures that
+    /// Decode every image and mask; list damaged and unlabelled samples, empty classes, and images that
     /// occur in two classes or two splits
     Check {
         /// Data set, like mnist, or folder or archive of images
@@ -102,10 +104,19 @@ fn options(globals: &Globals) -> std::result::Result<OpenOptions, Failure> {
     Ok(open_options(&experiment(globals)?))
 }
 
-/// Converts an error: an unknown data set is a usage error, invalid data a failure.
+/// Converts an error: an unknown data set is a usage error, invalid data a failure. A name that is no data
+/// set may be a misspelt folder of images.
 pub(super) fn to_failure(error: DataError) -> Failure {
     match error {
+        DataError::UnknownDataset { ref name, nearest: None, .. } => match nearest_path(Path::new(name)) {
+            Some(near) => {
+                let near = shell_path(&near);
+                Failure::usage(error).with_hint(format!("to read a folder of images: did you mean {near}?"))
+            }
+            None => Failure::usage(error),
+        },
         DataError::UnknownDataset { .. } => Failure::usage(error),
+        DataError::Library(error) => error.into(),
         error => Failure::failed(error),
     }
 }

@@ -237,6 +237,7 @@ pub fn run(arguments: &ForecastArguments, globals: &Globals, output: &Output) ->
 }
 
 fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, output: &Output) -> Result {
+    arguments.scaling.check()?;
     let mut outputs = Outputs::new(arguments.overwrite);
     outputs.protect(target);
     arguments

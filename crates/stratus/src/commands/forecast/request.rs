@@ -111,7 +111,7 @@ impl ResourceRequest<'_> {
         let _ = writeln!(
             text,
             "\n`{}` trains {} epochs in batches of {}. It saves a checkpoint every {:.0} seconds: \
-             a preemption loses no more than that, and the start-up.",
+             a preemption loses no more than that, and the startup.",
             self.command, experiment.train.epochs, row.batch, experiment.checkpoint.every_seconds
         );
         text

@@ -24,7 +24,6 @@ pub(super) struct ScalingArguments {
         long,
         value_name = "COUNTS",
         value_delimiter = ',',
-        requires = "between",
         value_parser = clap::value_parser!(u64).range(1..=65_536)
     )]
     devices: Vec<u64>,
@@ -40,8 +39,21 @@ pub(super) struct ScalingArguments {
 }
 
 impl ScalingArguments {
+    /// Checks that the devices of `--devices` are connected.
+    pub fn check(&self) -> Result {
+        self.link().map(|_| ())
+    }
+
     fn link(&self) -> Result<Option<Link>> {
-        let Some(between) = &self.between else { return Ok(None) };
+        let Some(between) = &self.between else {
+            return match self.devices.as_slice() {
+                [] => Ok(None),
+                _ => Err(Failure::usage("--devices needs --between, the bandwidth between the devices")
+                    .with_hint(
+                        "for 10-gigabit Ethernet, add `--between 10Gbit/s`; for PCIe 4.0, `--between 25GB/s`",
+                    )),
+            };
+        };
         let bytes_per_s = text::bytes_per_second("between", between)?;
         let latency_s =
             self.latency.as_deref().map_or(Ok(DEFAULT_LATENCY_S), |given| text::latency("latency", given))?;

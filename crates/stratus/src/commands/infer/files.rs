@@ -2,14 +2,17 @@
 
 use super::report::CSV_HEADER;
 use super::{InferArguments, video};
+use crate::commands::target::nearest_path;
 use crate::errors::{Failure, Result};
 use crate::outputs::{Mark, Outputs};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
+use stratus_base::text::shell_path;
 use stratus_data::images::{find_images, stem};
 use stratus_data::png_mark;
+use stratus_run::RunDir;
 use stratus_train::TrainError;
 
 /// The files to read, and the masks to write.
@@ -43,7 +46,16 @@ impl InferenceFiles {
                 continue;
             }
             if !video::is_video(path) && !path.exists() && !path.is_symlink() {
-                return Err(Failure::usage(format!("{}: file or folder not found", path.display())));
+                let failure = Failure::usage(format!("{}: file or folder not found", path.display()));
+                return Err(match nearest_path(path) {
+                    Some(near) => failure.with_hint(format!("did you mean {}?", shell_path(&near))),
+                    None => failure,
+                });
+            }
+            if RunDir::is_run(path) && stratus_data::is_image_file(Path::new(&arguments.target)) {
+                let (run, image) = (shell_path(path), shell_path(Path::new(&arguments.target)));
+                return Err(Failure::usage(format!("{} is an image, not a run", arguments.target))
+                    .with_hint(format!("the run comes first: `stratus infer {run} {image}`")));
             }
             if files.add(path, arguments)? == 0 {
                 return Err(Failure::usage(format!("{} has no images", path.display()))

@@ -238,6 +238,8 @@ fn print_dry_run(settings: &TargetSettings, bundle: &LaunchBundle, job: &Job, ou
 fn this_program() -> Result<Executable> {
     let path = std::env::current_exe()
         .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
+    stratus_onednn::check_named()?;
+    stratus_jpeg::check_named()?;
     let libraries = [
         (stratus_onednn::ENVIRONMENT, stratus_onednn::candidates()),
         (stratus_jpeg::LIBRARY_VARIABLE, stratus_jpeg::candidates()),

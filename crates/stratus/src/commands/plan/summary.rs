@@ -31,7 +31,7 @@ pub(super) fn render(summary: &PlanSummary) -> String {
         line("device", summary.device.clone()),
         line("batch", format!("{} images{parts}", summary.batch_size)),
         line("step", step),
-        line("epoch", format!("{} steps, {} images", summary.iterations_per_epoch, summary.images)),
+        line("epoch", format!("{} iterations, {} images", summary.iterations_per_epoch, summary.images)),
     ];
     lines.extend(summary.shared.iter().flat_map(workers::summary_rows));
     let host = &summary.host_memory;

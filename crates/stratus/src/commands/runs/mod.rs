@@ -209,7 +209,7 @@ fn render(lines: &[RunListing], width: Option<usize>) -> String {
         row.extend(shown.iter().map(|column| labels[*column].clone()));
         row.extend([
             line.network.clone(),
-            line.data.clone(),
+            line.data_label(),
             format!("{}{of_epochs}", line.epochs),
             score.unwrap_or_else(dash),
             line.train_loss.map_or_else(dash, |loss| format!("{loss:.4}")),

@@ -112,7 +112,7 @@ pub(super) fn wait_until(child: &mut Child, mut condition: impl FnMut() -> bool)
     true
 }
 
-/// Kills or suspends a worker during start-up or training; `None` if the run completed before.
+/// Kills or suspends a worker during startup or training; `None` if the run completed before.
 fn lose_worker(
     dir: &TestDir,
     name: &str,
