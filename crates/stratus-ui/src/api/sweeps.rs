@@ -39,12 +39,13 @@ fn place(site: &Site, id: &str) -> Result<ScannedItem, Failure> {
 }
 
 /// The document of a sweep; a short one, if `version` is that of the sweep.
-fn read_document(site: &Site, place: &ScannedItem, version: Option<u64>) -> String {
+fn read_document(site: &Site, place: &ScannedItem, version: Option<&str>) -> String {
     let read = site.sweeps.read(&site.index, place);
-    if version == Some(read.version) {
-        return format!("{{\"version\":{},\"is_same\":true}}", read.version);
+    let now = format!("{}-{}", site.instance, read.version);
+    if version == Some(now.as_str()) {
+        return format!("{{\"version\":{},\"is_same\":true}}", to_json(&now));
     }
-    to_json(&SweepDocument::new(place, &read))
+    to_json(&SweepDocument::new(place, &read, now))
 }
 
 /// `/sweeps`: the list.
@@ -70,6 +71,6 @@ pub async fn data(
     RawQuery(query): RawQuery,
 ) -> Result<Json, Failure> {
     let place = place(&site, &id)?;
-    let version = QueryPairs::of(query.as_deref()).number("version");
-    site.read(move |site| Ok(Json(read_document(site, &place, version)))).await
+    let version = QueryPairs::of(query.as_deref()).get("version");
+    site.read(move |site| Ok(Json(read_document(site, &place, version.as_deref())))).await
 }

@@ -5,7 +5,7 @@
   const id = location.pathname.split("/").pop();
   const query = new URLSearchParams(location.search);
   let sort = query.get("sort") || "repetition", page = Math.max(Number.parseInt(query.get("page"), 10) || 1, 1);
-  let launch = null;
+  let launch = null, damage = "";
   const time = seconds => seconds ? new Date(1000 * seconds).toISOString().slice(0, 19).replace("T", " ") + " UTC" : "–";
   const ago = seconds => duration(Math.max(Date.now() / 1000 - seconds, 0)) + " ago";
   const money = (spent, budget) => spent === null ? "–" : fixed(spent, 2) + (budget === null ? "" : ` of ${fixed(budget, 2)}`);
@@ -36,7 +36,9 @@
 
   const say = text => { byId("notice").textContent = text; byId("notice").hidden = !text; };
   const show = made => {
-    if (made.problem) { say(`This launch cannot be read: ${made.problem}`); if (launch) return; }
+    damage = made.problem ? `This launch cannot be read: ${made.problem}` : "";
+    say(damage);
+    if (damage && launch) return;
     launch = made;
     byId("problems").replaceChildren(...launch.problems.map(p => element("p", {}, p)));
     const place = launch.target ? `on ${launch.target}, launched ${time(launch.launched)}` : "";
@@ -45,7 +47,7 @@
       ...(launch.sweep ? [element("a", { href: `/sweeps/${launch.sweep}` }, "the sweep of its runs")] : []));
     const command = text => element("code", {}, text);
     const answered = launch.answered ? [`The state is that of ${time(launch.answered)} (${ago(launch.answered)}). `]
-      : ["Nobody has asked the target for its state yet. "];
+      : [launch.rows.some(r => r.fetched) ? "The state is that of the fetched runs. " : "Nobody has asked the target for its state yet. "];
     const lost = launch.unreachable ? [element("span", { class: "problem" }, `No answer at ${time(launch.asked)}: ${launch.unreachable}. `)] : [];
     byId("asked").replaceChildren(...(made.problem ? [] : [...answered, ...lost, "This page asks no other machine: ",
       command(`stratus launch status ${launch.name}`), " asks it, ", command(`stratus launch fetch ${launch.name}`), " fetches the runs too, and with ",
@@ -79,5 +81,5 @@
       { title: "Time", cell: e => time(e.at) }, { title: "Event", cell: e => e.kind }, { title: "What", cell: e => e.text },
     ], empty: "Nothing since the start: `stratus launch fetch --follow` notes lost hosts and what is started again." }));
   };
-  figures.document(`/api/launches/${id}`, show, text => { if (text || !launch || !launch.problem) say(text); });
+  figures.document(`/api/launches/${id}`, show, text => say(text || damage));
 })();

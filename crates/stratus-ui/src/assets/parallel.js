@@ -26,9 +26,10 @@ const parallel = (() => {
   };
 
   // Limits in an address: `KEY:LOW..HIGH` or `KEY:=TEXT`, between semicolons.
+  const decoded = text => { try { return decodeURIComponent(text); } catch { return text; } };
   const parse = text => new Map((text || "").split(";").filter(part => part.includes(":")).map(part => {
     const at = part.indexOf(":"), name = part.slice(0, at), limits = part.slice(at + 1);
-    if (limits.startsWith("=")) return [name, { text: decodeURIComponent(limits.slice(1)) }];
+    if (limits.startsWith("=")) return [name, { text: decoded(limits.slice(1)) }];
     const [low, high] = limits.split("..").map(figures.numberOf);
     return [name, { low: low ?? null, high: high ?? null }];
   }));
@@ -77,7 +78,7 @@ const parallel = (() => {
           { x: x(i) + 5, y: y(axis.at(tick)) + 4, class: "tick" }));
       }
       const one = limits.get(axis.name);
-      if (!axis.isNumber) return;
+      if (!axis.isNumber || axis.low === undefined) return;
       const within = v => Math.min(Math.max(v, axis.low), axis.high);
       if (one && (one.low !== null || one.high !== null)) {
         const [a, b] = [y(axis.at(within(one.high ?? axis.high))), y(axis.at(within(one.low ?? axis.low)))];

@@ -4,14 +4,14 @@
   const { byId, element, svg, fixed } = ui;
   const { short, numberOf } = figures;
   const id = location.pathname.split("/").pop();
-  const BINS = 8, MAX_GRID_VALUES = 24, MAX_ROUND_ROWS = 200;
+  const BINS = 8, MAX_GRID_VALUES = 24, MAX_SHOWN_VALUES = 60, MAX_ROUND_ROWS = 200;
   const query = new URLSearchParams(location.search);
   const view = {
     value: query.get("value") || "", across: query.get("x") || "", down: query.get("y"),
     sort: query.get("sort") || "cell", page: Math.max(Number.parseInt(query.get("page"), 10) || 1, 1),
     limits: parallel.parse(query.get("f")),
   };
-  let sweep = null;
+  let sweep = null, damage = "";
   const keepView = () => ui.setAddress({
     value: view.value === valuesOfSweep()[0].name ? "" : view.value,
     x: view.across === sweep.keys[0] ? "" : view.across, y: view.down === defaultDown() ? "" : view.down || "none",
@@ -76,7 +76,8 @@
     view.down = figures.fill(byId("down"), [["none", "nothing"], ...keys.filter(([key]) => key !== view.across)], view.down || "none");
     if (view.down === "none") view.down = "";
     const value = values.find(v => v.name === view.value);
-    const columns = categories(view.across), rows = view.down ? categories(view.down) : [["all", () => true]];
+    const all = [categories(view.across), view.down ? categories(view.down) : [["all", () => true]]];
+    const [columns, rows] = all.map(list => list.slice(0, MAX_SHOWN_VALUES));
     const grid = rows.map(([, inRow]) => columns.map(([, inColumn]) => {
       const cells = sweep.rows.filter(cell => inRow(cell) && inColumn(cell));
       const numbers = cells.flatMap(cell => numbersOf(cell, value));
@@ -114,7 +115,8 @@
       element("span", { class: "swatch missing" }), " no value yet", element("span", { class: "swatch none" }), " no such cell", " ★ best cell");
     const others = sweep.keys.filter(key => key !== view.across && key !== view.down);
     byId("heat-note").textContent = `×2: the mean of two runs${others.length ? `, over all values of ${others.join(", ")}` : ""}.`
-      + ([columns, rows].some(list => list.length === BINS && list[0][0].includes("–")) ? " Values of a range are put into intervals." : "");
+      + ([columns, rows].some(list => list.length === BINS && list[0][0].includes("–")) ? " Values of a range are put into intervals." : "")
+      + (all.some(list => list.length > MAX_SHOWN_VALUES) ? ` Of keys with more values, the first ${MAX_SHOWN_VALUES} are shown.` : "");
     figures.addCsv(byId("heat-map").closest("figure"), () => [[view.down || "all", ...columns.map(([label]) => label)],
       ...grid.map((line, i) => [rows[i][0], ...line.map(one => one.mean ?? "")])]);
   };
@@ -248,7 +250,9 @@
   const draw = () => { drawHeat(); drawRounds(); drawParallel(); drawCells(); };
   const show = made => {
     // A damaged file is said; what was read before stays.
-    if (made.problem) { say(`This sweep cannot be read: ${made.problem}`); if (sweep) return; }
+    damage = made.problem ? `This sweep cannot be read: ${made.problem}` : "";
+    say(damage);
+    if (damage && sweep) return;
     sweep = made;
     isNumber = new Map(sweep.keys.map(key => [key, isNumeric(key)]));
     if (!view.value) view.value = valuesOfSweep()[0].name;
@@ -262,7 +266,7 @@
       best.measure.endsWith("%") ? " %" : ""}${best.runs > 1 ? `, mean of ${best.runs} runs` : ""}` : "";
     draw();
   };
-  figures.document(`/api/sweeps/${id}`, show, text => { if (text || !sweep || !sweep.problem) say(text); });
+  figures.document(`/api/sweeps/${id}`, show, text => say(text || damage));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => sweep && draw());
   byId("value").addEventListener("change", event => { view.value = event.target.value; view.limits.delete(resultAxis); keepView(); draw(); });
   byId("across").addEventListener("change", event => {

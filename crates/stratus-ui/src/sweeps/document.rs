@@ -50,7 +50,7 @@ struct BestCell {
 pub struct SweepDocument<'a> {
     #[serde(flatten)]
     line: SweepLine<'a>,
-    version: u64,
+    version: String,
     /// The metric by which cells are compared.
     objective: Option<MetricName>,
     halving: Option<HalvingFacts>,
@@ -164,12 +164,12 @@ impl<'a> SweepLine<'a> {
 
 impl<'a> SweepDocument<'a> {
     /// The document of a sweep.
-    pub fn new(place: &'a ScannedItem, read: &'a ReadSweep) -> Self {
+    pub fn new(place: &'a ScannedItem, read: &'a ReadSweep, version: String) -> Self {
         let line = SweepLine::new(place, read);
         let Ok(snapshot) = &read.snapshot else {
             return Self {
                 line,
-                version: read.version,
+                version,
                 objective: None,
                 halving: None,
                 measure: None,
@@ -201,7 +201,7 @@ impl<'a> SweepDocument<'a> {
         });
         Self {
             line,
-            version: read.version,
+            version,
             objective: definition.objective().map(MetricName::of),
             halving: definition.halving.map(|halving| HalvingFacts {
                 metric: MetricName::of(halving.metric),
@@ -253,19 +253,21 @@ fn best_cell(snapshot: &SweepSnapshot, read: &ReadSweep) -> Option<BestCell> {
         let measure = objective.as_str().to_owned();
         return Some(BestCell { cell, name: name(cell), measure, value, places: 4, runs });
     }
-    let mut best: Option<(usize, f64, usize)> = None;
+    let mut sums = vec![(0.0, 0_usize); definition.cells.len()];
     let mut measure = None;
-    for cell in 1..=definition.cells.len() {
-        let of_cell = snapshot.rows.iter().zip(&read.runs).filter(|(row, _)| row.cell == cell);
-        let scores = of_cell.filter_map(|(_, run)| {
-            let score = &run.as_ref()?.row.score;
-            measure = measure.or(score.score);
-            score.best
-        });
-        let scores: Vec<f64> = scores.collect();
-        let mean = scores.iter().sum::<f64>() / scores.len() as f64;
-        if !scores.is_empty() && best.is_none_or(|(_, value, _)| mean > value) {
-            best = Some((cell, mean, scores.len()));
+    for (row, run) in snapshot.rows.iter().zip(&read.runs) {
+        let Some(score) = run.as_ref().map(|run| &run.row.score) else { continue };
+        measure = measure.or(score.score);
+        if let (Some(best), Some((sum, count))) = (score.best, sums.get_mut(row.cell - 1)) {
+            *sum += best;
+            *count += 1;
+        }
+    }
+    let mut best: Option<(usize, f64, usize)> = None;
+    for (cell, &(sum, count)) in (1..).zip(&sums) {
+        let mean = sum / count as f64;
+        if count > 0 && best.is_none_or(|(_, value, _)| mean > value) {
+            best = Some((cell, mean, count));
         }
     }
     let (cell, value, runs) = best?;

@@ -29,7 +29,7 @@ pub struct ReadSweep {
     /// The results of the cells.
     pub results: Arc<SweepResults>,
     /// The version of the files and of the runs: if it differs, something has changed.
-    pub version: u64,
+    pub version: String,
 }
 
 /// A sweep as it was last read.
@@ -44,8 +44,8 @@ struct SweepCache {
     content: Option<u64>,
     computed_at: Instant,
     cost: Duration,
-    /// The number of times that the files were read.
-    reads: u64,
+    /// The revision of the folders when the files were read.
+    read_at: u64,
 }
 
 /// The sweeps that pages have asked for.
@@ -60,8 +60,7 @@ impl Sweeps {
         let kept = self.keep(index, place);
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.place != *place {
-            let reads = kept.reads + 1;
-            *kept = SweepCache { reads, ..SweepCache::read(place) };
+            *kept = SweepCache::read(index, place);
         }
         let runs: Vec<Option<Entry>> = kept.ids.iter().map(|id| index.entry(id)).collect();
         let content = runs.iter().flatten().map(|entry| entry.content).max().unwrap_or(0);
@@ -71,14 +70,13 @@ impl Sweeps {
             kept.content = Some(content);
         }
         let revision = runs.iter().flatten().map(|entry| entry.revision).max().unwrap_or(0);
-        let known = runs.iter().flatten().count() as u64;
-        let parts = [kept.reads, revision, known, kept.content.unwrap_or(0)];
-        let version = parts.iter().fold(0, |sum: u64, part| sum.wrapping_mul(0x0100_0000_01b3) ^ part);
+        let known = runs.iter().flatten().count();
+        let version = format!("{}-{revision}-{known}-{}", kept.read_at, kept.content.unwrap_or(0));
         ReadSweep {
             snapshot: kept.snapshot.as_ref().clone(),
             runs,
             results: Arc::clone(&kept.results),
-            version: version >> 12,
+            version,
         }
     }
 
@@ -90,14 +88,14 @@ impl Sweeps {
         }
         let places = index.places();
         all.retain(|id, _| places.sweeps.iter().any(|place| place.id() == id));
-        let kept = Arc::new(Mutex::new(SweepCache::read(place)));
+        let kept = Arc::new(Mutex::new(SweepCache::read(index, place)));
         all.insert(place.id().clone(), Arc::clone(&kept));
         kept
     }
 }
 
 impl SweepCache {
-    fn read(place: &ScannedItem) -> Self {
+    fn read(index: &Index, place: &ScannedItem) -> Self {
         let snapshot = match &place.refused {
             Some(reason) => Err(reason.clone()),
             None => SweepSnapshot::read(place.path()).map_err(|error| error.to_string()),
@@ -113,7 +111,7 @@ impl SweepCache {
             content: None,
             computed_at: Instant::now(),
             cost: Duration::ZERO,
-            reads: 0,
+            read_at: index.revision(),
         }
     }
 

@@ -60,7 +60,7 @@ fn page_of_a_sweep_has_its_cells_and_rounds() {
     ]);
     assert_eq!(sweep["rounds"], rounds);
     // Of an unchanged sweep, only that is sent.
-    let same = server.json(&format!("/api{address}?version={}", sweep["version"]));
+    let same = server.json(&format!("/api{address}?version={}", sweep["version"].as_str().unwrap()));
     assert_eq!(same, json!({"version": sweep["version"], "is_same": true}));
 }
 

@@ -195,6 +195,7 @@ struct Report {
     shows_all: bool,
     /// Machines that are no rows, with the reason.
     #[serde(skip)]
+    #[cfg_attr(not(feature = "ui"), expect(dead_code, reason = "the page of forecasts shows them"))]
     left_out: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     evidence: Vec<Evidence>,
