@@ -57,13 +57,14 @@
     { name: "high", title: "Total, up to", n: true, key: r => r.total_high_s, cell: r => dash(r.total_high_s, duration) },
     { name: "price", title: "Price", n: true, key: r => r.price, cell: money },
     { name: "price_high", title: "Price, up to", n: true, key: r => r.price_high, cell: r => dash(r.price_high, v => `${fixed(v, 2)} ${r.currency}`) },
-    { name: "date", title: "Price of", key: r => r.price_date, cell: r => r.price_date || "–" },
+    { name: "date", title: "Price of", key: r => r.price_date, cell: r => r.price_date ? r.price_date + (isOld(r) ? "*" : "") : "–" },
     { name: "device", title: "Device memory", n: true, key: r => r.device_bytes, cell: r => bytes(r.device_bytes) },
     { name: "free", title: "Free", n: true, key: r => r.spare_bytes, cell: r => dash(r.spare_bytes, bytes) },
     { name: "largest", title: "Largest batch", n: true, key: r => r.largest_batch, cell: r => dash(r.largest_batch, String) },
     { name: "limit", title: "Bound by", key: r => r.limit, cell: r => String(r.limit).replaceAll("_", " ") },
     { name: "source", title: "Source", key: r => r.source, cell: r => String(r.source).replaceAll("_", " ") },
   ];
+  const isOld = row => answer.old_prices[answer.forecast.machines.indexOf(row)];
   const isBest = row => answer.best !== null && answer.forecast.machines[answer.best] === row;
 
   // Horizontal bars from the lower to the upper end of the interval, on a logarithmic axis.
@@ -129,8 +130,15 @@
     byId("left-out-part").hidden = !left.length;
     byId("left-out").replaceChildren(figures.table({ caption: "Machines that cannot run it", sort: "", rows: left, columns: [
       { title: "Machine", cell: ([name]) => name }, { title: "Batch", n: true, cell: ([, batch]) => dash(batch, String) }, { title: "Reason", cell: ([, , reason]) => reason }] }));
-    byId("notes-part").hidden = !answer.notes.length;
-    byId("notes").replaceChildren(...answer.notes.map(note => element("li", {}, note)));
+    const warned = new Map();
+    for (const row of forecast.machines) {
+      for (const warning of row.warnings) warned.set(warning, (warned.get(warning) || new Set()).add(row.name));
+    }
+    const notes = [...answer.notes, ...[...warned].map(([warning, names]) => `${[...names].slice(0, 6).join(", ")}${
+      names.size > 6 ? ` and ${names.size - 6} more` : ""}: ${warning}`),
+    ...(answer.old_prices.some(old => old) ? ["* These prices are older than 90 days: check before you pay."] : [])];
+    byId("notes-part").hidden = !notes.length;
+    byId("notes").replaceChildren(...notes.map(note => element("li", {}, note)));
     byId("result").hidden = false;
   };
   const ask = async () => {

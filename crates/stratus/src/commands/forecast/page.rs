@@ -1,6 +1,6 @@
 //! Forecasts for the page of `stratus ui`: the arguments, the code and the words of the command.
 
-use super::render::{NO_KERNELS, shortage};
+use super::render::{NO_KERNELS, is_old, shortage, today};
 use super::{ForecastArguments, Report, choice, make_report};
 use crate::errors::Failure;
 use crate::globals::Globals;
@@ -43,6 +43,8 @@ struct PageForecast<'a> {
     best: Option<usize>,
     /// The reason why each row cannot run; null if it can.
     reasons: Vec<Option<String>>,
+    /// True for the rows whose price is old.
+    old_prices: Vec<bool>,
     /// Machines that are no rows, with the reason.
     left_out: &'a [(String, String)],
     /// The choice in words.
@@ -75,6 +77,7 @@ impl Forecaster for PageForecaster {
             order: report.order().collect(),
             best: report.ranking.best(),
             reasons: report.machines.iter().map(reason).collect(),
+            old_prices: report.machines.iter().map(|row| is_old(row, today())).collect(),
             left_out: &report.left_out,
             choice: choice::render(&report),
             notes,

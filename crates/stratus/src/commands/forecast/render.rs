@@ -70,7 +70,7 @@ fn optional_columns(rows: &[[String; COLUMNS.len()]]) -> Vec<&'static str> {
 }
 
 /// The days since 1970 of today.
-fn today() -> u64 {
+pub(super) fn today() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_secs() / 86_400
 }
@@ -168,7 +168,7 @@ fn list(mut names: Vec<String>, named: usize) -> String {
 }
 
 /// Returns whether the price of a row is old.
-fn is_old(row: &Forecast, today: u64) -> bool {
+pub(super) fn is_old(row: &Forecast, today: u64) -> bool {
     let date = row.cost.price_date.as_deref();
     date.and_then(|date| price_age_days(date, today)).is_some_and(|age| age > OLD_PRICE_DAYS)
 }

@@ -1,4 +1,4 @@
-//! What `stratus launch` keeps on this machine for those who must not ask a target.
+//! The files that `stratus launch` keeps on this machine for those who must not ask a target.
 
 use super::{launch, target, text, wait_for_end};
 use crate::common::TestDir;
