@@ -75,7 +75,10 @@
     const title = hasTotal ? "Total time, hours, with intervals of 80 %" : "Time of a step, ms, with intervals of 80 %";
     byId("intervals-title").textContent = title;
     byId("intervals-note").textContent = rows.length > values.length ? `The first ${values.length} of ${rows.length} rows, in the order of the table. The axis is logarithmic.` : "The axis is logarithmic.";
-    const line = 22, left = 210, right = 70, width = 760, height = line * values.length + 34;
+    const batches = new Set(values.map(v => v[1])).size > 1;
+    const names = values.map(([name, batch, , , , row]) => `${isBest(row) ? "★ " : ""}${name}${batches ? ` ×${batch}` : ""}`);
+    const longest = Math.max(0, ...names.map(name => name.length));
+    const line = 22, left = Math.min(24 + 7.2 * longest, 360), right = 90, width = left + 640, height = line * values.length + 34;
     const low = Math.log10(Math.min(...values.map(v => v[2]))), high = Math.log10(Math.max(...values.map(v => v[4])));
     const x = v => left + (high > low ? (Math.log10(v) - low) / (high - low) : 0.5) * (width - left - right);
     const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "intervals", role: "img",
@@ -87,10 +90,9 @@
       text(figures.short(at), { x: x(at), y: height - 8, class: "tick", "text-anchor": "middle" });
       if (high === low) break;
     }
-    const batches = new Set(values.map(v => v[1])).size > 1;
     values.forEach(([name, batch, from, at, to, row], i) => {
       const y = 14 + line * i, best = isBest(row);
-      text(`${best ? "★ " : ""}${name}${batches ? ` ×${batch}` : ""}`, { x: left - 12, y: y + 4, "text-anchor": "end", class: best ? "strong" : "" });
+      text(names[i], { x: left - 12, y: y + 4, "text-anchor": "end", class: best ? "strong" : "" });
       const bar = svg("rect", { x: x(from), y: y - 5, width: Math.max(x(to) - x(from), 1), height: 10, class: best ? "update" : "forward", "fill-opacity": 0.35 });
       const said = svg("title", {});
       said.textContent = `${name}, batch ${batch}: ${figures.short(at)} (${figures.short(from)} to ${figures.short(to)})`;
@@ -124,6 +126,11 @@
       { title: "Time", n: true, cell: part => dash(part.hours, v => duration(3600 * v)) },
       { title: `Price, ${best.currency || "unknown"}`, n: true, cell: part => dash(part.price, v => fixed(v, 2)) },
     ] })] : []));
+    const uncounted = bill.filter(part => part.hours === null).map(part => String(part.part).replaceAll("_", " "));
+    if (bill.length) {
+      byId("bill").append(element("p", { class: "note" }, `Not counted: ${[...uncounted,
+        ...(best.currency ? ["the start of the machine", "storage"] : [])].join(", ") || "nothing"}.`));
+    }
     drawMachines();
     const left = [...forecast.machines.map((row, i) => [row.name, row.batch, answer.reasons[i]]).filter(([, , reason]) => reason),
       ...answer.left_out.map(([name, reason]) => [name, null, reason])];

@@ -20,7 +20,8 @@ macro_rules! no_script {
 fn list(address: &str, title: &str, data: &str, script: &str, rest: &str) -> Html<String> {
     let body = format!(
         "{}<h1>{title}</h1>\n<div id=\"problems\" class=\"problems\"></div>\n<p id=\"count\" \
-         class=\"note\" role=\"status\"></p>\n<div class=\"scroll\" id=\"list\"></div>\n<div \
+         class=\"note\" role=\"status\"></p>\n<div class=\"scroll\" id=\"list\" tabindex=\"0\" \
+         role=\"region\" aria-label=\"Table\"></div>\n<div \
          id=\"empty\" hidden></div>\n{rest}",
         navigation(address, "")
     );
@@ -47,23 +48,28 @@ const SWEEP: &str = concat!(
     "<label>Value <select id=\"value\"></select></label>\n",
     "<label>Across <select id=\"across\"></select></label>\n",
     "<label>Down <select id=\"down\"></select></label>\n</div>\n",
-    "<figure><figcaption id=\"heat-title\"></figcaption>\n<div class=\"scroll\" id=\"heat-map\"></div>\n",
+    "<figure><figcaption id=\"heat-title\"></figcaption>\n<div class=\"scroll\" id=\"heat-map\" ",
+    "tabindex=\"0\" role=\"region\" aria-label=\"Heat map\"></div>\n",
     "<div id=\"heat-legend\" class=\"legend\"></div>\n<p id=\"heat-note\" class=\"note\"></p>",
     "</figure>\n</section>\n",
     "<section id=\"rounds\" hidden>\n<h2>Rounds of halving</h2>\n<p id=\"rounds-note\" class=\"note\"></p>\n",
-    "<figure><figcaption id=\"rounds-title\"></figcaption>\n<div class=\"scroll\" id=\"rounds-plot\">",
+    "<figure><figcaption id=\"rounds-title\"></figcaption>\n<div class=\"scroll\" id=\"rounds-plot\" ",
+    "tabindex=\"0\" role=\"region\" aria-label=\"Drawing of the rounds\">",
     "</div></figure>\n",
-    "<details><summary>The rounds as a table</summary>\n<div class=\"scroll\" id=\"rounds-table\">",
+    "<details><summary>The rounds as a table</summary>\n<div class=\"scroll\" id=\"rounds-table\" ",
+    "tabindex=\"0\" role=\"region\" aria-label=\"Table of the rounds\">",
     "</div></details>\n",
     "</section>\n",
     "<section id=\"parallel\" hidden>\n<h2>All keys</h2>\n",
     "<p class=\"note\">A line is a cell. Drag along an axis, or set its limits below, to choose cells; the ",
     "table of cells shows the same ones.</p>\n",
     "<figure><figcaption id=\"parallel-title\">",
-    "</figcaption>\n<div class=\"scroll\" id=\"parallel-plot\"></div></figure>\n",
+    "</figcaption>\n<div class=\"scroll\" id=\"parallel-plot\" tabindex=\"0\" role=\"region\" ",
+    "aria-label=\"Parallel coordinates\"></div></figure>\n",
     "<div id=\"filters\" class=\"filters\"></div>\n</section>\n",
     "<section>\n<h2>Cells</h2>\n<p id=\"cells-note\" class=\"note\" role=\"status\"></p>\n",
-    "<div class=\"scroll\" id=\"cells\"></div>\n<div id=\"pager\" class=\"tools\"></div>\n</section>\n",
+    "<div class=\"scroll\" id=\"cells\" tabindex=\"0\" role=\"region\" aria-label=\"Table of ",
+    "cells\"></div>\n<div id=\"pager\" class=\"tools\"></div>\n</section>\n",
     no_script!("stratus sweep DIR --dry-run"),
 );
 
@@ -84,11 +90,14 @@ const LAUNCH: &str = concat!(
     "</p>\n<div id=\"problems\" class=\"problems\"></div>\n",
     "<p id=\"facts\" class=\"lead\"></p>\n",
     "<p class=\"note\" id=\"asked\"></p>\n<dl id=\"tiles\" class=\"tiles\"></dl>\n",
-    "<section id=\"hosts-part\" hidden><h2>Hosts</h2>\n<div class=\"scroll\" id=\"hosts\"></div></section>\n",
+    "<section id=\"hosts-part\" hidden><h2>Hosts</h2>\n<div class=\"scroll\" id=\"hosts\" tabindex=\"0\" ",
+    "role=\"region\" aria-label=\"Table of hosts\"></div></section>\n",
     "<section><h2>Repetitions</h2>\n<p id=\"queue\" class=\"note\">",
-    "</p>\n<div class=\"scroll\" id=\"repetitions\"></div>\n",
+    "</p>\n<div class=\"scroll\" id=\"repetitions\" tabindex=\"0\" role=\"region\" aria-label=\"Table of ",
+    "repetitions\"></div>\n",
     "<div id=\"pager\" class=\"tools\"></div></section>\n",
-    "<section><h2>What has happened</h2>\n<div class=\"scroll\" id=\"events\"></div></section>\n",
+    "<section><h2>What has happened</h2>\n<div class=\"scroll\" id=\"events\" tabindex=\"0\" ",
+    "role=\"region\" aria-label=\"Table of events\"></div></section>\n",
     no_script!("stratus launch status ID"),
 );
 
@@ -117,12 +126,16 @@ const FORECAST: &str = concat!(
     "<p id=\"notice\" class=\"problems\" role=\"alert\" hidden></p>\n",
     "<p id=\"state\" class=\"note\" role=\"status\"></p>\n<div id=\"result\" hidden>\n",
     "<section><h2>Choice</h2>\n<div id=\"choice\"></div>\n<p class=\"note\">The same on a terminal: ",
-    "<code id=\"command\"></code></p>\n<div class=\"scroll\" id=\"bill\"></div></section>\n",
+    "<code id=\"command\"></code></p>\n<div class=\"scroll\" id=\"bill\" tabindex=\"0\" role=\"region\" ",
+    "aria-label=\"Bill\"></div></section>\n",
     "<section><h2>Machines</h2>\n<figure><figcaption id=\"intervals-title\"></figcaption>\n",
-    "<div class=\"scroll\" id=\"intervals\"></div>\n<p id=\"intervals-note\" class=\"note\"></p></figure>\n",
-    "<div class=\"scroll\" id=\"machines\"></div></section>\n",
+    "<div class=\"scroll\" id=\"intervals\" tabindex=\"0\" role=\"region\" aria-label=\"Drawing of ",
+    "intervals\"></div>\n<p id=\"intervals-note\" class=\"note\"></p></figure>\n",
+    "<div class=\"scroll\" id=\"machines\" tabindex=\"0\" role=\"region\" aria-label=\"Table of ",
+    "machines\"></div></section>\n",
     "<section id=\"left-out-part\" hidden><h2>",
-    "What cannot run</h2>\n<div class=\"scroll\" id=\"left-out\"></div></section>\n",
+    "What cannot run</h2>\n<div class=\"scroll\" id=\"left-out\" tabindex=\"0\" role=\"region\" ",
+    "aria-label=\"Table of machines that cannot run it\"></div></section>\n",
     "<section id=\"notes-part\" hidden><h2>Notes</h2>\n<ul id=\"notes\"></ul></section>\n</div>\n",
     no_script!("stratus forecast EXPERIMENT"),
 );
