@@ -2,12 +2,14 @@
 
     python3 scripts/check-ui.py STRATUS FOLDER [BROWSER]
 
-Trains digits twice, adds a run with a hostile name, a damaged one and a run that seems to train, serves them,
-and opens the table, a run and the comparison 390 and 1,400 pixels wide, light and dark. Every page must open
+Trains digits twice, adds a run with a hostile name, a damaged one and a run that seems to train, trains a
+sweep with halving and a launch to a folder of this machine, serves them, and opens the table, a run, the
+comparison, sweeps, launches and forecasts 390 and 1,400 pixels wide, light and dark. Every page must open
 without a message on the console (which is where a browser reports what the policy refuses), fit the window,
 and have its charts drawn. Rows that are appended must appear, the view must be in the address, and deleted
 runs must be reported. Screenshots are written to FOLDER. The first failed assertion ends the check.
 """
+import csv
 import json
 import pathlib
 import shutil
@@ -124,6 +126,128 @@ def check_all(browser, url, folder, name):
             checked.close()
 
 
+def make_sweep(program, folder):
+    """Trains a sweep of two keys, and makes one of 1,000 cells, one with hostile values and a damaged one."""
+    text = ("[model]\nname = \"digits\"\n[train]\nepochs = 2\n[sweep.keys]\n"
+            "\"train.batch_size\" = [512, 1024]\n\"optimiser.learning_rate\" = [0.01, 0.05, 0.2]\n"
+            "[sweep.halving]\nmetric = \"val_top1\"\n")
+    (folder / "rates.toml").write_text(text, encoding="utf-8")
+    command = [program, "sweep", "rates.toml", "--data", ROOT / "data/mnist"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    sweeps = folder / "sweeps"
+    for name, key, values in (
+        ("huge", "train.batch_size", [str(value) for value in range(1, 1001)]),
+        ("hostile", "data.path", [HOSTILE, "=1+1", "plain"]),
+    ):
+        (sweeps / name).mkdir()
+        listed = ", ".join(json.dumps(value) if key == "data.path" else value for value in values)
+        text = f"[model]\nname = \"digits\"\n[sweep.keys]\n\"{key}\" = [{listed}]\n"
+        (sweeps / name / "sweep.toml").write_text(text, encoding="utf-8")
+        # Values are in the syntax of --set.
+        with open(sweeps / name / "cells.csv", "w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow(["cell", "repetition", "status", "reason", "run", key])
+            table.writerows([number, 1, "waiting", "", "", value] for number, value in enumerate(values, 1))
+    shutil.copytree(sweeps / "rates", sweeps / "damaged")
+    (sweeps / "damaged/cells.csv").write_text("cell,repet", encoding="utf-8")
+    return sweeps
+
+
+def make_launch(program, folder):
+    """Launches two repetitions into a folder of this machine, and fetches them until they have ended."""
+    target = f"[here]\nkind = \"local\"\nfolder = {json.dumps(str(folder / 'there'))}\n"
+    (folder / "targets.toml").write_text(target, encoding="utf-8")
+    settings = ("train.epochs=1", "train.price_per_hour=12", "train.budget=1",
+                f"data.path={ROOT / 'data/mnist'}")
+    overrides = [word for setting in settings for word in ("--set", setting)]
+    for command in (["here", "digits", "--repetitions", "2", *overrides], ["fetch", "--follow"]):
+        subprocess.run([program, "launch", *command], cwd=folder, check=True, capture_output=True)
+
+
+def check_sweeps(browser, url, folder):
+    check_all(browser, f"{url}sweeps", folder, "sweeps")
+    checked = Checked(browser, f"{url}sweeps", 1400, "light")
+    page = checked.page
+    sweeps = {link.text_content().split("/")[-1]: link.get_attribute("href")
+              for link in page.locator("#list tbody a").all()}
+    assert sorted(sweeps) == ["damaged", "hostile", "huge", "rates"], sweeps
+    assert page.locator("#list .problem").count() == 1
+    checked.close()
+    for name, address in sweeps.items():
+        check_all(browser, url.rstrip("/") + address, folder, f"sweep-{name}")
+    checked = Checked(browser, url.rstrip("/") + sweeps["damaged"], 390, "light")
+    assert "cannot be read" in checked.page.locator("#notice").text_content()
+    checked.close()
+    checked = Checked(browser, url.rstrip("/") + sweeps["huge"], 1400, "light")
+    assert checked.page.locator("#cells tbody tr").count() == 100
+    assert checked.page.locator("#pager").text_content().count("of 10") == 1
+    checked.close()
+    checked = Checked(browser, url.rstrip("/") + sweeps["rates"], 1400, "light")
+    page = checked.page
+    assert page.locator("table.heat td").count() == 6
+    assert page.locator("table.heat td.best").count() == 1
+    assert page.locator("svg.rounds circle, svg.rounds rect").count() == 6
+    # Limits, by keyboard and by dragging, choose cells; the address has them.
+    page.get_by_label("train.batch_size, at least").fill("1000")
+    page.keyboard.press("Tab")
+    wait_for(page, "document.querySelectorAll('#cells tbody tr').length === 3")
+    page.select_option("#value", "speed")
+    page.select_option("#down", "none")
+    page.locator("#cells thead button", has_text="Training time").click()
+    assert "f=train.batch_size" in page.url and "value=speed" in page.url, page.url
+    again = Checked(browser, page.url, 1400, "light")
+    assert again.page.locator("#cells tbody tr").count() == 3
+    assert again.page.locator("#value").input_value() == "speed"
+    assert again.page.locator("th[aria-sort=descending]").text_content().startswith("Training time")
+    again.close()
+    page.locator("#no-limits").click()
+    wait_for(page, "document.querySelectorAll('#cells tbody tr').length === 6")
+    box = page.locator("svg.parallel .handle").first.bounding_box()
+    page.mouse.move(box["x"] + 14, box["y"] + 1)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 14, box["y"] + box["height"] / 2)
+    page.mouse.up()
+    wait_for(page, "document.querySelectorAll('#cells tbody tr').length === 3")
+    checked.close()
+
+
+def check_launches(browser, url, folder):
+    check_all(browser, f"{url}launches", folder, "launches")
+    checked = Checked(browser, f"{url}launches", 1400, "light")
+    address = checked.page.locator("#list tbody a").first.get_attribute("href")
+    checked.close()
+    check_all(browser, url.rstrip("/") + address, folder, "launch")
+    checked = Checked(browser, url.rstrip("/") + address, 1400, "light")
+    page = checked.page
+    assert page.locator("#repetitions .state.completed").count() == 2
+    assert "This page asks no other machine" in page.locator("#asked").text_content()
+    page.locator("#repetitions tbody a").first.click()
+    wait_for(page, "location.pathname.startsWith('/run/')")
+    checked.close()
+
+
+def check_forecast(browser, url, folder):
+    address = f"{url}forecast?experiment=resnet50&images=1281167&epochs=90&batch=32,256"
+    drawn = "document.querySelectorAll('svg.intervals circle').length > 5"
+    for width in WIDTHS:
+        for scheme in SCHEMES:
+            checked = Checked(browser, address, width, scheme)
+            wait_for(checked.page, drawn)
+            checked.check(folder / f"forecast-{width}-{scheme}.png")
+            checked.close()
+    checked = Checked(browser, address, 1400, "light")
+    page = checked.page
+    wait_for(page, drawn)
+    assert page.locator("#left-out tbody tr").count() > 0
+    page.locator("#machines thead button", has_text="Images/s").click()
+    assert "sort=-speed" in page.url, page.url
+    page.select_option("#objective", "budget")
+    page.get_by_label("Budget").fill("0.01")
+    page.get_by_role("button", name="Forecast").click()
+    wait_for(page, "document.getElementById('choice').textContent.includes('no machine meets it')")
+    checked.close()
+
+
 def rows(page):
     return page.locator("#runs tbody tr[data-run] th a").all_text_contents()
 
@@ -235,9 +359,9 @@ def check_empty(browser, program, folder):
     stop(server)
 
 
-def serve(program, runs):
+def serve(program, *folders):
     """Starts a server on a free port; returns it with its address."""
-    command = [program, "ui", runs, "--port", "0"]
+    command = [program, "ui", *folders, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return server, server.stdout.readline().strip()
 
@@ -251,6 +375,11 @@ def main(program, folder, browser):
     folder.mkdir(parents=True)
     runs = make_runs(program, folder)
     server, url = serve(program, runs)
+    others = folder / "others"
+    others.mkdir()
+    make_sweep(program, others)
+    make_launch(program, others)
+    second, address = serve(program, others / "runs", others / "sweeps")
     try:
         with sync_playwright() as playwright:
             found = playwright.chromium.launch(executable_path=browser or None, args=["--no-sandbox"])
@@ -258,10 +387,15 @@ def main(program, folder, browser):
             check_comparison(found, comparison, folder)
             check_run(found, url, runs, folder)
             check_empty(found, program, folder)
-            print(f"Chromium {found.version}: table, run and comparison at {WIDTHS} pixels, light and dark")
+            check_sweeps(found, address, folder)
+            check_launches(found, address, folder)
+            check_forecast(found, address, folder)
+            pages = "runs, comparison, sweeps, launches and forecast"
+            print(f"Chromium {found.version}: {pages} at {WIDTHS} pixels, light and dark")
             found.close()
     finally:
         stop(server)
+        stop(second)
 
 
 if __name__ == "__main__":

@@ -213,18 +213,26 @@ impl LaunchRecord {
             if hidden || path.extension().is_none_or(|extension| extension != "toml") {
                 continue;
             }
-            let text = read_text_at_most(&path, MAX_RECORD_BYTES).map_err(Error::file("read", &path))?;
-            let record: Self = toml::from_str(&text).map_err(|error| {
-                let problem = format!("{}: invalid launch record: {}", path.display(), error.message());
-                Error::usage(problem, "remove the file if its launch is not needed")
-            })?;
-            if !is_valid_id(&record.id) {
-                return Err(Error::usage(format!("{}: `id` is not a valid name", path.display()), ""));
-            }
-            records.push(record);
+            records.push(Self::read(&path)?);
         }
         records.sort_by(|a, b| (a.launched, &a.id).cmp(&(b.launched, &b.id)));
         Ok(records)
+    }
+
+    /// Reads the record in a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is damaged.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = read_text_at_most(path, MAX_RECORD_BYTES).map_err(Error::file("read", path))?;
+        let record: Self = toml::from_str(&text).map_err(|error| {
+            let problem = format!("{}: invalid launch record: {}", path.display(), error.message());
+            Error::usage(problem, "remove the file if its launch is not needed")
+        })?;
+        if !is_valid_id(&record.id) {
+            return Err(Error::usage(format!("{}: `id` is not a valid name", path.display()), ""));
+        }
+        Ok(record)
     }
 
     /// Finds the record with this name or run directory; without `id`, the last one.
@@ -264,7 +272,7 @@ pub(crate) fn is_valid_id(text: &str) -> bool {
 }
 
 /// The status of a repetition.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RepetitionStatus {
     /// Not started, or queued to be resumed.
@@ -298,7 +306,7 @@ impl RepetitionStatus {
 }
 
 /// The state of a repetition on its target.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RepetitionState {
     /// The number, counted from 1.
     pub repetition: usize,
@@ -328,7 +336,7 @@ pub struct RepetitionState {
 }
 
 /// The state of a launch on its target.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LaunchState {
     /// True if a process is training the launch.
     #[serde(rename = "alive")]

@@ -8,6 +8,9 @@
 //!   that compares the lengths and modification times of files;
 //! - `tail`: rows appended to a file since the last read;
 //! - `series`: curves with a bounded number of points, to which rows are appended;
+//! - `sweeps`: the sweeps in the folders, read by `stratus-sweep`, with the rows of their runs;
+//! - `launches`: the files that `stratus launch` keeps here, read by `stratus-launch`;
+//! - `forecasts`: the answers of the command line's forecaster;
 //! - `reports`: the reports of opened runs, kept until their files change;
 //! - `api`: JSON documents and the stream of changes; `pages`: the HTML around them.
 //!
@@ -15,13 +18,17 @@
 
 mod api;
 mod error;
+mod forecasts;
 mod index;
+mod launches;
 mod pages;
 mod reports;
 mod series;
 mod server;
+mod sweeps;
 mod tail;
 
 pub use error::{Error, Result};
+pub use forecasts::{ForecastExperiment, ForecastRequest, Forecaster};
 pub use index::{Index, ReadCount};
 pub use server::{DEFAULT_PORT, Options, Server};

@@ -8,7 +8,7 @@ pub use steps::Step;
 
 use std::path::Path;
 
-use stratus_experiment::Experiment;
+use stratus_experiment::{EpochMetric, Experiment};
 use stratus_run::RunDir;
 use stratus_run::csv::{self, EpochRow};
 use stratus_run::layout::{EPOCHS, SUMMARY, SWEEP};
@@ -121,13 +121,7 @@ impl Sweep {
     /// `None` if no run of it has one.
     fn result(&self, cell: usize, until_epoch: u64) -> Option<f64> {
         let objective = self.definition.search.as_ref()?.objective?;
-        let better = |a: f64, b: f64| if objective.direction().improvement(a, b) > 0.0 { a } else { b };
-        let best = |row: &Row| {
-            let epochs = epochs(&self.run_path(row));
-            let epochs = epochs.iter().filter(|row| u64::from(row.epoch) <= until_epoch);
-            let values = epochs.filter_map(|row| objective.value_in(row));
-            values.filter(|value| value.is_finite()).reduce(better)
-        };
+        let best = |row: &Row| best_epoch(objective, &epochs(&self.run_path(row)), until_epoch);
         let rows = self.rows().iter().filter(|row| row.cell == cell && row.status != Status::Failed);
         mean(&rows.map(best).collect::<Vec<_>>())
     }
@@ -295,15 +289,33 @@ fn epochs(run: &Path) -> Vec<EpochRow> {
 /// Returns the last value of the metric up to the end of an epoch; `None` if the run has not reached it. A
 /// completed run that stopped early counts with its last epoch.
 fn metric_at(halving: &Halving, run: &Path, until_epoch: u64) -> Option<Option<f64>> {
-    let rows = epochs(run);
-    let ended = rows.last().is_some_and(|row| u64::from(row.epoch) >= until_epoch)
-        || Summary::read(&run.join(SUMMARY)).is_ok_and(|summary| summary.status == RunStatus::Completed);
+    metric_in(halving, &epochs(run), until_epoch, || {
+        Summary::read(&run.join(SUMMARY)).is_ok_and(|summary| summary.status == RunStatus::Completed)
+    })
+}
+
+/// As [`metric_at`], of the epochs of a run.
+pub(crate) fn metric_in(
+    halving: &Halving,
+    rows: &[EpochRow],
+    until_epoch: u64,
+    is_completed: impl FnOnce() -> bool,
+) -> Option<Option<f64>> {
+    let ended = rows.last().is_some_and(|row| u64::from(row.epoch) >= until_epoch) || is_completed();
     let up_to_epoch = rows.iter().filter(|row| u64::from(row.epoch) <= until_epoch);
     ended.then(|| up_to_epoch.filter_map(|row| halving.metric.value_in(row)).next_back())
 }
 
+/// The objective's best epoch of a run up to `until_epoch`; `None` if it has none.
+pub(crate) fn best_epoch(objective: EpochMetric, rows: &[EpochRow], until_epoch: u64) -> Option<f64> {
+    let better = |a: f64, b: f64| if objective.direction().improvement(a, b) > 0.0 { a } else { b };
+    let epochs = rows.iter().filter(|row| u64::from(row.epoch) <= until_epoch);
+    let values = epochs.filter_map(|row| objective.value_in(row));
+    values.filter(|value| value.is_finite()).reduce(better)
+}
+
 /// The mean of the known values; `None` if there are none.
-fn mean(values: &[Option<f64>]) -> Option<f64> {
+pub(crate) fn mean(values: &[Option<f64>]) -> Option<f64> {
     let known: Vec<f64> = values.iter().flatten().copied().collect();
     (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
 }

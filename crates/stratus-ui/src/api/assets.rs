@@ -11,7 +11,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
 /// Name, type and content.
-const ASSETS: [(&str, &str, &str); 10] = [
+const ASSETS: &[(&str, &str, &str)] = &[
     ("uPlot.iife.min.js", SCRIPT, page::UPLOT),
     ("uPlot.min.css", STYLE, page::UPLOT_STYLE),
     ("page.js", SCRIPT, page::SCRIPT),
@@ -22,6 +22,13 @@ const ASSETS: [(&str, &str, &str); 10] = [
     ("table.js", SCRIPT, include_str!("../assets/table.js")),
     ("run.js", SCRIPT, include_str!("../assets/run.js")),
     ("compare.js", SCRIPT, include_str!("../assets/compare.js")),
+    ("figures.js", SCRIPT, include_str!("../assets/figures.js")),
+    ("forecast.js", SCRIPT, include_str!("../assets/forecast.js")),
+    ("launch.js", SCRIPT, include_str!("../assets/launch.js")),
+    ("launches.js", SCRIPT, include_str!("../assets/launches.js")),
+    ("parallel.js", SCRIPT, include_str!("../assets/parallel.js")),
+    ("sweep.js", SCRIPT, include_str!("../assets/sweep.js")),
+    ("sweeps.js", SCRIPT, include_str!("../assets/sweeps.js")),
 ];
 
 /// Answers with an asset.

@@ -16,7 +16,7 @@ use crate::index::RunId;
 use crate::server::QueryPairs;
 
 /// Time between comments that keep the connection alive.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Maximum number of runs that a page names.
 const MAX_WATCHED: usize = 50;
 

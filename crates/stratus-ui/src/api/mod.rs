@@ -3,9 +3,13 @@
 //! A run is named by its id. No part of an address is ever used as a path.
 
 mod assets;
+mod changes;
 mod compare;
 mod events;
+mod forecast;
+mod launches;
 mod runs;
+mod sweeps;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,10 +22,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::Semaphore;
 
+use crate::forecasts::{Forecaster, Forecasts};
 use crate::index::{Entry, Index, RunId};
 use crate::pages;
 use crate::reports::Reports;
 use crate::server::{self, Guard};
+use crate::sweeps::Sweeps;
 
 /// Maximum number of reports that are read at the same time.
 const MAX_READERS: usize = 2;
@@ -33,6 +39,8 @@ const MAX_STREAMS: usize = 64;
 pub struct Site {
     index: Arc<Index>,
     reports: Arc<Reports>,
+    sweeps: Arc<Sweeps>,
+    forecasts: Forecasts,
     readers: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     /// Distinguishes this server from earlier ones at the same address, whose revisions mean nothing here.
@@ -41,11 +49,13 @@ pub struct Site {
 
 impl Site {
     /// The site of an index.
-    pub fn new(index: Arc<Index>) -> Self {
+    pub fn new(index: Arc<Index>, forecaster: Option<Arc<dyn Forecaster>>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         Self {
             index,
             reports: Arc::default(),
+            sweeps: Arc::default(),
+            forecasts: Forecasts::new(forecaster),
             readers: Arc::new(Semaphore::new(MAX_READERS)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             instance: u64::try_from(now).unwrap_or(0),
@@ -80,6 +90,8 @@ pub enum Failure {
     NoPage,
     /// There is no such run, or not any more.
     Gone,
+    /// There is no such sweep or launch, or not any more.
+    NoSuch(&'static str),
     /// The run cannot be shown.
     Unreadable(String),
     /// Too many pages are open.
@@ -92,6 +104,10 @@ impl IntoResponse for Failure {
             Self::NoPage => (StatusCode::NOT_FOUND, "Not found", "This server has no such page.".to_owned()),
             Self::Gone => {
                 let text = "No such run is in the folders. It may have been moved or deleted.".to_owned();
+                (StatusCode::NOT_FOUND, "Not found", text)
+            }
+            Self::NoSuch(what) => {
+                let text = format!("No such {what} is in the folders. It may have been moved or deleted.");
                 (StatusCode::NOT_FOUND, "Not found", text)
             }
             Self::Unreadable(reason) => (StatusCode::UNPROCESSABLE_ENTITY, "Unreadable run", reason),
@@ -135,6 +151,17 @@ pub fn router(site: Site, guard: Arc<Guard>) -> Router {
         .route("/api/runs/{id}/sections", get(runs::sections))
         .route("/api/runs/{id}/series", get(runs::series))
         .route("/api/compare", get(compare::sections))
+        .route("/changes", get(changes::stream))
+        .route("/forecast", get(forecast::page))
+        .route("/api/forecast", get(forecast::data))
+        .route("/launches", get(launches::list))
+        .route("/launches/{id}", get(launches::page))
+        .route("/api/launches", get(launches::list_data))
+        .route("/api/launches/{id}", get(launches::data))
+        .route("/sweeps", get(sweeps::list))
+        .route("/sweeps/{id}", get(sweeps::page))
+        .route("/api/sweeps", get(sweeps::list_data))
+        .route("/api/sweeps/{id}", get(sweeps::data))
         .route("/assets/{name}", get(assets::asset))
         .fallback(|| async { Failure::NoPage })
         .layer(middleware::from_fn_with_state(site.clone(), wait_for_first_scan))

@@ -6,25 +6,27 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use stratus_base::checksum::sha256_hex;
-use stratus_run::layout::EXPERIMENT;
+use stratus_run::layout::{EXPERIMENT, LAUNCHES, SWEEP};
 
 /// Maximum depth of folders, as of `stratus runs`.
 const MAX_DEPTH: usize = 6;
 /// Maximum number of runs.
 const MAX_RUNS: usize = 100_000;
+/// Maximum number of sweeps, and of records of launches.
+const MAX_ITEMS: usize = 2000;
 /// Maximum number of entries of a run directory that are checked for links.
 const MAX_ENTRIES: usize = 10_000;
 /// Hexadecimal digits of an id: 64 bits.
 const ID_DIGITS: usize = 16;
 
-/// The identity of a run in addresses: a hash of its path, which is never a path itself.
+/// The identity of a run, a sweep or a launch in addresses: a hash of its path, which is never a path itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(transparent)]
 pub struct RunId(String);
 
 impl RunId {
     /// The id of a canonical path.
-    fn of(path: &Path) -> Self {
+    pub fn of(path: &Path) -> Self {
         let mut digits = sha256_hex([path.as_os_str().as_encoded_bytes()]);
         digits.truncate(ID_DIGITS);
         Self(digits)
@@ -42,12 +44,12 @@ impl RunId {
     }
 }
 
-/// A run that was found.
-#[derive(Clone, Debug)]
+/// A run, a sweep, or the record of a launch that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundRun {
     /// Its id.
     pub id: RunId,
-    /// The run directory, without links.
+    /// The directory of the run or the sweep, or the file of the record, without links.
     pub path: PathBuf,
     /// Its path from the folder, for people.
     pub label: String,
@@ -58,6 +60,10 @@ pub struct FoundRun {
 pub struct Found {
     /// The runs, in the order of folders and names.
     pub runs: Vec<FoundRun>,
+    /// The directories of sweeps, in the same order.
+    pub sweeps: Vec<FoundRun>,
+    /// The records of launches.
+    pub launches: Vec<FoundRun>,
     /// The folders without links; runs in them may be read.
     pub roots: Vec<PathBuf>,
     /// Folders that are not shown, or not completely: path and reason.
@@ -76,14 +82,22 @@ pub fn find(folders: &[PathBuf]) -> Found {
                 continue;
             }
         };
-        let prefix = (folders.len() > 1).then(|| folder.display().to_string());
+        let prefix = (folders.len() > 1).then(|| from_here(folder).display().to_string());
         let mut search = Search { root: &root, prefix: prefix.as_deref(), found: &mut found };
         search.folder(&root, MAX_DEPTH);
         found.roots.push(root);
     }
-    let mut seen = std::collections::HashSet::new();
-    found.runs.retain(|run| seen.insert(run.id.clone()));
+    for list in [&mut found.runs, &mut found.sweeps, &mut found.launches] {
+        let mut seen = std::collections::HashSet::new();
+        list.retain(|one| seen.insert(one.id.clone()));
+    }
     found
+}
+
+/// A folder as people call it: from the working folder, if it is in that.
+fn from_here(folder: &Path) -> &Path {
+    let below = std::env::current_dir().ok().and_then(|here| folder.strip_prefix(here).ok());
+    below.filter(|below| !below.as_os_str().is_empty()).unwrap_or(folder)
 }
 
 struct Search<'a> {
@@ -109,6 +123,8 @@ impl Search<'_> {
             self.found.runs.push(FoundRun { id: RunId::of(folder), path: folder.to_owned(), label });
             return;
         }
+        self.sweep(folder);
+        self.launches(folder);
         if depth == 0 {
             return;
         }
@@ -124,6 +140,52 @@ impl Search<'_> {
         below.sort_unstable();
         for (_, name) in below {
             self.folder(&folder.join(name), depth - 1);
+        }
+    }
+
+    /// Notes a folder if it is that of a sweep. Its runs are found below it.
+    fn sweep(&mut self, folder: &Path) {
+        if fs::symlink_metadata(folder.join(SWEEP)).is_ok_and(|facts| !facts.is_dir()) {
+            let (id, path, label) = (RunId::of(folder), folder.to_owned(), self.label(folder));
+            self.place(|found| &mut found.sweeps, "sweeps", FoundRun { id, path, label });
+        }
+    }
+
+    /// Notes the records of the launches whose runs are in a folder.
+    fn launches(&mut self, folder: &Path) {
+        let records = folder.join(LAUNCHES);
+        if !fs::symlink_metadata(&records).is_ok_and(|facts| facts.is_dir()) {
+            return;
+        }
+        let read = match fs::read_dir(&records) {
+            Ok(read) => read,
+            Err(error) => {
+                self.found.problems.push((records.display().to_string(), reason(&error)));
+                return;
+            }
+        };
+        let mut files: Vec<PathBuf> = read.flatten().map(|entry| entry.path()).collect();
+        files.sort_unstable();
+        for path in files {
+            let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+            if !is_hidden && path.extension().is_some_and(|extension| extension == "toml") {
+                let label = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                let found = FoundRun { id: RunId::of(&path), path, label };
+                self.place(|found| &mut found.launches, "launches", found);
+            }
+        }
+    }
+
+    /// Adds a sweep or a launch; past the limit, a problem.
+    fn place(&mut self, list: impl Fn(&mut Found) -> &mut Vec<FoundRun>, what: &str, one: FoundRun) {
+        if list(self.found).len() < MAX_ITEMS {
+            list(self.found).push(one);
+            return;
+        }
+        let reason = format!("only the first {MAX_ITEMS} {what} are shown");
+        let problem = (self.root.display().to_string(), reason);
+        if !self.found.problems.contains(&problem) {
+            self.found.problems.push(problem);
         }
     }
 

@@ -7,10 +7,12 @@
 mod find;
 mod record;
 mod row;
+mod scanned;
 
-pub use find::{RunId, check_files};
+pub use find::{RunId, check_files, stamp};
 pub use record::ReadCount;
 pub use row::RunRow;
+pub use scanned::ScannedItem;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -71,6 +73,16 @@ struct State {
     keys: Arc<Vec<Key>>,
     roots: Arc<Vec<PathBuf>>,
     problems: Arc<Vec<FolderProblem>>,
+    places: ScannedItems,
+}
+
+/// The sweeps and the launches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ScannedItems {
+    /// The sweeps, in the order of folders and names.
+    pub sweeps: Arc<Vec<ScannedItem>>,
+    /// The launches, in the order of folders and names.
+    pub launches: Arc<Vec<ScannedItem>>,
 }
 
 /// The changes after a revision.
@@ -143,6 +155,10 @@ impl Index {
         records.retain(|id, _| present.contains(id));
         let problems = found.problems.into_iter().map(|(folder, reason)| FolderProblem { folder, reason });
         scan.problems = problems.collect();
+        let sweeps = found.sweeps.into_iter().map(|sweep| ScannedItem::of_sweep(sweep, &found.roots));
+        let launches = found.launches.into_iter().map(|launch| ScannedItem::of_launch(launch, &found.roots));
+        scan.places =
+            ScannedItems { sweeps: Arc::new(sweeps.collect()), launches: Arc::new(launches.collect()) };
         scan.roots = found.roots;
         self.publish(scan, &records);
     }
@@ -152,7 +168,10 @@ impl Index {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let present: HashSet<&RunId> = scan.order.iter().collect();
         let removed: Vec<RunId> = state.entries.keys().filter(|id| !present.contains(id)).cloned().collect();
-        let is_same = scan.changes.is_empty() && removed.is_empty() && *state.problems == scan.problems;
+        let is_same = scan.changes.is_empty()
+            && removed.is_empty()
+            && *state.problems == scan.problems
+            && state.places == scan.places;
         state.roots = Arc::new(scan.roots);
         // The first scan always counts: requests wait for it.
         if is_same && state.revision > 0 {
@@ -187,6 +206,7 @@ impl Index {
             state.keys = Arc::new(keys_of(&state.entries));
         }
         state.problems = Arc::new(scan.problems);
+        state.places = scan.places;
         drop(state);
         self.changes.send_replace(revision);
     }
@@ -227,6 +247,16 @@ impl Index {
         Arc::clone(&self.state().keys)
     }
 
+    /// The revision of the last change.
+    pub fn revision(&self) -> u64 {
+        self.state().revision
+    }
+
+    /// The sweeps and the launches.
+    pub fn places(&self) -> ScannedItems {
+        self.state().places.clone()
+    }
+
     /// Folders that are not shown, or not completely.
     pub fn problems(&self) -> Arc<Vec<FolderProblem>> {
         Arc::clone(&self.state().problems)
@@ -258,6 +288,7 @@ struct Scan {
     changes: HashMap<RunId, record::Change>,
     roots: Vec<PathBuf>,
     problems: Vec<FolderProblem>,
+    places: ScannedItems,
 }
 
 /// The keys of the configurations; those with different values first, each group by name.

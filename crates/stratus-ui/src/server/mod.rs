@@ -7,6 +7,7 @@ mod token;
 pub(crate) use guard::check;
 pub(crate) use query::QueryPairs;
 
+use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::api::{self, Site};
-use crate::{Error, Index, Result};
+use crate::{Error, Forecaster, Index, Result};
 pub(crate) use guard::Guard;
 use token::Token;
 
@@ -58,13 +59,19 @@ pub struct Options {
 }
 
 /// A server that listens.
-#[derive(Debug)]
 pub struct Server {
     listener: std::net::TcpListener,
     address: SocketAddr,
     url: String,
     guard: Guard,
     index: Arc<Index>,
+    forecaster: Option<Arc<dyn Forecaster>>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
 }
 
 impl Server {
@@ -80,7 +87,15 @@ impl Server {
         let guard = Guard::new(&options.host, address, token);
         let url = guard.url();
         let index = Arc::new(Index::new(options.folders.clone()));
-        Ok(Self { listener, address, url, guard, index })
+        Ok(Self { listener, address, url, guard, index, forecaster: None })
+    }
+
+    /// Computes the forecasts of the page of forecasts by `forecaster`; without one, it says that there are
+    /// none.
+    #[must_use]
+    pub fn with_forecaster(mut self, forecaster: Arc<dyn Forecaster>) -> Self {
+        self.forecaster = Some(forecaster);
+        self
     }
 
     /// The address for a browser, with the token if there is one.
@@ -109,7 +124,7 @@ impl Server {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
-            .max_blocking_threads(4)
+            .max_blocking_threads(5)
             .build()
             .map_err(Error::Start)?;
         let is_done = AtomicBool::new(false);
@@ -117,7 +132,8 @@ impl Server {
             let scan = || scan_until(&self.index, &is_done);
             let scanner = std::thread::Builder::new().name("scan".into()).spawn_scoped(threads, scan);
             let scanner = scanner.map_err(Error::Start)?;
-            let router = api::router(Site::new(Arc::clone(&self.index)), Arc::new(self.guard));
+            let site = Site::new(Arc::clone(&self.index), self.forecaster);
+            let router = api::router(site, Arc::new(self.guard));
             self.listener.set_nonblocking(true).map_err(Error::Start)?;
             let served = runtime.block_on(accept(self.listener, router, stop));
             is_done.store(true, Ordering::Relaxed);

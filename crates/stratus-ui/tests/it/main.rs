@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+mod forecast;
 mod guard;
+mod launches;
 mod live;
 mod many;
 mod pages;
+mod sweeps;

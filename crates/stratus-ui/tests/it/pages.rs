@@ -10,10 +10,10 @@ use stratus_report::report::Report;
 use stratus_run::summary::Status;
 
 /// A name that would be markup, a script, or the end of one if it were not escaped.
-const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(1)'>\"`|\n\u{7}";
+pub const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(1)'>\"`|\n\u{7}";
 
 /// The document in an element of a page.
-fn data(page: &str) -> Value {
+pub fn data(page: &str) -> Value {
     let from = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
     serde_json::from_str(page[from..].split("</script>").next().unwrap()).unwrap()
 }

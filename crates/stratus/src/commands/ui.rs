@@ -1,5 +1,6 @@
 //! `stratus ui`: serves the live page over run directories.
 
+use super::forecast::page::PageForecaster;
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use crate::signals;
@@ -7,7 +8,8 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use stratus_run::layout::RUNS;
+use std::sync::Arc;
+use stratus_run::layout::{RUNS, SWEEPS};
 use stratus_ui::{DEFAULT_PORT, Options, Server};
 
 /// The programs that open an address in a browser.
@@ -16,7 +18,7 @@ const OPENERS: [&str; 2] = ["xdg-open", "open"];
 /// Arguments of `stratus ui`.
 #[derive(Args, Debug)]
 pub struct UiArguments {
-    /// Folders with run directories, or run directories [default: runs]
+    /// Folders with run directories, or run directories [default: runs, and sweeps if it exists]
     #[arg(value_name = "FOLDER|RUN")]
     pub folders: Vec<PathBuf>,
     /// Port; if it is in use, the next free one is used
@@ -47,7 +49,7 @@ struct Serving<'a> {
 /// If a folder does not exist, or no port is free.
 pub fn run(arguments: &UiArguments, output: &Output) -> Result {
     let are_named = !arguments.folders.is_empty();
-    let folders = if are_named { arguments.folders.clone() } else { vec![PathBuf::from(RUNS)] };
+    let folders = if are_named { arguments.folders.clone() } else { default_folders() };
     if let Some(missing) = folders.iter().find(|folder| are_named && !folder.exists()) {
         let failure = Failure::usage(format!("{} does not exist", missing.display()));
         return Err(failure.with_hint("name a run directory, or a folder of run directories, like `runs`"));
@@ -57,7 +59,7 @@ pub fn run(arguments: &UiArguments, output: &Output) -> Result {
     let folders: Vec<PathBuf> = folders.iter().map(absolute).collect();
     let stop = signals::stop_flag()?;
     let options = Options { folders: folders.clone(), host: arguments.host.clone(), port: arguments.port };
-    let server = Server::bind(&options)?;
+    let server = Server::bind(&options)?.with_forecaster(Arc::new(PageForecaster));
     let port = server.address().port();
     if port != arguments.port && arguments.port != 0 {
         output.warning(&format!("port {} is in use; using port {port}", arguments.port));
@@ -69,6 +71,13 @@ pub fn run(arguments: &UiArguments, output: &Output) -> Result {
         output.warning("cannot open a browser: open the address above by hand");
     }
     Ok(server.serve(&stop)?)
+}
+
+/// The folders of runs and of sweeps. One of runs need not exist yet.
+fn default_folders() -> Vec<PathBuf> {
+    let sweeps = PathBuf::from(SWEEPS);
+    let sweeps = Some(sweeps).filter(|sweeps| sweeps.is_dir());
+    std::iter::once(PathBuf::from(RUNS)).chain(sweeps).collect()
 }
 
 /// Opens an address in a browser; false if no program for that can be started.

@@ -83,3 +83,60 @@ fn missing_folders_and_hosts_are_refused() {
     assert!(ran.err.contains("--port and --host"), "{}", ran.err);
     dir.run(&["ui", "--port", "70000"]).expect(2);
 }
+
+#[test]
+fn forecasts_of_the_page_are_those_of_the_command() {
+    let dir = TestDir::new();
+    // Without a data set, nothing is measured, so that numbers are the same each time.
+    let common = ["--images", "50000", "--epochs", "3"];
+    let (server, line) = start(&dir, &["--port", "0"]);
+    let url = line.trim();
+    for (name, query, arguments) in [
+        ("resnet50", "&batch=16,64", &["--batch", "16,64"][..]),
+        ("vgg16", "&objective=budget%3D0.01", &["--objective", "budget=0.01"][..]),
+        (
+            "resnet50",
+            "&precision=f32&objective=fastest",
+            &["--set", "train.precision=f32", "--objective", "fastest"],
+        ),
+    ] {
+        let address = format!("/api/forecast?experiment={name}&images=50000&epochs=3{query}");
+        let answer = get(url, &address);
+        let page: serde_json::Value =
+            serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{address}: {error}: {answer}"));
+        let words = [&["forecast", name], &common[..], arguments].concat();
+        let command = dir.run(&[&words[..], &["--json"]].concat()).expect(0).out;
+        let command: serde_json::Value = serde_json::from_str(&command).unwrap();
+        assert_eq!(page["forecast"], command, "{address}");
+        assert!(command["machines"].as_array().unwrap().len() > 20, "{command}");
+        // So are the words of the choice, which a terminal may wrap.
+        let text = dir.run(&words).expect(0).out;
+        let unwrapped = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let choice = page["choice"].as_str().unwrap();
+        assert!(!choice.is_empty() && unwrapped(&text).contains(&unwrapped(choice)), "{choice} in {text}");
+        let reasons = page["reasons"].as_array().unwrap();
+        assert_eq!(reasons.len(), command["machines"].as_array().unwrap().len());
+        // The command that the page names computes the same.
+        let named: Vec<&str> = page["command"].as_str().unwrap().split(' ').skip(1).collect();
+        let again = dir.run(&[&named[..], &["--json"]].concat()).expect(0).out;
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&again).unwrap(), command);
+    }
+    interrupt(server);
+}
+
+#[test]
+fn sweeps_are_served_beside_runs_without_folders() {
+    let dir = TestDir::new();
+    let sweep = dir.path("sweeps/batch");
+    fs::create_dir_all(&sweep).unwrap();
+    let text = "[model]\nname = \"digits\"\n[sweep.keys]\n\"train.batch_size\" = [32, 64]\n";
+    fs::write(sweep.join("sweep.toml"), text).unwrap();
+    let table = "cell,repetition,status,reason,run,train.batch_size\n1,1,waiting,,,32\n2,1,waiting,,,64\n";
+    fs::write(sweep.join("cells.csv"), table).unwrap();
+    let (server, line) = start(&dir, &["--port", "0"]);
+    let list: serde_json::Value = serde_json::from_str(&get(line.trim(), "/api/sweeps")).unwrap();
+    let found = &list["sweeps"][0];
+    assert_eq!((found["label"].as_str(), found["problem"].as_str()), (Some("sweeps/batch"), None), "{list}");
+    assert_eq!(found["statuses"]["waiting"], 2);
+    interrupt(server);
+}

@@ -1,8 +1,10 @@
 //! A running server, an HTTP client over a socket, and generated runs.
 
 mod runs;
+mod sweeps;
 
 pub use runs::{MadeRun, append_epoch, append_iterations, make};
+pub use sweeps::{make_huge_sweep, make_sweep};
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use stratus_ui::{Index, Options, Server};
+use stratus_ui::{Forecaster, Index, Options, Server};
 
 /// The longest wait for an answer or an event: far more than any needs, since machines of tests are busy.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -36,7 +38,16 @@ impl Running {
     /// Serves a folder on a free port of an interface.
     pub fn with_host(folder: &Path, host: &str) -> Self {
         let options = Options { folders: vec![folder.to_owned()], host: host.to_owned(), port: 0 };
-        let server = Server::bind(&options).unwrap();
+        Self::serve(Server::bind(&options).unwrap())
+    }
+
+    /// Serves a folder on a free port of the loopback interface, with a forecaster.
+    pub fn with_forecaster(folder: &Path, forecaster: Arc<dyn Forecaster>) -> Self {
+        let options = Options { folders: vec![folder.to_owned()], host: "127.0.0.1".to_owned(), port: 0 };
+        Self::serve(Server::bind(&options).unwrap().with_forecaster(forecaster))
+    }
+
+    fn serve(server: Server) -> Self {
         let (mut address, url) = (server.address(), server.url().to_owned());
         if address.ip().is_unspecified() {
             address.set_ip([127, 0, 0, 1].into());
@@ -92,10 +103,15 @@ impl Running {
         run.unwrap_or_else(|| panic!("no run {label} in {runs}"))["id"].as_str().unwrap().to_owned()
     }
 
-    /// The stream of changes.
+    /// The stream of changes of runs.
     pub fn events(&self, query: &str) -> Events {
+        self.stream(&format!("/events{query}"))
+    }
+
+    /// The stream of events at an address.
+    pub fn stream(&self, target: &str) -> Events {
         let mut stream = self.connect();
-        let request = format!("GET /events{query} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
+        let request = format!("GET {target} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
         stream.write_all(request.as_bytes()).unwrap();
         Events { lines: BufReader::new(stream), connected: false }
     }

@@ -8,6 +8,8 @@ mod evidence;
 mod fit;
 pub mod learn;
 pub mod machines;
+#[cfg(feature = "ui")]
+pub mod page;
 mod render;
 pub(super) mod request;
 mod scaling;
@@ -35,7 +37,7 @@ use stratus_forecast::objective::{Objective, Ranking};
 use stratus_forecast::profile::Profile;
 use stratus_forecast::scaling::ScaledStep;
 use stratus_forecast::shipped;
-use stratus_report::page;
+use stratus_report::page::{MachinePoint, machines_svg};
 use stratus_train::bench::probe::ProbeReport;
 use stratus_train::forecast::{
     ForecastError, Planner, find_machines, forecast_from_probe, forecast_on, layers_from_probe, layers_on,
@@ -191,6 +193,10 @@ struct Report {
     objective_text: String,
     #[serde(skip)]
     shows_all: bool,
+    /// Machines that are no rows, with the reason.
+    #[serde(skip)]
+    #[cfg_attr(not(feature = "ui"), expect(dead_code, reason = "the page of forecasts shows them"))]
+    left_out: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     evidence: Vec<Evidence>,
     /// The timed kernels of this machine, one entry per batch size.
@@ -208,9 +214,14 @@ struct Report {
 impl Report {
     /// The rows in the order of the objective, then those that are no candidates.
     fn in_order(&self) -> impl Iterator<Item = &Forecast> {
+        self.order().map(|at| &self.machines[at])
+    }
+
+    /// The positions of the rows in this order.
+    fn order(&self) -> impl Iterator<Item = usize> {
         let ranked = &self.ranking.order;
         let others = (0..self.machines.len()).filter(|at| !ranked.contains(at));
-        ranked.iter().copied().chain(others).map(|at| &self.machines[at])
+        ranked.iter().copied().chain(others)
     }
 }
 
@@ -255,6 +266,27 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         let given = value.as_deref().map(|value| KeyFlag { flag, key, value });
         given.map_or(Ok(()), |given| given.check_agreement(globals))?;
     }
+    let report = make_report(arguments, target, globals, output, &mut |note| output.message(note))?;
+    if let Some(path) = &arguments.chart {
+        write_chart(path, &report.machines, report.ranking.best())?;
+    }
+    if let Some(request) = &report.request {
+        return output.print_verbatim(&report, || request.clone());
+    }
+    output.print_wrapped(&report, || render::render_report(&report, output.terminal_width()))
+}
+
+/// Forecasts an experiment on the machines. Assumptions are passed to `note` as they are made.
+///
+/// # Errors
+/// If the experiment is invalid, or a machine or objective is unknown.
+fn make_report(
+    arguments: &ForecastArguments,
+    target: &str,
+    globals: &Globals,
+    output: &Output,
+    note: &mut dyn FnMut(&str),
+) -> Result<Report> {
     let globals = &arguments.data.prepend_to(globals)?;
     let globals = &arguments.device.prepend_to(globals)?;
     let objective: Objective = arguments.objective.parse()?;
@@ -284,7 +316,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
     let mut rows = Vec::new();
     // The machine of each row.
     let mut machine_of: Vec<&Machine> = Vec::new();
-    let mut probes = Vec::new();
+    let (mut probes, mut left_out) = (Vec::new(), Vec::new());
     for machine in &machines {
         for &batch in &batches {
             if machine.name == THIS_MACHINE {
@@ -298,14 +330,17 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
             } else {
                 match forecast_on(machine, batch, &mut planner, &profiles) {
                     Ok(row) => rows.push(row),
-                    Err(ForecastError::Unsuitable(_)) if !is_named => break,
+                    Err(ForecastError::Unsuitable(reason)) if !is_named => {
+                        left_out.push((machine.name.clone(), reason.to_string()));
+                        break;
+                    }
                     Err(error) => return Err(TrainError::from(error).into()),
                 }
             }
             machine_of.push(machine);
         }
     }
-    planner.notes().iter().for_each(|note| output.message(note));
+    planner.notes().iter().for_each(|text| note(text));
     let probe_of = |row: &Forecast| {
         let is_here = row.name == THIS_MACHINE;
         probes.iter().find(|probed: &&ProbeReport| is_here && probed.batch as u64 == row.batch)
@@ -326,9 +361,6 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         }),
         None => None,
     };
-    if let Some(path) = &arguments.chart {
-        write_chart(path, &rows, best)?;
-    }
     let request = match (arguments.request_format(), best) {
         (Some(format), Some(best)) => {
             let named = (train_command(target, arguments, &rows[best], globals), planner.experiment());
@@ -350,8 +382,9 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         true => evidence::collect(&machines, &names, &planner, &profiles, &probes)?,
         false => Vec::new(),
     };
-    let report = Report {
+    Ok(Report {
         evidence,
+        left_out,
         ranking,
         within_limit,
         objective,
@@ -371,11 +404,7 @@ fn forecast(arguments: &ForecastArguments, target: &str, globals: &Globals, outp
         machines: rows,
         probes,
         layers,
-    };
-    if let Some(request) = &report.request {
-        return output.print_verbatim(&report, || request.clone());
-    }
-    output.print_wrapped(&report, || render::render_report(&report, output.terminal_width()))
+    })
 }
 
 /// Writes a chart of the rows that fit and have a price.
@@ -386,14 +415,14 @@ fn write_chart(path: &Path, rows: &[Forecast], best: Option<usize>) -> Result {
         let same_currency = row.cost.currency.as_deref() == Some(currency) && row.fits != Some(false);
         let price = row.cost.price.filter(|_| same_currency)?;
         let hours = [hours(row.total_low_s)?, hours(row.total_s)?, hours(row.total_high_s)?];
-        Some(page::MachinePoint { name: row.name.clone(), hours, price, best: best == Some(at) })
+        Some(MachinePoint { name: row.name.clone(), hours, price, best: best == Some(at) })
     };
-    let offers: Vec<page::MachinePoint> = rows.iter().enumerate().filter_map(offer).collect();
+    let offers: Vec<MachinePoint> = rows.iter().enumerate().filter_map(offer).collect();
     if offers.is_empty() {
         return Err(Failure::usage("cannot draw the chart: no machine has a price and a total time")
             .with_hint("name cloud instances with --on, and set the number of images with --images"));
     }
-    write_file(path, page::machines_svg(&offers, currency))
+    write_file(path, machines_svg(&offers, currency))
 }
 
 /// The command that trains the forecast experiment.

@@ -57,6 +57,8 @@ const OMITTED_IF_UNKNOWN: [&str; 7] =
 const OLD_PRICE_DAYS: u64 = 90;
 /// Maximum number of machines that a warning names.
 const MAX_NAMED_MACHINES: usize = 6;
+/// The reason why rows of unsupported GPUs are left out.
+pub(super) const NO_KERNELS: &str = "Stratus has no kernels for GPUs before Turing";
 /// Maximum number of rows of machines that were not named, without `--all`.
 const MAX_ROWS: usize = 20;
 
@@ -68,7 +70,7 @@ fn optional_columns(rows: &[[String; COLUMNS.len()]]) -> Vec<&'static str> {
 }
 
 /// The days since 1970 of today.
-fn today() -> u64 {
+pub(super) fn today() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_secs() / 86_400
 }
@@ -107,24 +109,14 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
         line(format!("{more} more row{}, slower or dearer: --all", if more == 1 { "" } else { "s" }));
     }
     if !not_fitting.is_empty() {
-        let missing = |row: &&Forecast| match row.spare_bytes {
-            Some(spare) if spare < 0 => {
-                let fitting = row.largest_batch.filter(|batch| *batch > 0);
-                let fitting = fitting.map_or_else(String::new, |batch| format!("; {batch} fits"));
-                format!("{} batch {} ({} missing{fitting})", row.name, row.batch, bytes(spare.unsigned_abs()))
-            }
-            _ => format!("{} batch {} (host memory)", row.name, row.batch),
-        };
+        let missing = |row: &&Forecast| format!("{} batch {} ({})", row.name, row.batch, shortage(row));
         let named = if report.shows_all { not_fitting.len() } else { MAX_NAMED_MACHINES };
         line(format!("does not fit in memory: {}", list(not_fitting.iter().map(missing).collect(), named)));
     }
     if !unsupported.is_empty() {
         let mut names: Vec<String> = unsupported.iter().map(|row| row.name.clone()).collect();
         names.dedup();
-        line(format!(
-            "left out, as Stratus has no kernels for GPUs before Turing: {}",
-            list(names, MAX_NAMED_MACHINES)
-        ));
+        line(format!("left out, as {NO_KERNELS}: {}", list(names, MAX_NAMED_MACHINES)));
     }
     let old = shown.iter().filter(|row| is_old(row, today)).count();
     if old > 0 {
@@ -135,6 +127,18 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
         ));
     }
     render_details(report, &shown, text, width)
+}
+
+/// The memory that a row that does not fit is short of.
+pub(super) fn shortage(row: &Forecast) -> String {
+    match row.spare_bytes {
+        Some(spare) if spare < 0 => {
+            let fitting = row.largest_batch.filter(|batch| *batch > 0);
+            let fitting = fitting.map_or_else(String::new, |batch| format!("; {batch} fits"));
+            format!("{} missing{fitting}", bytes(spare.unsigned_abs()))
+        }
+        _ => "host memory".to_owned(),
+    }
 }
 
 /// The first rows, without those that are neither faster nor cheaper than another with the same processor and
@@ -164,7 +168,7 @@ fn list(mut names: Vec<String>, named: usize) -> String {
 }
 
 /// Returns whether the price of a row is old.
-fn is_old(row: &Forecast, today: u64) -> bool {
+pub(super) fn is_old(row: &Forecast, today: u64) -> bool {
     let date = row.cost.price_date.as_deref();
     date.and_then(|date| price_age_days(date, today)).is_some_and(|age| age > OLD_PRICE_DAYS)
 }

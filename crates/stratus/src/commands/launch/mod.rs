@@ -19,7 +19,9 @@ use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use stratus_base::text::shell_path;
-use stratus_launch::{Job, LaunchRecord, LaunchSpec, Lease, MAX_RUNS, Target, TargetSettings};
+use stratus_launch::{
+    Job, LaunchEventKind, LaunchRecord, LaunchSpec, Lease, MAX_RUNS, Target, TargetSettings,
+};
 use stratus_run::labels::RunLabels;
 use stratus_run::layout::{LABELS, RUNS};
 
@@ -278,7 +280,9 @@ fn restart(record: &mut LaunchRecord, target: &dyn Target, job: &Job, output: &O
             return Err(Failure::failed(problem).with_hint(format!("`stratus launch status {}`", record.id)));
         }
     }
-    output.message(&format!("resumed {} on {}", record.id, record.target));
+    let text = format!("resumed {} on {}", record.id, record.target);
+    output.message(&text);
+    watch::add_events(record, LaunchEventKind::Resumed, &[text], output);
     Ok(())
 }
 

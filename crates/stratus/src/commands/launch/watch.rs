@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stratus_base::text::bytes;
-use stratus_launch::{LaunchRecord, LaunchState, RepetitionStatus};
+use stratus_launch::{LaunchEventKind, LaunchRecord, LaunchState, RepetitionStatus};
 use stratus_run::layout::RUNS;
 
 /// The time between two requests for a log, and the minimum between two fetches of a search.
@@ -115,13 +115,37 @@ fn heading() -> Vec<String> {
         .to_vec()
 }
 
-fn query_state(record: &LaunchRecord) -> Result<LaunchState> {
-    Ok(open_target(&find_target(&record.target)?).state(record)?)
+/// Asks the target for the state of a launch, and saves the answer beside the record.
+fn query_state(record: &LaunchRecord, output: &Output) -> Result<LaunchState> {
+    let answer = open_target(&find_target(&record.target)?).state(record).map_err(Failure::from);
+    save_state(record, answer.as_ref(), output);
+    answer
+}
+
+/// Saves the answer of a target for those who must not ask it, such as `stratus ui`. If it cannot be saved,
+/// there is a warning.
+fn save_state(record: &LaunchRecord, answer: std::result::Result<&LaunchState, &Failure>, output: &Output) {
+    let answer = answer.map_err(|failure| failure.error.to_string());
+    if let Err(error) = record.save_state(Path::new(RUNS), answer) {
+        output.warning(&format!("the state of {} is not saved: {error}", record.id));
+    }
+}
+
+/// Adds events to those of the launch; if they cannot be written, there is a warning.
+pub(super) fn add_events<T: AsRef<str>>(
+    record: &LaunchRecord,
+    kind: LaunchEventKind,
+    texts: &[T],
+    output: &Output,
+) {
+    if let Err(error) = record.add_events(Path::new(RUNS), kind, texts) {
+        output.warning(&format!("the events of {} are not written: {error}", record.id));
+    }
 }
 
 /// Prints the status of a launch.
 pub(super) fn status(record: &LaunchRecord, output: &Output) -> Result {
-    let status = LaunchStatus::of(record, Some(Ok(query_state(record)?)));
+    let status = LaunchStatus::of(record, Some(Ok(query_state(record, output)?)));
     output.print_wrapped(&status, || {
         let rows = [vec![heading()], status.rows()].concat();
         let mut text = table(&rows);
@@ -136,7 +160,7 @@ pub(super) fn status(record: &LaunchRecord, output: &Output) -> Result {
 /// Prints the status of all launches.
 pub(super) fn list(records: &[LaunchRecord], output: &Output) -> Result {
     // A released machine is not queried: it may be gone, or used by others.
-    let state = |record: &LaunchRecord| record.released.is_none().then(|| query_state(record));
+    let state = |record: &LaunchRecord| record.released.is_none().then(|| query_state(record, output));
     let all: Vec<LaunchStatus<'_>> =
         records.iter().map(|record| LaunchStatus::of(record, state(record))).collect();
     output.print_wrapped(&all, || {
@@ -201,7 +225,9 @@ fn print_fetched(fetched_runs: &[FetchedRun], output: &Output) -> Result {
 pub(super) fn fetch(record: &LaunchRecord, output: &Output) -> Result {
     let settings = find_target(&record.target)?;
     let target = open_target(&settings);
-    let state = target.state(record)?;
+    let answer = target.state(record).map_err(Failure::from);
+    save_state(record, answer.as_ref(), output);
+    let state = answer?;
     let machine = settings.kind.describe();
     let fetched_runs = fetch_runs(target.as_ref(), record, &machine, &state, None)?;
     if record.search.is_some() {
@@ -247,9 +273,14 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
         })();
         match pass {
             Ok((state, fetched_runs, advance, done)) => {
+                save_state(&record, Ok(&state), output);
                 if unreachable_since.take().is_some() {
-                    output.message(&format!("{}: reachable again", record.target));
+                    let text = format!("{}: reachable again", record.target);
+                    output.message(&text);
+                    add_events(&record, LaunchEventKind::Reachable, &[text], output);
                 }
+                add_events(&record, LaunchEventKind::Step, &advance.messages, output);
+                add_events(&record, LaunchEventKind::Rescheduled, &done, output);
                 advance.messages.iter().chain(&done).for_each(|line| output.message(line));
                 let epochs: u64 = state.repetitions.iter().filter_map(|one| one.epochs).sum();
                 if last_epochs.replace(epochs) != Some(epochs) || !advance.started.is_empty() {
@@ -270,8 +301,11 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
                 }
             }
             Err(failure) => {
+                save_state(&record, Err(&failure), output);
                 let since = *unreachable_since.get_or_insert_with(|| {
                     output.message(&format!("{}; retrying", failure.error));
+                    let text = failure.error.to_string();
+                    add_events(&record, LaunchEventKind::Unreachable, &[text], output);
                     Instant::now()
                 });
                 if since.elapsed() > UNREACHABLE_TIMEOUT {
@@ -358,6 +392,9 @@ fn merge(all: &mut Vec<FetchedRun>, fetched_runs: Vec<FetchedRun>) {
 /// Stops the training.
 pub(super) fn stop(record: &LaunchRecord, output: &Output) -> Result {
     let is_stopping = open_target(&find_target(&record.target)?).stop(record)?;
+    if is_stopping {
+        add_events(record, LaunchEventKind::Stopped, &["stopped on request, with a checkpoint"], output);
+    }
     output.message(&match is_stopping {
         true => format!("stopping {0} with a checkpoint; resume with `stratus launch resume {0}`", record.id),
         false => format!("{}: nothing is running", record.id),

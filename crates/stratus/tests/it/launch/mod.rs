@@ -7,6 +7,7 @@ mod accounts;
 mod copies;
 mod faults;
 mod hosts;
+mod known;
 mod leases;
 mod searches;
 mod sky;

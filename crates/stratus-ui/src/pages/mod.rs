@@ -1,6 +1,8 @@
 //! The HTML around the content. Scripts and styles are files of the server; data of a page is a JSON document
 //! in an element, which the policy of the server does not run.
 
+pub mod scripted;
+
 use axum::response::Html;
 use stratus_report::page::escape;
 
@@ -45,37 +47,48 @@ impl Page<'_> {
 
 /// A page with a message.
 pub fn message(title: &str, text: &str) -> Html<String> {
-    let body = format!("{}<h1>{}</h1>\n<p>{}</p>\n", navigation(""), escape(title), escape(text));
+    let body = format!("{}<h1>{}</h1>\n<p>{}</p>\n", navigation("", ""), escape(title), escape(text));
     Page { title, body: &body, data: None, scripts: &[] }.render()
 }
 
-/// The links at the top of a page, with the state of the connection.
-fn navigation(more: &str) -> String {
+/// The pages that the navigation links to: address and title.
+const LINKS: [(&str, &str); 4] =
+    [("/", "All runs"), ("/sweeps", "Sweeps"), ("/launches", "Launches"), ("/forecast", "Forecast")];
+
+/// The links at the top of a page, with the state of the connection. `here` is the address of the page, if it
+/// is one of them.
+fn navigation(here: &str, more: &str) -> String {
+    let link = |(address, title): (&str, &str)| {
+        let current = if address == here { " aria-current=\"page\"" } else { "" };
+        format!("<a href=\"{address}\"{current}>{title}</a>")
+    };
+    let links: Vec<String> = LINKS.into_iter().map(link).collect();
     format!(
-        "<nav aria-label=\"Pages\"><a href=\"/\">All runs</a>{more}<span id=\"connection\" class=\"muted\" \
-         role=\"status\"></span></nav>\n"
+        "<nav aria-label=\"Pages\">{}{more}<span id=\"connection\" class=\"muted\" \
+         role=\"status\"></span></nav>\n",
+        links.concat()
     )
 }
 
 /// The page of all runs. `data` is the list that is shown first.
 pub fn runs(data: &str) -> Html<String> {
-    let body = concat!(
-        "<header class=\"top\"><h1>Runs</h1><span id=\"connection\" class=\"muted\" role=\"status\"></span>",
-        "</header>\n<div id=\"folders\" class=\"problems\"></div>\n",
-        "<div class=\"tools\">\n",
-        "<label>Filter <input id=\"filter\" type=\"search\" autocomplete=\"off\" spellcheck=\"false\" ",
-        "placeholder=\"words that a row has\"></label>\n",
-        "<label>Group by <select id=\"group\"></select></label>\n",
-        "<details id=\"columns\"><summary>Columns</summary><div class=\"choice\"></div></details>\n",
-        "<a id=\"compare\" class=\"button\" role=\"link\" aria-disabled=\"true\">Compare</a>\n",
-        "<button id=\"clear\" type=\"button\" class=\"button\" hidden>Clear selection</button>\n",
-        "</div>\n<p id=\"count\" class=\"note\" role=\"status\"></p>\n",
-        "<div class=\"scroll\"><table id=\"runs\" aria-label=\"Runs\"><thead></thead></table></div>\n",
-        "<div id=\"pager\" class=\"tools\"></div>\n<div id=\"empty\" hidden></div>\n",
-        "<noscript><p class=\"problems\">This page needs JavaScript. `stratus runs` lists the runs on a ",
-        "terminal.</p></noscript>\n",
-    );
-    Page { title: "Runs", body, data: Some(data), scripts: &["common.js", "table.js"] }.render()
+    let body = navigation("/", "")
+        + concat!(
+            "<h1>Runs</h1>\n<div id=\"folders\" class=\"problems\"></div>\n",
+            "<div class=\"tools\">\n",
+            "<label>Filter <input id=\"filter\" type=\"search\" autocomplete=\"off\" spellcheck=\"false\" ",
+            "placeholder=\"words that a row has\"></label>\n",
+            "<label>Group by <select id=\"group\"></select></label>\n",
+            "<details id=\"columns\"><summary>Columns</summary><div class=\"choice\"></div></details>\n",
+            "<a id=\"compare\" class=\"button\" role=\"link\" aria-disabled=\"true\">Compare</a>\n",
+            "<button id=\"clear\" type=\"button\" class=\"button\" hidden>Clear selection</button>\n",
+            "</div>\n<p id=\"count\" class=\"note\" role=\"status\"></p>\n",
+            "<div class=\"scroll\"><table id=\"runs\" aria-label=\"Runs\"><thead></thead></table></div>\n",
+            "<div id=\"pager\" class=\"tools\"></div>\n<div id=\"empty\" hidden></div>\n",
+            "<noscript><p class=\"problems\">This page needs JavaScript. `stratus runs` lists the runs on a ",
+            "terminal.</p></noscript>\n",
+        );
+    Page { title: "Runs", body: &body, data: Some(data), scripts: &["common.js", "table.js"] }.render()
 }
 
 /// The page of a run. `sections` is HTML, `data` that of its charts.
@@ -83,7 +96,7 @@ pub fn run(label: &str, sections: &str, data: &str) -> Html<String> {
     let body = format!(
         "{}<p id=\"notice\" class=\"problems\" role=\"alert\" hidden></p>\n<div \
          id=\"sections\">\n{sections}</div>\n",
-        navigation("<span id=\"progress\" role=\"status\"></span>")
+        navigation("", "<span id=\"progress\" role=\"status\"></span>")
     );
     let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "run.js"];
     Page { title: label, body: &body, data: Some(data), scripts: &scripts }.render()
@@ -94,7 +107,7 @@ pub fn comparison(count: usize, sections: &str, data: &str) -> Html<String> {
     let title = format!("{count} runs compared");
     let body = format!(
         "{}<h1>{}</h1>\n{CURVES}<div id=\"sections\">\n{sections}</div>\n",
-        navigation(""),
+        navigation("", ""),
         escape(&title)
     );
     let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "compare.js"];
