@@ -27,6 +27,7 @@ pub mod layout;
 pub mod lock;
 pub mod log;
 pub mod machine;
+pub mod owner;
 pub mod rate;
 pub mod remote;
 mod run_dir;
