@@ -36,4 +36,4 @@ pub mod summary;
 pub mod timeline;
 
 pub use error::{Error, Result};
-pub use run_dir::RunDir;
+pub use run_dir::{RunDir, SEARCH_DEPTH, searched_folders};

@@ -39,7 +39,7 @@ pub enum OwnerError {
     #[error("no process trains this run")]
     Ended,
     /// The lock is held, but not by the process that the lock file names, as far as this machine knows.
-    #[error("it is trained by a process that this machine cannot see, as on another machine or in a container")]
+    #[error("it is trained by a process that is not visible here: on another machine or in a container")]
     Elsewhere,
     /// The process belongs to another user.
     #[error("it is trained by a process of another user (pid {pid})")]
@@ -123,6 +123,12 @@ impl Owner {
             other => OwnerError::Refused { pid: self.pid(), reason: io::Error::from(other).to_string() },
         })
     }
+}
+
+/// Returns whether a file belongs to the user of this process.
+#[must_use]
+pub fn is_of_this_user(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|facts| facts.uid() == geteuid().as_raw())
 }
 
 /// A handle of a process; `None` if the system has no such handles.

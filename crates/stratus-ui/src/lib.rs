@@ -8,14 +8,19 @@
 //!   that compares the lengths and modification times of files;
 //! - `tail`: rows appended to a file since the last read;
 //! - `series`: curves with a bounded number of points, to which rows are appended;
+//! - `log`, `files`: the end of a run's log, and its files;
 //! - `reports`: the reports of opened runs, kept until their files change;
+//! - `actions`: stopping and continuing runs, by their processes;
 //! - `api`: JSON documents and the stream of changes; `pages`: the HTML around them.
 //!
 //! tokio stays inside this crate. Files are read outside its thread.
 
+mod actions;
 mod api;
 mod error;
+mod files;
 mod index;
+mod log;
 mod pages;
 mod reports;
 mod series;

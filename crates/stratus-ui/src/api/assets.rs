@@ -11,7 +11,7 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
 
 /// Name, type and content.
-const ASSETS: [(&str, &str, &str); 10] = [
+const ASSETS: [(&str, &str, &str); 12] = [
     ("uPlot.iife.min.js", SCRIPT, page::UPLOT),
     ("uPlot.min.css", STYLE, page::UPLOT_STYLE),
     ("page.js", SCRIPT, page::SCRIPT),
@@ -19,6 +19,8 @@ const ASSETS: [(&str, &str, &str); 10] = [
     ("chart.css", STYLE, page::CHART_STYLE),
     ("ui.css", STYLE, include_str!("../assets/ui.css")),
     ("common.js", SCRIPT, include_str!("../assets/common.js")),
+    ("actions.js", SCRIPT, include_str!("../assets/actions.js")),
+    ("details.js", SCRIPT, include_str!("../assets/details.js")),
     ("table.js", SCRIPT, include_str!("../assets/table.js")),
     ("run.js", SCRIPT, include_str!("../assets/run.js")),
     ("compare.js", SCRIPT, include_str!("../assets/compare.js")),
