@@ -36,7 +36,7 @@ fn table_has_the_state_and_the_figures_of_every_run() {
     assert_eq!(labels, ["digits/1", "digits/2", "digits/10"]);
     let first = row(&list, "digits/1");
     let facts = ["state", "experiment", "network", "data", "device", "score"].map(|key| first[key].as_str());
-    assert_eq!(facts, ["completed", "digits", "digits", "digits", "cpu", "top-1"].map(Some));
+    assert_eq!(facts, ["completed", "digits", "digits", "digits", "CPU", "top-1"].map(Some));
     assert_eq!((first["epochs"].as_u64(), first["of_epochs"].as_u64()), (Some(2), Some(4)));
     assert_eq!((first["percent"].as_f64(), first["left_s"].as_f64()), (Some(100.0), None));
     assert_eq!(first["best"], 0.875);
