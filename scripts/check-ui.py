@@ -278,9 +278,23 @@ def check_files(browser, target, folder):
 def check_actions(browser, program, folder):
     """A training is stopped and continued by keyboard, and the row tells it without being loaded again."""
     runs = folder / "acting/runs"
-    process = subprocess.Popen(training(program, runs, "digits/1", 64, 200), cwd=folder,
+    runs.mkdir(parents=True)
+    process = subprocess.Popen(training(program, runs, "digits/1", 64, 30), cwd=folder,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     server, url = serve(program, runs)
+    try:
+        check_buttons(browser, url, process, folder)
+    finally:
+        process.kill()
+        stop(server)
+    server, url = serve(program, runs, "--read-only")
+    checked = Checked(browser, url, 1400, "light")
+    assert checked.page.get_by_role("button", name="Continue digits/1").count() == 0
+    checked.close()
+    stop(server)
+
+
+def check_buttons(browser, url, process, folder):
     checked = Checked(browser, url, 1400, "light")
     page = checked.page
     stop_button = page.get_by_role("button", name="Stop digits/1")
@@ -318,12 +332,6 @@ def check_actions(browser, program, folder):
     wait_for(small.page, "document.querySelector('#progress').textContent.startsWith('interrupted')")
     small.close()
     checked.close()
-    stop(server)
-    server, url = serve(program, runs, "--read-only")
-    checked = Checked(browser, url, 1400, "light")
-    assert checked.page.get_by_role("button", name="Continue digits/1").count() == 0
-    checked.close()
-    stop(server)
 
 
 def check_empty(browser, program, folder):

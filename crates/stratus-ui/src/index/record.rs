@@ -106,7 +106,7 @@ impl Stamps {
 
 /// The time at which an entry of a folder was added or removed.
 fn folder_time(folder: &Path) -> Option<SystemTime> {
-    let facts = std::fs::symlink_metadata(folder).ok().filter(|facts| facts.is_dir())?;
+    let facts = std::fs::symlink_metadata(folder).ok().filter(std::fs::Metadata::is_dir)?;
     facts.modified().ok()
 }
 

@@ -45,7 +45,7 @@ pub fn refusal(request: &Request<Body>, page_token: Option<&Token>) -> Option<Re
         return Some((StatusCode::FORBIDDEN, "the page is of an earlier server: load it again"));
     }
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if !length.is_some_and(|length: usize| length <= MAX_BODY_BYTES) {
+    if length.is_none_or(|length: usize| length > MAX_BODY_BYTES) {
         return Some((StatusCode::PAYLOAD_TOO_LARGE, "the content is too long, or its length is missing"));
     }
     let peer = request.extensions().get::<Option<Peer>>().copied().flatten();
