@@ -209,7 +209,7 @@
     table.append(...bodies);
     order = orderOf(groups);
     const running = [...rows.values()].filter(row => row.state === "running").length;
-    byId("count").textContent = `${count === rows.size ? "" : `${count} of `}${rows.size} runs, ${running} running`;
+    byId("count").textContent = `${count === rows.size ? "" : `${count} of `}${rows.size} ${rows.size === 1 ? "run" : "runs"}, ${running} running`;
     drawPager(pages);
     drawEmpty();
     showSelection();
