@@ -7,7 +7,9 @@ sweep with halving and a launch to a folder of this machine, serves them, and op
 comparison, sweeps, launches and forecasts 390 and 1,400 pixels wide, light and dark. Every page must open
 without a message on the console (which is where a browser reports what the policy refuses), fit the window,
 and have its charts drawn. Rows that are appended must appear, the view must be in the address, and deleted
-runs must be reported. Screenshots are written to FOLDER. The first failed assertion ends the check.
+runs must be reported. Two repetitions are drawn as a band. A training is stopped and continued by keyboard,
+after a question; without actions, there are no buttons. Screenshots are written to FOLDER. The first failed
+assertion ends the check.
 """
 import csv
 import json
@@ -41,13 +43,18 @@ LIGHT = """() => getComputedStyle(document.documentElement).backgroundColor.matc
     .slice(0, 3).reduce((sum, value) => sum + Number(value), 0) / 765"""
 
 
+def training(program, runs, run, batch, epochs):
+    """The command that trains a run."""
+    settings = (f"data.path={ROOT / 'data/mnist'}", f"train.epochs={epochs}", f"train.batch_size={batch}")
+    overrides = [word for setting in settings for word in ("--set", setting)]
+    return [program, "train", "digits", "--out", runs / run, *overrides]
+
+
 def make_runs(program, folder):
     """Trains two runs, and derives the others from the first."""
     runs = folder / "runs"
     for run, batch in (("digits/1", 64), ("digits/2", 128)):
-        settings = (f"data.path={ROOT / 'data/mnist'}", "train.epochs=2", f"train.batch_size={batch}")
-        overrides = [word for setting in settings for word in ("--set", setting)]
-        command = [program, "train", "digits", "--out", runs / run, *overrides]
+        command = training(program, runs, run, batch, 2)
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
     for copy in ("digits/3", "digits/4", "damaged/1", "hostile/1"):
         shutil.copytree(runs / "digits/1", runs / copy)
@@ -298,6 +305,8 @@ def check_comparison(browser, url, folder):
     check_all(browser, url, folder, "compare")
     checked = Checked(browser, url, 1400, "light")
     page = checked.page
+    # The two runs differ in nothing but time, so they are repetitions.
+    page.get_by_label("Repetitions as bands").uncheck()
     for metric in page.locator("#metric option").evaluate_all("options => options.map(o => o.value)"):
         page.select_option("#metric", metric)
         for axis in ("iteration", "epoch", "time"):
@@ -318,6 +327,8 @@ def check_run(browser, url, runs, folder):
     address = table.page.get_by_role("link", name="digits/3").get_attribute("href")
     target = url.rstrip("/") + address
     check_all(browser, target, folder, "run")
+    check_files(browser, url.rstrip("/") + table.page.get_by_role("link", name="digits/1")
+                .get_attribute("href"), folder)
     checked = Checked(browser, target, 1400, "light")
     page = checked.page
     last = "document.querySelector('[data-chart=loss]').chart.data[0].at(-1)"
@@ -349,6 +360,104 @@ def check_run(browser, url, runs, folder):
     table.close()
 
 
+def check_bands(browser, url, folder):
+    """Two runs with the same configuration are a mean with a band."""
+    table = Checked(browser, url, 1400, "light")
+    links = (table.page.get_by_role("link", name=name, exact=True) for name in ("digits/1", "digits/4"))
+    ids = [link.get_attribute("href").split("/")[-1] for link in links]
+    table.close()
+    checked = Checked(browser, f"{url}compare?runs={','.join(ids)}", 1400, "light")
+    page = checked.page
+    wait_for(page, "document.querySelector('#curve').chart")
+    bands = "document.querySelector('#curve').chart.bands.length"
+    assert page.evaluate(bands) == 1, page.evaluate(bands)
+    assert page.get_by_text("mean of 2 from digits/1").count() >= 1
+    assert "lowest to the highest" in page.locator("#curve-note").text_content()
+    checked.check(folder / "compare-band.png")
+    page.get_by_label("Repetitions as bands").uncheck()
+    assert page.evaluate(bands) == 0 and "bands=0" in page.url, page.url
+    page.get_by_text("Layer times side by side").click()
+    assert page.get_by_text("whole iteration").is_visible()
+    checked.check(folder / "compare-layers.png")
+    checked.close()
+
+
+def check_files(browser, target, folder):
+    """The log, the checkpoints and the files of a run."""
+    checked = Checked(browser, target, 1400, "light")
+    page = checked.page
+    wait_for(page, "document.querySelector('#log').textContent.includes('Z ')")
+    assert page.get_by_role("heading", name="Checkpoints").is_visible()
+    page.locator("#files-part summary").click()
+    wait_for(page, "document.querySelectorAll('#files tbody tr').length > 5")
+    assert page.get_by_role("rowheader", name="iterations.csv").is_visible()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save as SVG: Time per iteration").click()
+    drawing = pathlib.Path(saved.value.path()).read_text(encoding="utf-8")
+    assert drawing.startswith("<svg") and 'fill="rgb' in drawing, drawing[:300]
+    checked.check(folder / "run-files.png")
+    checked.close()
+
+
+def check_actions(browser, program, folder):
+    """A training is stopped and continued by keyboard, and the row tells it without being loaded again."""
+    runs = folder / "acting/runs"
+    runs.mkdir(parents=True)
+    process = subprocess.Popen(training(program, runs, "digits/1", 64, 30), cwd=folder,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server, url = serve(program, runs)
+    try:
+        check_buttons(browser, url, process, folder)
+    finally:
+        process.kill()
+        stop(server)
+    server, url = serve(program, runs, "--read-only")
+    checked = Checked(browser, url, 1400, "light")
+    assert checked.page.get_by_role("button", name="Continue digits/1").count() == 0
+    checked.close()
+    stop(server)
+
+
+def check_buttons(browser, url, process, folder):
+    checked = Checked(browser, url, 1400, "light")
+    page = checked.page
+    stop_button = page.get_by_role("button", name="Stop digits/1")
+    stop_button.wait_for(timeout=120_000)
+    checked.check(folder / "table-acting.png")
+    # Escape says no.
+    stop_button.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog").wait_for()
+    checked.check(folder / "table-question.png")
+    page.keyboard.press("Escape")
+    page.get_by_role("dialog").wait_for(state="detached")
+    page.wait_for_timeout(1500)
+    assert process.poll() is None and stop_button.is_visible()
+    stop_button.focus()
+    page.keyboard.press("Enter")
+    # The first choice is Cancel; the one before it acts.
+    assert page.evaluate("document.activeElement.textContent") == "Cancel"
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Stop"
+    page.keyboard.press("Enter")
+    assert process.wait(timeout=120) == 75, process.returncode
+    wait_for(page, "[...document.querySelectorAll('.said')].some(said => said.textContent === 'stopped')")
+    assert "digits/1: stopped" in page.locator("#said").text_content()
+    # The page of the run continues it, 390 pixels wide and dark.
+    target = url.rstrip("/") + page.get_by_role("link", name="digits/1").get_attribute("href")
+    small = Checked(browser, target, 390, "dark")
+    small.page.get_by_role("button", name="Continue digits/1").click()
+    small.check(folder / "run-question.png")
+    small.page.get_by_role("dialog").get_by_role("button", name="Continue").click()
+    wait_for(small.page, "document.querySelector('#progress').textContent.startsWith('running')")
+    stop_button.wait_for(timeout=120_000)
+    small.page.get_by_role("button", name="Stop digits/1").click()
+    small.page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    wait_for(small.page, "document.querySelector('#progress').textContent.startsWith('interrupted')")
+    small.close()
+    checked.close()
+
+
 def check_empty(browser, program, folder):
     (folder / "empty").mkdir()
     server, url = serve(program, folder / "empty")
@@ -359,9 +468,9 @@ def check_empty(browser, program, folder):
     stop(server)
 
 
-def serve(program, *folders):
+def serve(program, *arguments):
     """Starts a server on a free port; returns it with its address."""
-    command = [program, "ui", *folders, "--port", "0"]
+    command = [program, "ui", *arguments, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return server, server.stdout.readline().strip()
 
@@ -385,7 +494,9 @@ def main(program, folder, browser):
             found = playwright.chromium.launch(executable_path=browser or None, args=["--no-sandbox"])
             comparison = check_table(found, url, folder)
             check_comparison(found, comparison, folder)
+            check_bands(found, url, folder)
             check_run(found, url, runs, folder)
+            check_actions(found, program, folder)
             check_empty(found, program, folder)
             check_sweeps(found, address, folder)
             check_launches(found, address, folder)

@@ -28,6 +28,7 @@ pub mod layout;
 pub mod lock;
 pub mod log;
 pub mod machine;
+pub mod owner;
 pub mod rate;
 pub mod remote;
 mod run_dir;
@@ -37,4 +38,4 @@ pub mod timeline;
 
 pub use data_label::data_label;
 pub use error::{Error, Result};
-pub use run_dir::RunDir;
+pub use run_dir::{RunDir, SEARCH_DEPTH, searched_folders};

@@ -12,8 +12,8 @@ use crate::lock::Lock;
 use crate::remote::RemoteRun;
 use crate::{Error, Result, atomic};
 
-/// Maximum depth of folders that [`RunDir::find`] searches.
-const SEARCH_DEPTH: usize = 6;
+/// Maximum depth of folders that are searched for runs.
+pub const SEARCH_DEPTH: usize = 6;
 
 /// A run directory. A writer must take its [`Lock`] first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,11 +235,15 @@ paths! {
     layers: LAYERS,
 }
 
-/// Adds the runs below `folder` to `found`.
-fn search(folder: &Path, depth: usize, found: &mut Vec<RunDir>) -> Result<()> {
+/// The folders in a folder that are searched for runs, ordered by name with numbers in numeric order: those
+/// that are not hidden, and no symbolic links.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn searched_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut below = Vec::new();
-    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
-        let entry = entry.map_err(Error::io("read the folder", folder))?;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
         let name = entry.file_name();
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         if is_folder && !name.as_encoded_bytes().starts_with(b".") {
@@ -248,8 +252,12 @@ fn search(folder: &Path, depth: usize, found: &mut Vec<RunDir>) -> Result<()> {
         }
     }
     below.sort_unstable();
-    for (_, name) in below {
-        let path = folder.join(name);
+    Ok(below.into_iter().map(|(_, name)| folder.join(name)).collect())
+}
+
+/// Adds the runs below `folder` to `found`.
+fn search(folder: &Path, depth: usize, found: &mut Vec<RunDir>) -> Result<()> {
+    for path in searched_folders(folder).map_err(Error::io("read the folder", folder))? {
         if RunDir::is_run(&path) {
             found.push(RunDir { path });
         } else if depth > 1 {

@@ -11,16 +11,21 @@
 //! - `sweeps`: the sweeps in the folders, read by `stratus-sweep`, with the rows of their runs;
 //! - `launches`: the files that `stratus launch` keeps here, read by `stratus-launch`;
 //! - `forecasts`: the answers of the command line's forecaster;
+//! - `log`, `files`: the end of a run's log, and its files;
 //! - `reports`: the reports of opened runs, kept until their files change;
+//! - `actions`: stopping and continuing runs, by their processes;
 //! - `api`: JSON documents and the stream of changes; `pages`: the HTML around them.
 //!
 //! tokio stays inside this crate. Files are read outside its thread.
 
+mod actions;
 mod api;
 mod error;
+mod files;
 mod forecasts;
 mod index;
 mod launches;
+mod log;
 mod pages;
 mod reports;
 mod series;

@@ -4,12 +4,14 @@
 //! document that cannot end its element. A content security policy forbids external resources.
 
 mod charts;
+mod checkpoints;
 mod diff;
 mod forecast;
 mod html;
 mod machines;
 mod published;
 mod sections;
+mod side_by_side;
 mod svg;
 mod workers;
 
@@ -45,6 +47,8 @@ pub const MAX_DETAILED_RUNS: usize = 8;
 #[derive(Serialize)]
 struct PageData<'a> {
     runs: Vec<RunData<'a>>,
+    /// Groups of at least two runs that differ only in the seed, by their labels.
+    repetitions: Vec<&'a [String]>,
 }
 
 #[derive(Serialize)]
@@ -103,7 +107,7 @@ pub fn render(report: &Report) -> String {
                 diff::section(&mut html, diff);
             }
             if let Some(comparison) = &report.comparison {
-                sections::comparison(&mut html, comparison);
+                sections::comparison(&mut html, comparison, runs);
             }
             if let Some(comparison) = &report.published {
                 published::section(&mut html, comparison);
@@ -132,7 +136,7 @@ pub fn render(report: &Report) -> String {
         ),
     );
     html.raw("</main>\n");
-    let data = data_json(&report.runs, MAX_DETAILED_RUNS);
+    let data = data_json(&report.runs, MAX_DETAILED_RUNS, report.comparison.as_ref());
     html.raw(&format!("<script type=\"application/json\" id=\"data\">{data}</script>\n"));
     html.raw(&format!(
         "<script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}*/\n{UPLOT}\n{SCRIPT}</script>\n</body>\n</html>\n"
@@ -156,11 +160,11 @@ pub fn run_section(run: &RunReport, number: usize) -> String {
     html.finish()
 }
 
-/// The section of a page that compares runs.
+/// The section of a page that compares `runs`.
 #[must_use]
-pub fn comparison_section(comparison: &Comparison) -> String {
+pub fn comparison_section(comparison: &Comparison, runs: &[RunReport]) -> String {
     let mut html = Html::default();
-    sections::comparison(&mut html, comparison);
+    sections::comparison(&mut html, comparison, runs);
     html.finish()
 }
 
@@ -172,10 +176,13 @@ pub fn problems_section(problems: &[Problem]) -> String {
     html.finish()
 }
 
-/// The JSON document of [`SCRIPT`], with the curves of the first `detailed` runs. `<` is escaped, so that no
+/// The JSON document of [`SCRIPT`], with the curves of the first `detailed` runs, and the repetitions of a
+/// comparison. `<` is escaped, so that no
 /// text of a run can end its element.
 #[must_use]
-pub fn data_json(runs: &[RunReport], detailed: usize) -> String {
+pub fn data_json(runs: &[RunReport], detailed: usize, comparison: Option<&Comparison>) -> String {
+    let groups = comparison.iter().flat_map(|comparison| &comparison.repetitions);
+    let repetitions = groups.map(|group| group.runs.as_slice()).filter(|runs| runs.len() > 1).collect();
     let runs = runs.iter().enumerate().map(|(number, run)| RunData {
         label: &run.label,
         task: run.task,
@@ -184,7 +191,7 @@ pub fn data_json(runs: &[RunReport], detailed: usize) -> String {
         usage: run.usage.as_ref().filter(|_| number < detailed),
     });
     // Serialisation cannot fail: there are only names and numbers, and non-finite numbers are `None`.
-    let text = serde_json::to_string(&PageData { runs: runs.collect() })
-        .unwrap_or_else(|_| "{\"runs\":[]}".to_owned());
+    let text = serde_json::to_string(&PageData { runs: runs.collect(), repetitions })
+        .unwrap_or_else(|_| "{\"runs\":[],\"repetitions\":[]}".to_owned());
     text.replace('<', "\\u003c")
 }

@@ -5,7 +5,7 @@ use stratus_run::labels::RunLabels;
 use stratus_run::timeline::Phase;
 
 use super::html::{Cell, Html};
-use super::{charts, forecast};
+use super::{charts, checkpoints, forecast, side_by_side};
 use crate::collect::flatten;
 use crate::report::{Comparison, Problem, Repetitions, RooflineData, RunReport, score_name};
 use crate::text::{self, energy_parts};
@@ -14,6 +14,9 @@ use stratus_engine::memory_map::MemoryMap;
 
 /// Maximum number of values of the arena that the page lists.
 const MAX_LISTED_VALUES: usize = 12;
+/// The meaning of the bands of the comparison.
+const BAND_NOTE: &str = "Repetitions are one line, their mean, with a band from the lowest to the highest of \
+                         them. Runs that have not come that far do not count.";
 
 /// Adds the section of a run; `alone` is true if the report has no other run.
 pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) {
@@ -24,6 +27,7 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     html.part("roofline", |html| run.work.iter().for_each(|work| roofline(html, work)));
     html.part("memory", |html| run.memory.iter().for_each(|map| memory(html, map)));
     html.part("utilisation", |html| usage(html, run, number));
+    html.part("checkpoints", |html| checkpoints::table(html, &run.checkpoints));
     html.part("facts", |html| facts(html, run));
     html.close("section");
 }
@@ -424,7 +428,7 @@ fn facts(html: &mut Html, run: &RunReport) {
 }
 
 /// Adds the comparison of several runs.
-pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
+pub(super) fn comparison(html: &mut Html, comparison: &Comparison, runs: &[RunReport]) {
     let best = format!("best {} %", comparison.score);
     let mut heads = vec!["run", "status"];
     heads.extend(comparison.keys.iter().map(String::as_str));
@@ -469,6 +473,11 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison) {
     html.chart("runs-loss", 0, "Validation loss by epoch", "");
     html.chart("runs-accuracy", 0, &format!("Validation {} by epoch, %", comparison.score), "");
     html.close("div");
+    if comparison.repetitions.iter().any(|group| group.runs.len() > 1) {
+        html.element("p", "note", BAND_NOTE);
+    }
+    side_by_side::forecasts(html, runs);
+    side_by_side::layers(html, runs);
 }
 
 fn repetitions(html: &mut Html, comparison: &Comparison) {

@@ -4,6 +4,7 @@
 //! cannot be read becomes a [`Problem`]; the others are reported nevertheless.
 
 mod advice;
+mod checkpoints;
 mod compare;
 mod cost;
 mod curves;
@@ -13,6 +14,7 @@ mod run;
 mod statistics;
 mod usage;
 
+pub use checkpoints::CheckpointRow;
 pub use compare::{Comparison, ComparisonRow, Repetitions};
 pub(crate) use compare::{differing_keys, effective_settings, is_ignored_key, settings};
 pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint};

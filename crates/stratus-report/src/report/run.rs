@@ -11,6 +11,7 @@ use stratus_run::machine::Machine;
 use stratus_run::summary::Status;
 
 use super::advice;
+use super::checkpoints::{self, CheckpointRow};
 use super::cost::{self, Peaks, RooflineData};
 use super::curves::Curves;
 use super::usage::UsageCurves;
@@ -53,6 +54,8 @@ pub struct RunReport {
     pub memory: Option<MemoryMap>,
     /// Utilisation of the machine; `None` without samples.
     pub usage: Option<UsageCurves>,
+    /// The checkpoints, ascending.
+    pub checkpoints: Vec<CheckpointRow>,
     /// Suggestions, the most promising first.
     pub advice: Vec<String>,
 }
@@ -188,6 +191,11 @@ impl RunReport {
             missing("utilisation of the machine", error.to_string());
             None
         });
+        let best = experiment.summary.as_ref().and_then(|summary| summary.best.as_ref());
+        let checkpoints = checkpoints::read(&run, best).unwrap_or_else(|error| {
+            missing("checkpoints", error.to_string());
+            Vec::new()
+        });
         Ok(Self {
             label,
             record: experiment.without_identity(),
@@ -199,6 +207,7 @@ impl RunReport {
             work,
             memory,
             usage,
+            checkpoints,
             advice: Vec::new(),
         })
     }

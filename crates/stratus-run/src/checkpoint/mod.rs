@@ -16,6 +16,7 @@
 //! previous one stays until the new one is safe. Loading takes the newest checkpoint that verifies, and
 //! reports the skipped ones with the reason.
 
+mod describe;
 mod state;
 mod tensors;
 
@@ -29,6 +30,7 @@ use sha2::{Digest, Sha256};
 use stratus_base::checksum::{hex, sha256_hex};
 use stratus_base::read_at_most;
 
+pub use describe::CheckpointInfo;
 pub use state::{BestCheckpoint, State};
 pub use stratus_weights::{Tensor, TensorRef, Values, write_safetensors};
 pub use tensors::{read_safetensors, weights_sha256};

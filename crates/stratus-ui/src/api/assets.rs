@@ -19,6 +19,8 @@ const ASSETS: &[(&str, &str, &str)] = &[
     ("chart.css", STYLE, page::CHART_STYLE),
     ("ui.css", STYLE, include_str!("../assets/ui.css")),
     ("common.js", SCRIPT, include_str!("../assets/common.js")),
+    ("actions.js", SCRIPT, include_str!("../assets/actions.js")),
+    ("details.js", SCRIPT, include_str!("../assets/details.js")),
     ("table.js", SCRIPT, include_str!("../assets/table.js")),
     ("run.js", SCRIPT, include_str!("../assets/run.js")),
     ("compare.js", SCRIPT, include_str!("../assets/compare.js")),

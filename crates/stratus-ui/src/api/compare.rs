@@ -82,7 +82,7 @@ async fn read_sections(site: &Site, chosen: &Selection) -> Result<(String, Strin
     let report = Report::new(runs, problems);
     let mut html = String::from("<div data-part=\"comparison\">\n");
     match &report.comparison {
-        Some(comparison) => html.push_str(&page::comparison_section(comparison)),
+        Some(comparison) => html.push_str(&page::comparison_section(comparison, &report.runs)),
         None => html.push_str("<p>Select at least two runs in the table of all runs.</p>\n"),
     }
     html.push_str("</div>\n<div data-part=\"problems\">\n");
@@ -91,7 +91,7 @@ async fn read_sections(site: &Site, chosen: &Selection) -> Result<(String, Strin
     }
     html.push_str(&page::problems_section(&report.problems));
     html.push_str("</div>\n");
-    Ok((html, page::data_json(&report.runs, 0)))
+    Ok((html, page::data_json(&report.runs, 0, report.comparison.as_ref())))
 }
 
 /// `/compare?runs=ID,ID`: the page of the comparison.

@@ -2,10 +2,12 @@
 //!
 //! A run is named by its id. No part of an address is ever used as a path.
 
+mod actions;
 mod assets;
 mod changes;
 mod compare;
 mod events;
+mod files;
 mod forecast;
 mod launches;
 mod runs;
@@ -19,7 +21,7 @@ use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use tokio::sync::Semaphore;
 
 use crate::forecasts::{Forecaster, Forecasts};
@@ -43,13 +45,15 @@ pub struct Site {
     forecasts: Forecasts,
     readers: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    /// The token that pages send with actions; `None` if there are none.
+    page_token: Option<Arc<str>>,
     /// Distinguishes this server from earlier ones at the same address, whose revisions mean nothing here.
     instance: u64,
 }
 
 impl Site {
     /// The site of an index.
-    pub fn new(index: Arc<Index>, forecaster: Option<Arc<dyn Forecaster>>) -> Self {
+    pub fn new(index: Arc<Index>, forecaster: Option<Arc<dyn Forecaster>>, page_token: Option<&str>) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         Self {
             index,
@@ -58,6 +62,7 @@ impl Site {
             forecasts: Forecasts::new(forecaster),
             readers: Arc::new(Semaphore::new(MAX_READERS)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            page_token: page_token.map(Arc::from),
             instance: u64::try_from(now).unwrap_or(0),
         }
     }
@@ -120,6 +125,8 @@ impl IntoResponse for Failure {
     }
 }
 
+pub(crate) use actions::refused;
+
 /// A JSON document.
 pub struct Json(String);
 
@@ -150,6 +157,10 @@ pub fn router(site: Site, guard: Arc<Guard>) -> Router {
         .route("/api/runs", get(runs::list))
         .route("/api/runs/{id}/sections", get(runs::sections))
         .route("/api/runs/{id}/series", get(runs::series))
+        .route("/api/runs/{id}/log", get(files::log))
+        .route("/api/runs/{id}/files", get(files::list))
+        .route("/api/runs/{id}/stop", post(actions::stop))
+        .route("/api/runs/{id}/continue", post(actions::resume))
         .route("/api/compare", get(compare::sections))
         .route("/changes", get(changes::stream))
         .route("/forecast", get(forecast::page))

@@ -106,7 +106,8 @@ fn listing(site: &Site, chosen: &[String]) -> String {
 
 /// `/`: the table of runs.
 pub async fn table(State(site): State<Site>, RawQuery(query): RawQuery) -> Html<String> {
-    pages::runs(&listing(&site, &keys_of_view(&QueryPairs::of(query.as_deref()))))
+    let listing = listing(&site, &keys_of_view(&QueryPairs::of(query.as_deref())));
+    pages::runs(&listing, site.page_token.as_deref())
 }
 
 /// `/api/runs`: all rows.
@@ -125,16 +126,16 @@ fn read_sections(site: &Site, entry: &Entry) -> Result<(String, String, u64), Fa
     html.push_str("<div data-part=\"problems\">\n");
     html.push_str(&page::problems_section(&report.problems));
     html.push_str("</div>\n");
-    Ok((html, page::data_json(std::slice::from_ref(run), 1), report.content))
+    Ok((html, page::data_json(std::slice::from_ref(run), 1, None), report.content))
 }
 
 /// `/run/ID`: the page of a run.
 pub async fn page(State(site): State<Site>, Path(id): Path<String>) -> Result<Html<String>, Failure> {
     let entry = site.entry(&id)?;
-    let label = entry.row.label.clone();
+    let (label, page_token) = (entry.row.label.clone(), site.page_token.clone());
     let (html, data, content) = site.read(move |site| read_sections(site, &entry)).await?;
     let data = format!("{{\"content\":{content},{}", data.trim_start_matches('{'));
-    Ok(pages::run(&label, &html, &data))
+    Ok(pages::run(&label, &html, &data, page_token.as_deref()))
 }
 
 /// `/api/runs/ID/sections`: the sections of a run again.

@@ -23,11 +23,13 @@
     select.value = choices.some(([value]) => value === chosen) ? chosen : choices[0][0];
   };
   const metric = ui.byId("metric"), axis = ui.byId("axis");
-  const smoothing = ui.byId("smoothing"), logarithmic = ui.byId("logarithmic");
+  const smoothing = ui.byId("smoothing"), logarithmic = ui.byId("logarithmic"), asBands = ui.byId("bands");
   fill(metric, metrics, query.get("metric"));
   fill(axis, axes, query.get("axis"));
   smoothing.value = query.get("smoothing") || "0";
   logarithmic.checked = query.get("log") === "1";
+  asBands.checked = query.get("bands") !== "0";
+  const showBands = () => { asBands.closest("label").hidden = !stratus.data().repetitions.length; };
 
   // The exponential moving average, corrected for its start at zero.
   const smooth = (values, factor) => {
@@ -67,11 +69,15 @@
     const container = ui.byId("curve");
     ui.byId("curve-title").textContent = `${title} by ${x}`;
     const missing = compared.length - lines.length;
-    ui.byId("curve-note").textContent = missing ? `${missing} of the runs have no such values yet.` : "";
+    const notes = missing ? [`${missing} of the runs have no such values yet.`] : [];
+    if (asBands.checked && stratus.data().repetitions.length) {
+      notes.push("Repetitions are their mean, with a band from the lowest to the highest of those that have come that far.");
+    }
+    ui.byId("curve-note").textContent = notes.join(" ");
+    showBands();
     if (!lines.length) { stratus.remove(container); return; }
-    stratus.draw(container, x, lines.map(([label, i]) => stratus.line(label, i, { points: { show: values.epochs ? undefined : false } })),
-      stratus.joinSeries(lines.map(([, , line]) => line)),
-      { height: 380, scale: logarithmic.checked ? { distr: 3 } : {} });
+    stratus.drawLines(container, x, lines, asBands.checked,
+      { height: 380, scale: logarithmic.checked ? { distr: 3 } : {}, single: { points: { show: values.epochs ? undefined : false } } });
   };
 
   const keep = () => ui.setAddress({
@@ -79,8 +85,9 @@
     axis: axis.value === axes[0][0] ? "" : axis.value,
     smoothing: Number(smoothing.value) ? smoothing.value : "",
     log: logarithmic.checked ? "1" : "",
+    bands: asBands.checked ? "" : "0",
   });
-  for (const control of [metric, axis, smoothing, logarithmic]) {
+  for (const control of [metric, axis, smoothing, logarithmic, asBands]) {
     control.addEventListener("input", () => { keep(); drawCurve(); });
   }
 

@@ -29,7 +29,19 @@
     if (content < wanted) setTimeout(renewSections, 3000);
   }, 2000);
 
+  let last = null;
+  const acted = (_, action) => { last = Object.assign({}, last, { action }); showAction(); };
+  const showAction = () => {
+    const place = ui.byId("action"), shown = actions.show(last, acted);
+    if (place.innerHTML === (shown.outerHTML || "")) return;
+    const isFocused = place.contains(document.activeElement);
+    place.replaceChildren(shown);
+    if (isFocused) (place.querySelector("button") || document.querySelector("nav a")).focus({ preventScroll: true });
+  };
+  const renewDetails = details.show(id);
   const show = row => {
+    last = row;
+    showAction();
     const parts = [row.state];
     if (row.of_epochs) parts.push(`epoch ${row.epochs} of ${row.of_epochs}`);
     if (row.state === "running" && row.percent !== null) parts.push(`${ui.fixed(row.percent, 1)} %`);
@@ -37,6 +49,7 @@
     progress.textContent = parts.join(", ");
     say(row.problem || "");
     append();
+    renewDetails();
     if (row.content > content) { wanted = row.content; renewSections(); }
   };
   ui.listen({ runs: id }, null, rows => {

@@ -36,6 +36,10 @@
   // Name, title, cell, key to sort by; n: a number; shown: without a choice in the address.
   const columns = [
     { name: "state", title: "State", cell: state, key: r => r.state, shown: true },
+    { name: "name", title: "Name", cell: r => r.name ?? "–", key: r => r.name },
+    { name: "tags", title: "Tags", cell: r => (r.tags ?? []).join(", ") || "–", key: r => (r.tags ?? []).join(", ") },
+    { name: "note", title: "Note", cell: r => r.note ? element("span", { title: r.note }, r.note) : "–", key: r => r.note },
+    { name: "commit", title: "Commit", cell: r => r.commit ?? "–", key: r => r.commit },
     { name: "experiment", title: "Experiment", cell: r => r.experiment, key: r => r.experiment, shown: true },
     { name: "network", title: "Network", cell: r => r.network, key: r => r.network, shown: true },
     { name: "data", title: "Data", cell: r => r.data, key: r => r.data },
@@ -48,8 +52,9 @@
     { name: "speed", title: "Images/s", cell: r => number(r.images_per_second, 0), key: r => r.images_per_second, shown: true, n: true },
     { name: "device", title: "Device", cell: r => r.device, key: r => r.device, shown: true },
     { name: "time", title: "Time", cell: r => r.elapsed_s === null ? "–" : duration(r.elapsed_s), key: r => r.elapsed_s, n: true },
-    { name: "price", title: "Price so far", cell: r => number(r.price, 2), key: r => r.price, shown: true, n: true },
+    { name: "price", title: "Price so far", cell: r => number(r.price, 2, r.currency), key: r => r.price, shown: true, n: true },
     { name: "started", title: "Started, UTC", cell: started, key: r => r.started, shown: true },
+    { name: "action", title: "Action", cell: r => actions.show(r, acted), key: r => r.offer.kind, shown: actions.areOffered },
   ];
   const KEY = "k:";
   const keyColumn = key => ({ name: KEY + key, title: key, cell: r => valueOf(r, key) ?? "–",
@@ -81,7 +86,8 @@
     page: view.page > 1 ? view.page : "",
   });
 
-  const searched = row => [row.label, row.state, row.experiment, row.network, row.data, row.device,
+  const searched = row => [row.label, row.state, row.experiment, row.network, row.data, row.device, row.name, row.note, row.commit,
+    ...(row.tags ?? []),
     ...row.settings.map((value, i) => value === null ? "" : `${keys[i]}=${value}`)].join(" ").toLowerCase();
   // Unknown values are last in either direction.
   const compare = (key, down) => (a, b) => {
@@ -203,7 +209,7 @@
     table.append(...bodies);
     order = orderOf(groups);
     const running = [...rows.values()].filter(row => row.state === "running").length;
-    byId("count").textContent = `${count === rows.size ? "" : `${count} of `}${rows.size} runs, ${running} running`;
+    byId("count").textContent = `${count === rows.size ? "" : `${count} of `}${rows.size} ${rows.size === 1 ? "run" : "runs"}, ${running} running`;
     drawPager(pages);
     drawEmpty();
     showSelection();
@@ -221,11 +227,24 @@
       if (!line) continue;
       cellsOf(rows.get(id), shown).forEach((cell, i) => {
         const old = line.cells[i + 1];
-        if (old.innerHTML !== cell.innerHTML && !old.contains(document.activeElement)) old.replaceWith(cell);
+        if (old.innerHTML === cell.innerHTML) return;
+        const isFocused = old.contains(document.activeElement);
+        old.replaceWith(cell);
+        // The button of an action may be gone: the focus stays in the line.
+        if (isFocused) (cell.querySelector("a, button") || line.querySelector("a")).focus({ preventScroll: true });
       });
     }
     const running = [...rows.values()].filter(row => row.state === "running").length;
     byId("count").textContent = byId("count").textContent.replace(/, \d+ running$/, `, ${running} running`);
+  };
+
+  // An action began, or ended.
+  const acted = (id, progress) => {
+    const row = rows.get(id);
+    if (!row) return;
+    rows.set(id, Object.assign({}, row, { action: progress }));
+    byId("said").textContent = `${row.label}: ${progress.text}`;
+    patch([id]);
   };
 
   const showProblems = () => {
@@ -235,7 +254,7 @@
     byId("folders").replaceChildren(...texts.map(text => element("p", {}, text)));
   };
   const fillChoices = () => {
-    const options = [["", "nothing"], ...["state", "experiment", "network", "data", "device"].map(name =>
+    const options = [["", "nothing"], ...["state", "name", "tags", "commit", "experiment", "network", "data", "device"].map(name =>
       [name, columnOf(name).title]), ...listing.keys.map(key => [KEY + key.name, key.name])];
     byId("group").replaceChildren(...options.map(([value, text]) => element("option", { value }, text)));
     if (!options.some(([value]) => value === view.group)) {
@@ -294,7 +313,11 @@
     // New runs may have new keys, and move the others.
     const isNew = changes.runs.some(row => !rows.has(row.id));
     if (changes.is_all || isNew || changes.removed.length) { reload(); return; }
-    for (const row of changes.runs) rows.set(row.id, row);
+    for (const row of changes.runs) {
+      const before = rows.get(row.id).action, now = row.action;
+      if (now && (!before || before.text !== now.text)) byId("said").textContent = `${row.label}: ${now.text}`;
+      rows.set(row.id, row);
+    }
     patch(changes.runs.map(row => row.id));
   });
   needKeys();

@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use stratus_base::checksum::sha256_hex;
 use stratus_run::layout::{EXPERIMENT, LAUNCHES, SWEEP};
+use stratus_run::{SEARCH_DEPTH, searched_folders};
 
-/// Maximum depth of folders, as of `stratus runs`.
-const MAX_DEPTH: usize = 6;
 /// Maximum number of runs.
 const MAX_RUNS: usize = 100_000;
 /// Maximum number of sweeps, and of records of launches.
@@ -84,7 +83,7 @@ pub fn find(folders: &[PathBuf]) -> Found {
         };
         let prefix = (folders.len() > 1).then(|| from_here(folder).display().to_string());
         let mut search = Search { root: &root, prefix: prefix.as_deref(), found: &mut found };
-        search.folder(&root, MAX_DEPTH);
+        search.folder(&root, SEARCH_DEPTH);
         found.roots.push(root);
     }
     for list in [&mut found.runs, &mut found.sweeps, &mut found.launches] {
@@ -128,7 +127,7 @@ impl Search<'_> {
         if depth == 0 {
             return;
         }
-        let mut below = match folders_in(folder) {
+        let below = match searched_folders(folder) {
             Ok(below) => below,
             // It vanished meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound && folder != self.root => return,
@@ -137,9 +136,8 @@ impl Search<'_> {
                 return;
             }
         };
-        below.sort_unstable();
-        for (_, name) in below {
-            self.folder(&folder.join(name), depth - 1);
+        for path in below {
+            self.folder(&path, depth - 1);
         }
     }
 
@@ -203,20 +201,6 @@ impl Search<'_> {
     }
 }
 
-/// The folders in a folder, with the number that their name is.
-fn folders_in(folder: &Path) -> io::Result<Vec<(Option<u64>, std::ffi::OsString)>> {
-    let mut below = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_folder && !name.as_encoded_bytes().starts_with(b".") {
-            below.push((name.to_str().and_then(|name| name.parse().ok()), name));
-        }
-    }
-    Ok(below)
-}
-
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => "it does not exist".to_owned(),
@@ -230,7 +214,8 @@ fn reason(error: &io::Error) -> String {
 pub struct Stamp {
     /// Its length in bytes.
     pub length: u64,
-    modified_ns: i128,
+    /// The time of its last modification, in nanoseconds since 1970.
+    pub modified_ns: i128,
     inode: u64,
 }
 

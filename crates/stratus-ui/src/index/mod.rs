@@ -4,6 +4,7 @@
 //! was appended. It polls, since network file systems do not report changes. Requests see the rows of the
 //! last scan; every change has a revision, so that a page asks for what is new.
 
+mod facts;
 mod find;
 mod record;
 mod row;
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::actions::Actions;
 use record::{Record, Settings};
 
 /// Maximum number of removed runs that are remembered for pages.
@@ -102,6 +104,7 @@ pub struct Changes {
 #[derive(Debug)]
 pub struct Index {
     folders: Vec<PathBuf>,
+    actions: Arc<Actions>,
     records: Mutex<HashMap<RunId, Record>>,
     state: RwLock<State>,
     changes: watch::Sender<u64>,
@@ -112,8 +115,14 @@ impl Index {
     /// An index of folders, which are not read yet.
     #[must_use]
     pub fn new(folders: Vec<PathBuf>) -> Self {
+        Self::with_actions(folders, Arc::default())
+    }
+
+    /// An index whose rows tell which action a run permits.
+    pub(crate) fn with_actions(folders: Vec<PathBuf>, actions: Arc<Actions>) -> Self {
         Self {
             folders,
+            actions,
             records: Mutex::default(),
             state: RwLock::default(),
             changes: watch::Sender::new(0),
@@ -145,7 +154,7 @@ impl Index {
                 }
             }
             if let Some(record) = records.get_mut(&id) {
-                if let Some(change) = record.refresh(&found.roots, &self.count) {
+                if let Some(change) = record.refresh(&found.roots, &self.count, &self.actions) {
                     scan.changes.insert(id.clone(), change);
                 }
                 scan.order.push(id);
@@ -265,6 +274,11 @@ impl Index {
     /// The folders without links; only files in them are opened.
     pub fn roots(&self) -> Arc<Vec<PathBuf>> {
         Arc::clone(&self.state().roots)
+    }
+
+    /// The actions on runs.
+    pub(crate) fn actions(&self) -> &Actions {
+        &self.actions
     }
 
     /// The given folders.

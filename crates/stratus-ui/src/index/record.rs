@@ -6,17 +6,20 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use stratus_report::report::{score_name, val_score};
 use stratus_report::runs::read_settings;
 use stratus_report::status;
 use stratus_run::RunDir;
 use stratus_run::csv::{EpochRow, Task};
-use stratus_run::layout::{EXPERIMENT, LOCK};
+use stratus_run::layout::{CHECKPOINTS, EXPERIMENT, LOCK};
 use stratus_run::summary::{Status, Summary};
 
+use super::facts::{HourlyPrice, Processors, RowLabels};
 use super::find::{FoundRun, Stamp, stamp};
 use super::row::{Pace, Progress, RunRow, Score};
+use crate::actions::{Actions, Offer};
 use crate::series::Sparkline;
 use crate::tail::Tail;
 
@@ -27,6 +30,8 @@ pub type Settings = BTreeMap<String, String>;
 const MAX_SUMMARY_BYTES: u64 = 16 << 20;
 /// The bytes at the end of `iterations.csv` that contain its last row.
 const MAX_LAST_ROW_BYTES: u64 = 4 << 10;
+/// The time after which a reason against an action is checked again.
+const MAX_REFUSAL_AGE: Duration = Duration::from_secs(10);
 /// Length of the time at the beginning of a line of `log.txt`.
 const TIME_BYTES: usize = 24;
 
@@ -64,6 +69,12 @@ struct Stamps {
     epochs: Option<Stamp>,
     iterations: Option<Stamp>,
     log: Option<Stamp>,
+    lock: Option<Stamp>,
+    remote: Option<Stamp>,
+    labels: Option<Stamp>,
+    machine: Option<Stamp>,
+    /// The time at which a checkpoint was added or removed.
+    checkpoints: Option<SystemTime>,
 }
 
 impl Stamps {
@@ -82,13 +93,21 @@ impl Stamps {
             epochs: look(run.epochs()),
             iterations: look(run.iterations()),
             log: look(run.log()),
+            // These only tell the state of the run.
+            lock: look(run.path().join(LOCK)),
+            remote: look(run.remote()),
+            labels: look(run.labels()),
+            machine: look(run.machine()),
+            checkpoints: folder_time(&run.path().join(CHECKPOINTS)),
         };
-        // These only tell the state of the run.
-        for path in [run.path().join(LOCK), run.remote()] {
-            look(path);
-        }
         (stamps, problems)
     }
+}
+
+/// The time at which an entry of a folder was added or removed.
+fn folder_time(folder: &Path) -> Option<SystemTime> {
+    let facts = std::fs::symlink_metadata(folder).ok().filter(std::fs::Metadata::is_dir)?;
+    facts.modified().ok()
 }
 
 /// The content of `epochs.csv`.
@@ -148,8 +167,34 @@ pub struct Record {
     epochs_problem: Option<String>,
     iteration: Option<u64>,
     started: Option<String>,
+    labels: Result<RowLabels, String>,
+    processors: Processors,
+    price: Option<HourlyPrice>,
+    /// The action that the run permits.
+    offer: KnownOffer,
     /// The row that was shown last.
     row: Option<Arc<RunRow>>,
+}
+
+/// The action that a run permits, as of a state of its files. It is not asked every second, since the
+/// process that trains the run is looked at.
+#[derive(Debug, Default)]
+struct KnownOffer {
+    of: Option<(&'static str, Option<Stamp>, Option<Stamp>)>,
+    offer: Offer,
+    asked: Option<Instant>,
+}
+
+impl KnownOffer {
+    fn renew(&mut self, run: &RunDir, state: &'static str, stamps: &Stamps, actions: &Actions) -> Offer {
+        let now = Some((state, stamps.lock, stamps.remote));
+        // A reason may pass with time.
+        let is_old = self.asked.is_none_or(|asked| asked.elapsed() > MAX_REFUSAL_AGE);
+        if self.of != now || self.offer.refusal.is_some() && is_old {
+            *self = Self { of: now, offer: actions.offer(run, state), asked: Some(Instant::now()) };
+        }
+        self.offer.clone()
+    }
 }
 
 /// A change of a record.
@@ -178,6 +223,10 @@ impl Record {
             epochs_problem: None,
             iteration: None,
             started: None,
+            labels: Ok(RowLabels::default()),
+            processors: Processors::default(),
+            price: None,
+            offer: KnownOffer::default(),
             row: None,
         })
     }
@@ -192,14 +241,20 @@ impl Record {
         self.settings.as_ref().ok()
     }
 
+    /// The time at which a process last acquired the lock.
+    pub fn lock_time(&self) -> Option<i128> {
+        self.stamps.lock.map(|stamp| stamp.modified_ns)
+    }
+
     /// Reads what changed since the last call; `None` if the row is the same.
-    pub fn refresh(&mut self, roots: &[PathBuf], count: &ReadCount) -> Option<Change> {
+    pub fn refresh(&mut self, roots: &[PathBuf], count: &ReadCount, actions: &Actions) -> Option<Change> {
         let (now, refused) = Stamps::of(&self.run, roots);
         let is_first = self.row.is_none();
         let before = std::mem::replace(&mut self.stamps, now.clone());
         self.refused = refused;
         if is_first || now.experiment != before.experiment {
             self.settings = self.read_settings(count);
+            self.price = self.settings().and_then(|settings| HourlyPrice::in_settings(settings));
         }
         if is_first || now.summary != before.summary {
             self.summary = self.read_summary(count);
@@ -219,7 +274,20 @@ impl Record {
         if self.started.is_none() && now.log.is_some() {
             self.started = first_time(&self.run.log(), count);
         }
-        let row = self.make_row(now != before);
+        if now.labels != before.labels {
+            self.labels = match now.labels {
+                Some(stamp) => {
+                    count.add(stamp.length);
+                    RowLabels::read(&self.run.labels())
+                }
+                None => Ok(RowLabels::default()),
+            };
+        }
+        if let Some(stamp) = now.machine.filter(|_| now.machine != before.machine) {
+            count.add(stamp.length.min(MAX_SUMMARY_BYTES));
+            self.processors = Processors::read(&self.run.machine());
+        }
+        let row = self.make_row(now != before, actions);
         let is_same = self.row.as_ref().is_some_and(|shown| **shown == row);
         if is_same && now == before {
             return None;
@@ -270,10 +338,15 @@ impl Record {
         }
     }
 
-    fn make_row(&self, is_changing: bool) -> RunRow {
+    fn make_row(&mut self, is_changing: bool, actions: &Actions) -> RunRow {
+        let state = self.state(is_changing);
+        let offer = match self.refused.is_empty() {
+            true => self.offer.renew(&self.run, state, &self.stamps, actions),
+            false => Offer::default(),
+        };
+        let action = actions.progress(&self.found.id, state, self.lock_time());
         let setting = |key: &str| self.settings().and_then(|settings| settings.get(key)).cloned();
         let summary = self.summary.as_ref().ok().and_then(Option::as_deref);
-        let state = self.state(is_changing);
         let pace = Pace {
             epochs: self.epochs.count,
             of_epochs: setting("train.epochs").and_then(|epochs| epochs.parse().ok()),
@@ -288,11 +361,11 @@ impl Record {
             Some(summary) => Some(summary.time.total_s),
             None => self.epochs.ends_s.map(|(_, last)| last),
         };
-        let per_hour: Option<f64> = setting("train.price_per_hour").and_then(|price| price.parse().ok());
         let problems: Vec<String> = [
             self.settings.as_ref().err().cloned(),
             self.summary.as_ref().err().cloned(),
             self.epochs_problem.clone(),
+            self.labels.as_ref().err().cloned(),
         ]
         .into_iter()
         .flatten()
@@ -307,7 +380,8 @@ impl Record {
             experiment: setting("experiment.name").unwrap_or_default(),
             network: setting("model.name").unwrap_or_default(),
             data: setting("data.name").unwrap_or_default(),
-            device: device.or_else(|| setting("train.device")).unwrap_or_default(),
+            device: self.processors.name_of(&device.or_else(|| setting("train.device")).unwrap_or_default()),
+            labels: self.labels.clone().unwrap_or_default(),
             started: self.started.clone(),
             progress: Progress {
                 epochs: pace.epochs,
@@ -317,7 +391,8 @@ impl Record {
                 left_s: pace.left_s().filter(|_| state == Status::Running.name()),
                 elapsed_s,
                 images_per_second: summary.and_then(|summary| summary.images_per_second.median),
-                price: per_hour.zip(elapsed_s).map(|(price, seconds)| price * seconds / 3600.0),
+                price: self.price.as_ref().zip(elapsed_s).map(|(price, seconds)| price.of(seconds)),
+                currency: self.price.as_ref().and_then(|price| price.currency.clone()),
             },
             score: Score {
                 score: self.epochs.best.map(|_| score_name(self.epochs.task)),
@@ -325,6 +400,8 @@ impl Record {
                 curve: self.epochs.scores.values(),
                 train_loss: self.epochs.train_loss,
             },
+            offer,
+            action,
         }
     }
 }

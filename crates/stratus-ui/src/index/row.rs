@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
+use super::facts::RowLabels;
 use super::find::RunId;
+use crate::actions::{Offer, Progress as ActionProgress};
 
 /// A row of the table of runs, as pages get it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -23,6 +25,9 @@ pub struct RunRow {
     pub data: String,
     /// The compute device.
     pub device: String,
+    /// Name, tags, note, commit.
+    #[serde(flatten)]
+    pub labels: RowLabels,
     /// The time of the start.
     pub started: Option<String>,
     /// Epochs and time.
@@ -31,6 +36,11 @@ pub struct RunRow {
     /// The validation metric.
     #[serde(flatten)]
     pub score: Score,
+    /// The action that it permits.
+    pub offer: Offer,
+    /// The progress of the last action.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<ActionProgress>,
 }
 
 /// How far a run is.
@@ -52,6 +62,9 @@ pub struct Progress {
     pub images_per_second: Option<f64>,
     /// The price of the elapsed time, if the run has a price per hour.
     pub price: Option<f64>,
+    /// The currency of the price, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
 }
 
 /// The validation metric of a run over its epochs.

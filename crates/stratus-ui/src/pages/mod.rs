@@ -14,6 +14,8 @@ pub struct Page<'a> {
     pub body: &'a str,
     /// The data of scripts, as JSON.
     pub data: Option<&'a str>,
+    /// The token that scripts send with actions; `None` if there are none.
+    pub actions: Option<&'a str>,
     /// The scripts, files of the assets.
     pub scripts: &'a [&'a str],
 }
@@ -30,14 +32,16 @@ impl Page<'_> {
             .iter()
             .map(|name| format!("<script src=\"/assets/{name}\" defer></script>\n"))
             .collect();
+        let token = self.actions.map(|token| format!("<meta name=\"stratus-page\" content=\"{token}\">\n"));
         Html(format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
              content=\"width=device-width, initial-scale=1\">\n<title>{} · Stratus</title>\n<link \
              rel=\"icon\" href=\"data:,\">\n<link rel=\"stylesheet\" href=\"/assets/uPlot.min.css\">\n<link \
              rel=\"stylesheet\" href=\"/assets/chart.css\">\n<link rel=\"stylesheet\" \
              href=\"/assets/page.css\">\n<link rel=\"stylesheet\" \
-             href=\"/assets/ui.css\">\n{}</head>\n<body>\n<main>\n{}</main>\n{}</body>\n</html>\n",
+             href=\"/assets/ui.css\">\n{}{}</head>\n<body>\n<main>\n{}</main>\n{}</body>\n</html>\n",
             escape(self.title),
+            token.unwrap_or_default(),
             scripts.concat(),
             self.body,
             data.unwrap_or_default(),
@@ -48,7 +52,7 @@ impl Page<'_> {
 /// A page with a message.
 pub fn message(title: &str, text: &str) -> Html<String> {
     let body = format!("{}<h1>{}</h1>\n<p>{}</p>\n", navigation("", ""), escape(title), escape(text));
-    Page { title, body: &body, data: None, scripts: &[] }.render()
+    Page { title, body: &body, data: None, actions: None, scripts: &[] }.render()
 }
 
 /// The pages that the navigation links to: address and title.
@@ -71,7 +75,7 @@ fn navigation(here: &str, more: &str) -> String {
 }
 
 /// The page of all runs. `data` is the list that is shown first.
-pub fn runs(data: &str) -> Html<String> {
+pub fn runs(data: &str, actions: Option<&str>) -> Html<String> {
     let body = navigation("/", "")
         + concat!(
             "<h1>Runs</h1>\n<div id=\"folders\" class=\"problems\"></div>\n",
@@ -83,24 +87,39 @@ pub fn runs(data: &str) -> Html<String> {
             "<a id=\"compare\" class=\"button\" role=\"link\" aria-disabled=\"true\">Compare</a>\n",
             "<button id=\"clear\" type=\"button\" class=\"button\" hidden>Clear selection</button>\n",
             "</div>\n<p id=\"count\" class=\"note\" role=\"status\"></p>\n",
+            "<p id=\"said\" class=\"hidden\" role=\"status\"></p>\n",
             "<div class=\"scroll\"><table id=\"runs\" aria-label=\"Runs\"><thead></thead></table></div>\n",
             "<div id=\"pager\" class=\"tools\"></div>\n<div id=\"empty\" hidden></div>\n",
             "<noscript><p class=\"problems\">This page needs JavaScript. `stratus runs` lists the runs on a ",
             "terminal.</p></noscript>\n",
         );
-    Page { title: "Runs", body: &body, data: Some(data), scripts: &["common.js", "table.js"] }.render()
+    let scripts = ["common.js", "actions.js", "table.js"];
+    Page { title: "Runs", body: &body, data: Some(data), actions, scripts: &scripts }.render()
 }
 
 /// The page of a run. `sections` is HTML, `data` that of its charts.
-pub fn run(label: &str, sections: &str, data: &str) -> Html<String> {
+pub fn run(label: &str, sections: &str, data: &str, actions: Option<&str>) -> Html<String> {
     let body = format!(
         "{}<p id=\"notice\" class=\"problems\" role=\"alert\" hidden></p>\n<div \
-         id=\"sections\">\n{sections}</div>\n",
-        navigation("", "<span id=\"progress\" role=\"status\"></span>")
+         id=\"sections\">\n{sections}</div>\n{DETAILS}",
+        navigation(
+            "",
+            "<span id=\"progress\" role=\"status\"></span><span id=\"action\" role=\"status\"></span>"
+        )
     );
-    let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "run.js"];
-    Page { title: label, body: &body, data: Some(data), scripts: &scripts }.render()
+    let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "actions.js", "details.js", "run.js"];
+    Page { title: label, body: &body, data: Some(data), actions, scripts: &scripts }.render()
 }
+
+/// The log and the files of a run.
+const DETAILS: &str = concat!(
+    "<details id=\"log-part\" open><summary>Log</summary>\n<p id=\"log-note\" class=\"note\"></p>\n",
+    "<pre id=\"log\" role=\"log\" aria-live=\"off\" aria-label=\"Log\" tabindex=\"0\"></pre></details>\n",
+    "<details id=\"files-part\"><summary>Files</summary>\n<p id=\"files-note\" class=\"note\"></p>\n",
+    "<div class=\"scroll\"><table id=\"files\" aria-label=\"Files\"><thead><tr><th scope=\"col\">file</th>",
+    "<th scope=\"col\" class=\"n\">size</th><th scope=\"col\">changed, UTC</th></tr></thead>",
+    "<tbody></tbody></table></div></details>\n",
+);
 
 /// The page that compares runs.
 pub fn comparison(count: usize, sections: &str, data: &str) -> Html<String> {
@@ -111,7 +130,7 @@ pub fn comparison(count: usize, sections: &str, data: &str) -> Html<String> {
         escape(&title)
     );
     let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "compare.js"];
-    Page { title: &title, body: &body, data: Some(data), scripts: &scripts }.render()
+    Page { title: &title, body: &body, data: Some(data), actions: None, scripts: &scripts }.render()
 }
 
 /// The curves of all runs in one chart, and its controls.
@@ -120,7 +139,8 @@ const CURVES: &str = concat!(
     "<label>Curve <select id=\"metric\"></select></label>\n",
     "<label>Over <select id=\"axis\"></select></label>\n",
     "<label>Smoothing <input id=\"smoothing\" type=\"range\" min=\"0\" max=\"0.99\" step=\"0.01\" ",
-    "value=\"0\"></label>\n<label><input id=\"logarithmic\" type=\"checkbox\"> Logarithmic</label>\n</div>\n",
+    "value=\"0\"></label>\n<label><input id=\"logarithmic\" type=\"checkbox\"> Logarithmic</label>\n",
+    "<label hidden><input id=\"bands\" type=\"checkbox\"> Repetitions as bands</label>\n</div>\n",
     "<figure><figcaption id=\"curve-title\"></figcaption><div class=\"chart\" id=\"curve\"></div>\n",
     "<p id=\"curve-note\" class=\"note\" role=\"status\"></p></figure>\n</section>\n",
 );

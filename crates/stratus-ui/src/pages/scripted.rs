@@ -26,7 +26,7 @@ fn list(address: &str, title: &str, data: &str, script: &str, rest: &str) -> Htm
         navigation(address, "")
     );
     let scripts = ["common.js", "figures.js", script];
-    Page { title, body: &body, data: Some(data), scripts: &scripts }.render()
+    Page { title, body: &body, data: Some(data), actions: None, scripts: &scripts }.render()
 }
 
 /// The list of sweeps.
@@ -38,7 +38,7 @@ pub fn sweeps(data: &str) -> Html<String> {
 pub fn sweep(label: &str, data: &str) -> Html<String> {
     let body = format!("{}<h1>Sweep {}</h1>\n{SWEEP}", navigation("", ""), escape(label));
     let scripts = ["common.js", "figures.js", "parallel.js", "sweep.js"];
-    Page { title: label, body: &body, data: Some(data), scripts: &scripts }.render()
+    Page { title: label, body: &body, data: Some(data), actions: None, scripts: &scripts }.render()
 }
 
 const SWEEP: &str = concat!(
@@ -82,7 +82,7 @@ pub fn launches(data: &str) -> Html<String> {
 pub fn launch(label: &str, data: &str) -> Html<String> {
     let body = format!("{}<h1>Launch {}</h1>\n{LAUNCH}", navigation("", ""), escape(label));
     let scripts = ["common.js", "figures.js", "launch.js"];
-    Page { title: label, body: &body, data: Some(data), scripts: &scripts }.render()
+    Page { title: label, body: &body, data: Some(data), actions: None, scripts: &scripts }.render()
 }
 
 const LAUNCH: &str = concat!(
@@ -105,7 +105,7 @@ const LAUNCH: &str = concat!(
 pub fn forecast(data: &str) -> Html<String> {
     let body = format!("{}<h1>Forecast</h1>\n{FORECAST}", navigation("/forecast", ""));
     let scripts = ["common.js", "figures.js", "forecast.js"];
-    Page { title: "Forecast", body: &body, data: Some(data), scripts: &scripts }.render()
+    Page { title: "Forecast", body: &body, data: Some(data), actions: None, scripts: &scripts }.render()
 }
 
 const FORECAST: &str = concat!(

@@ -11,9 +11,11 @@ use axum::http::{Method, Request, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::peer::Peer;
+use super::post;
 use super::query::QueryPairs;
 use super::token::Token;
-use crate::pages;
+use crate::{api, pages};
 
 /// Maximum length of the path and the query of a request.
 const MAX_TARGET_BYTES: usize = 8 << 10;
@@ -45,11 +47,21 @@ pub struct Guard {
     allows_addresses: bool,
     port: u16,
     token: Option<Token>,
+    /// The token that pages send with actions; `None` if there are none.
+    page_token: Option<Token>,
+    /// True if processes of this user on this machine need no token.
+    trusts_own_user: bool,
 }
 
 impl Guard {
     /// The rules of a server that was asked to listen on `host`, and does on `address`.
-    pub fn new(host: &str, address: SocketAddr, token: Option<Token>) -> Self {
+    pub fn new(
+        host: &str,
+        address: SocketAddr,
+        token: Option<Token>,
+        page_token: Option<Token>,
+        trusts_own_user: bool,
+    ) -> Self {
         let ip = address.ip();
         let mut names = vec![host.to_ascii_lowercase(), in_url(ip)];
         if ip.is_loopback() || ip.is_unspecified() {
@@ -58,16 +70,32 @@ impl Guard {
         if ip.is_unspecified() {
             names.insert(0, machine_name().unwrap_or_else(|| "localhost".to_owned()));
         }
-        Self { names, allows_addresses: ip.is_unspecified(), port: address.port(), token }
+        let allows_addresses = ip.is_unspecified();
+        Self { names, allows_addresses, port: address.port(), token, page_token, trusts_own_user }
+    }
+
+    /// The token that pages send with actions.
+    pub fn page_token(&self) -> Option<&str> {
+        self.page_token.as_ref().map(Token::as_str)
     }
 
     /// The address of the first page, with the token.
     pub fn url(&self) -> String {
-        let host = self.names.first().map_or("localhost", String::as_str);
+        let query = self.token.as_ref().map(|token| format!("?{TOKEN}={}", token.as_str()));
+        self.url_of(self.names.first().map_or("localhost", String::as_str)) + &query.unwrap_or_default()
+    }
+
+    /// The address of the first page for this machine, without the token.
+    pub fn local_url(&self) -> String {
+        // With all interfaces, the name of the machine may be that of another one for the resolver.
+        let first = self.names.first().map_or("localhost", String::as_str);
+        self.url_of(if self.allows_addresses { "127.0.0.1" } else { first })
+    }
+
+    fn url_of(&self, host: &str) -> String {
         let is_bare_v6 = host.contains(':') && !host.starts_with('[');
         let host = if is_bare_v6 { format!("[{host}]") } else { host.to_owned() };
-        let query = self.token.as_ref().map(|token| format!("?{TOKEN}={}", token.as_str()));
-        format!("http://{host}:{}/{}", self.port, query.unwrap_or_default())
+        format!("http://{host}:{}/", self.port)
     }
 
     /// Returns whether a `Host` header names this server.
@@ -84,13 +112,14 @@ impl Guard {
 
     /// The reason to refuse a request, if there is one.
     fn refusal(&self, request: &Request<Body>) -> Option<Refusal> {
-        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let is_action = is_action(request);
+        if !is_action && !matches!(*request.method(), Method::GET | Method::HEAD) {
             return Some(Refusal::Method);
         }
         let headers = request.headers();
         let has_body = headers.contains_key(header::TRANSFER_ENCODING)
             || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
-        if has_body {
+        if has_body && !is_action {
             return Some(Refusal::Body);
         }
         let target = request.uri().path_and_query().map_or("", |target| target.as_str());
@@ -112,7 +141,7 @@ impl Guard {
         if !headers.get_all(header::ORIGIN).iter().all(is_own) {
             return Some(Refusal::Origin);
         }
-        None
+        if is_action { post::refusal(request, self.page_token.as_ref()).map(Refusal::Action) } else { None }
     }
 
     /// The name of the cookie. Cookies do not differ by port, so the name does.
@@ -138,7 +167,11 @@ impl Guard {
         if self.has_cookie(request.headers(), token) {
             return None;
         }
-        Some(Refusal::Token.into_response())
+        let peer = request.extensions().get::<Option<Peer>>().copied().flatten();
+        if self.trusts_own_user && peer.is_some_and(Peer::is_process_of_this_user) {
+            return None;
+        }
+        Some(Refusal::Token.respond(is_action(request)))
     }
 
     /// Keeps the token in a cookie, and removes it from the address.
@@ -168,13 +201,15 @@ enum Refusal {
     Host,
     Origin,
     Token,
+    Action(post::Refused),
 }
 
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        let (status, title, text) = match self {
+impl Refusal {
+    /// The status, a title, and the reason.
+    fn parts(self) -> (StatusCode, &'static str, &'static str) {
+        match self {
             Self::Method => {
-                (StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", "This server answers only GET.")
+                (StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", "This server answers only GET here.")
             }
             Self::Body => (StatusCode::BAD_REQUEST, "Bad request", "Requests have no body here."),
             Self::Length => (StatusCode::URI_TOO_LONG, "Address too long", "Select fewer runs or columns."),
@@ -192,14 +227,28 @@ impl IntoResponse for Refusal {
                 "Token needed",
                 "Open the address that `stratus ui` printed, with its token. It is then kept in a cookie.",
             ),
-        };
-        (status, pages::message(title, text)).into_response()
+            Self::Action((status, reason)) => (status, "Refused", reason),
+        }
     }
+
+    /// The answer: a document to a script, else a page.
+    fn respond(self, is_action: bool) -> Response {
+        let (status, title, text) = self.parts();
+        match is_action {
+            true => api::refused(status, text),
+            false => (status, pages::message(title, text)).into_response(),
+        }
+    }
+}
+
+/// Returns whether a request acts on a run.
+fn is_action(request: &Request<Body>) -> bool {
+    *request.method() == Method::POST && post::is_action(request.uri().path())
 }
 
 /// Answers a request, or refuses it.
 pub async fn check(State(guard): State<Arc<Guard>>, request: Request<Body>, next: Next) -> Response {
-    let refused = guard.refusal(&request).map(IntoResponse::into_response);
+    let refused = guard.refusal(&request).map(|refusal| refusal.respond(is_action(&request)));
     let mut response = match refused.or_else(|| guard.check_token(&request)) {
         Some(response) => response,
         None => match tokio::time::timeout(MAX_ANSWER_TIME, next.run(request)).await {
@@ -237,7 +286,7 @@ mod tests {
     use super::*;
 
     fn guard(host: &str, address: &str) -> Guard {
-        Guard::new(host, address.parse().unwrap(), None)
+        Guard::new(host, address.parse().unwrap(), None, None, false)
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The listener, its limits, and the thread that scans the folders.
 
 mod guard;
+mod peer;
+mod post;
 mod query;
 mod token;
 
@@ -15,16 +17,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::actions::Actions;
 use crate::api::{self, Site};
 use crate::{Error, Forecaster, Index, Result};
 pub(crate) use guard::Guard;
+use peer::Peer;
 use token::Token;
 
 /// The port, if none is given. It differs from those of other tools.
@@ -56,6 +60,12 @@ pub struct Options {
     pub host: String,
     /// The port; the next free one is used if it is in use, any free one if it is 0.
     pub port: u16,
+    /// The program that stops launches and continues runs, `stratus`; without it, the server offers no
+    /// actions on runs.
+    pub program: Option<PathBuf>,
+    /// True if a browser of this user on this machine is opened: it needs no token, which other users could
+    /// read among its arguments.
+    pub opens_browser: bool,
 }
 
 /// A server that listens.
@@ -84,9 +94,11 @@ impl Server {
         let listener = listen(ip, options.port)?;
         let address = listener.local_addr().map_err(Error::Start)?;
         let token = if ip.is_loopback() { None } else { Some(Token::random()?) };
-        let guard = Guard::new(&options.host, address, token);
+        let page_token = if options.program.is_some() { Some(Token::random()?) } else { None };
+        let guard = Guard::new(&options.host, address, token, page_token, options.opens_browser);
         let url = guard.url();
-        let index = Arc::new(Index::new(options.folders.clone()));
+        let actions = Arc::new(Actions::new(options.program.clone()));
+        let index = Arc::new(Index::with_actions(options.folders.clone(), actions));
         Ok(Self { listener, address, url, guard, index, forecaster: None })
     }
 
@@ -102,6 +114,14 @@ impl Server {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The address for a browser of this user on this machine, without a token.
+    ///
+    /// It is only of use with [`Options::opens_browser`].
+    #[must_use]
+    pub fn local_url(&self) -> String {
+        self.guard.local_url()
     }
 
     /// The address and the port.
@@ -132,7 +152,7 @@ impl Server {
             let scan = || scan_until(&self.index, &is_done);
             let scanner = std::thread::Builder::new().name("scan".into()).spawn_scoped(threads, scan);
             let scanner = scanner.map_err(Error::Start)?;
-            let site = Site::new(Arc::clone(&self.index), self.forecaster);
+            let site = Site::new(Arc::clone(&self.index), self.forecaster, self.guard.page_token());
             let router = api::router(site, Arc::new(self.guard));
             self.listener.set_nonblocking(true).map_err(Error::Start)?;
             let served = runtime.block_on(accept(self.listener, router, stop));
@@ -164,12 +184,14 @@ async fn accept(listener: std::net::TcpListener, router: Router, stop: &AtomicBo
             (listener.accept().await, permit)
         };
         let Ok((accepted, permit)) = tokio::time::timeout(STOP_INTERVAL, accepted).await else { continue };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, peer)) = accepted else {
             // Out of file descriptors, for example: others may be closed meanwhile.
             tokio::time::sleep(STOP_INTERVAL).await;
             continue;
         };
-        let connection = serve_connection(stream, router.clone());
+        let peer = stream.local_addr().map(|own| Peer { own, peer });
+        let router = router.clone().layer(Extension(peer.ok()));
+        let connection = serve_connection(stream, router);
         tokio::spawn(async move {
             connection.await;
             drop(permit);

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::symlink;
 
-use crate::common::{MadeRun, Running, make};
+use crate::common::{MadeRun, Running, make, options};
 use stratus_run::summary::Status;
 use stratus_ui::{Options, Server};
 
@@ -214,10 +214,26 @@ fn other_machines_need_the_token() {
     assert_eq!(foreign.status, 403);
 }
 
+/// A browser that is opened gets no token as an argument, which other users could read.
+#[test]
+fn a_browser_of_this_user_needs_no_token() {
+    let root = tempfile::tempdir().unwrap();
+    make(root.path(), &MadeRun::default());
+    let server = Running::with_options(Options { opens_browser: true, ..options(root.path(), "0.0.0.0") });
+    assert!(server.url.contains("?token="), "{}", server.url);
+    assert_eq!(server.get("/").status, 200);
+    assert_eq!(server.get_with("/", &[("Origin", "http://evil.example")]).status, 403);
+    assert_eq!(server.request("GET", "/", &[("Host", "evil.example")]).status, 403);
+    let local = Server::bind(&Options { opens_browser: true, ..options(root.path(), "0.0.0.0") }).unwrap();
+    assert_eq!(local.local_url(), format!("http://127.0.0.1:{}/", local.address().port()));
+    // Without a browser to be opened, every request needs it.
+    assert_eq!(Running::with_host(root.path(), "0.0.0.0").get("/").status, 403);
+}
+
 #[test]
 fn a_port_in_use_is_followed_by_the_next_free_one() {
     let root = tempfile::tempdir().unwrap();
-    let options = |port| Options { folders: vec![root.path().into()], host: "127.0.0.1".into(), port };
+    let options = |port| Options { port, ..options(root.path(), "127.0.0.1") };
     let first = Server::bind(&options(0)).unwrap();
     let port = first.address().port();
     let second = Server::bind(&options(port)).unwrap();

@@ -36,7 +36,7 @@ fn table_has_the_state_and_the_figures_of_every_run() {
     assert_eq!(labels, ["digits/1", "digits/2", "digits/10"]);
     let first = row(&list, "digits/1");
     let facts = ["state", "experiment", "network", "data", "device", "score"].map(|key| first[key].as_str());
-    assert_eq!(facts, ["completed", "digits", "digits", "digits", "cpu", "top-1"].map(Some));
+    assert_eq!(facts, ["completed", "digits", "digits", "digits", "CPU", "top-1"].map(Some));
     assert_eq!((first["epochs"].as_u64(), first["of_epochs"].as_u64()), (Some(2), Some(4)));
     assert_eq!((first["percent"].as_f64(), first["left_s"].as_f64()), (Some(100.0), None));
     assert_eq!(first["best"], 0.875);
@@ -93,7 +93,7 @@ fn comparison_has_the_section_of_the_report() {
     let ids = [server.id("digits/1"), server.id("digits/2")];
     let page = server.get(&format!("/compare?runs={},{}", ids[0], ids[1]));
     let report = Report::read(&[first, second.clone()], None, None);
-    assert!(page.body.contains(&page::comparison_section(report.comparison.as_ref().unwrap())));
+    assert!(page.body.contains(&page::comparison_section(report.comparison.as_ref().unwrap(), &report.runs)));
     assert!(page.body.contains("train.batch_size"));
     assert_eq!(data(&page.body)["compared"][1], serde_json::json!({"id": ids[1], "label": "digits/2"}));
     // One run of the two, an unknown id, the same id twice, none.

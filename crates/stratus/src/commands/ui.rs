@@ -30,7 +30,7 @@ pub struct UiArguments {
     /// Open the page in a browser
     #[arg(long)]
     pub open: bool,
-    /// Offer no actions on runs; this version has none
+    /// Offer no actions on runs
     #[arg(long)]
     pub read_only: bool,
 }
@@ -58,7 +58,15 @@ pub fn run(arguments: &UiArguments, output: &Output) -> Result {
     let absolute = |folder: &PathBuf| std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
     let folders: Vec<PathBuf> = folders.iter().map(absolute).collect();
     let stop = signals::stop_flag()?;
-    let options = Options { folders: folders.clone(), host: arguments.host.clone(), port: arguments.port };
+    // This program also continues runs and stops launches.
+    let program = if arguments.read_only { None } else { std::env::current_exe().ok() };
+    let options = Options {
+        folders: folders.clone(),
+        host: arguments.host.clone(),
+        port: arguments.port,
+        program,
+        opens_browser: arguments.open,
+    };
     let server = Server::bind(&options)?.with_forecaster(Arc::new(PageForecaster));
     let port = server.address().port();
     if port != arguments.port && arguments.port != 0 {
@@ -67,7 +75,8 @@ pub fn run(arguments: &UiArguments, output: &Output) -> Result {
     let url = server.url().to_owned();
     output.print_verbatim(&Serving { url: &url, port, folders: &folders }, || format!("{url}\n"))?;
     output.message("press Ctrl-C to stop");
-    if arguments.open && !open(&url) {
+    // Other users see the arguments of the browser: they have no token.
+    if arguments.open && !open(&server.local_url()) {
         output.warning("cannot open a browser: open the address above by hand");
     }
     Ok(server.serve(&stop)?)

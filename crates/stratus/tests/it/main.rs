@@ -42,5 +42,6 @@ mod sweep;
 mod tensorboard;
 mod terminal_width;
 mod ui;
+mod ui_actions;
 mod workers;
 mod xml;

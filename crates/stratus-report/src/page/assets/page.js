@@ -6,6 +6,7 @@ const stratus = (() => {
   const hues = ["--forward", "--backward-data", "--update", "--backward-weights", "--bad", "--other"];
   // After the named colours, hues at the golden angle keep neighbours distinct.
   const colour = i => i < hues.length ? css(hues[i]) : `hsl(${(i * 137.5) % 360} 55% 55%)`;
+  const translucent = text => text.startsWith("#") ? text + "30" : text.replace(")", " / 19%)");
   const percent = values => values.map(v => v === null ? null : 100 * v);
 
   // Joins series with different x into one table, since uPlot needs a common x.
@@ -57,6 +58,7 @@ const stratus = (() => {
     context.drawImage(drawn, 0, 0);
     copy.toBlob(done, "image/png");
   });
+  const nameOf = title => title.replace(/[^A-Za-z0-9]+/g, "-").replace(/^-|-$/g, "").toLowerCase();
   const download = (blob, name) => {
     const link = document.createElement("a"), address = URL.createObjectURL(blob);
     Object.assign(link, { href: address, download: name });
@@ -73,7 +75,7 @@ const stratus = (() => {
       Object.assign(button, { type: "button", textContent: name });
       button.setAttribute("aria-label", `Save as ${name}: ${caption.textContent}`);
       button.addEventListener("click", async () => {
-        const title = caption.textContent.replace(/[^A-Za-z0-9]+/g, "-").replace(/^-|-$/g, "").toLowerCase();
+        const title = nameOf(caption.textContent);
         if (container.chart) download(await make(container.chart), `${title}.${name.toLowerCase()}`);
       });
       place.append(button);
@@ -82,6 +84,38 @@ const stratus = (() => {
     add("PNG", toPng);
     caption.after(place);
   };
+
+  // A drawing as a file of its own: what the style of the page sets becomes attributes.
+  const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "font-family",
+    "font-size", "font-weight", "text-anchor"];
+  const toSvg = drawing => {
+    const copy = drawing.cloneNode(true), [, , width, height] = drawing.getAttribute("viewBox").split(" ");
+    const shown = [...drawing.querySelectorAll("*")];
+    [...copy.querySelectorAll("*")].forEach((mark, i) => {
+      const style = getComputedStyle(shown[i]);
+      for (const name of DRAWN) mark.setAttribute(name, style.getPropertyValue(name));
+      mark.removeAttribute("class");
+    });
+    const page = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    for (const [name, value] of [["width", width], ["height", height], ["fill", css("--page")]]) page.setAttribute(name, value);
+    copy.prepend(page);
+    copy.setAttribute("width", width);
+    copy.setAttribute("height", height);
+    return new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" });
+  };
+  // A button that saves it, above each drawing.
+  const addDrawingDownloads = root => root.querySelectorAll(".scroll > svg[role=img]").forEach(drawing => {
+    const place = drawing.parentElement;
+    if (place.previousElementSibling && place.previousElementSibling.classList.contains("downloads")) return;
+    const title = drawing.getAttribute("aria-label"), bar = document.createElement("p");
+    bar.className = "downloads";
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", textContent: "SVG" });
+    button.setAttribute("aria-label", `Save as SVG: ${title}`);
+    button.addEventListener("click", () => download(toSvg(drawing), `${nameOf(title)}.svg`));
+    bar.append(button);
+    place.before(bar);
+  });
 
   // Draws a chart, or gives new data to the chart of the same lines, whose zoom and hidden lines stay.
   const draw = (container, x, series, rows, more) => {
@@ -136,7 +170,7 @@ const stratus = (() => {
       const bound = label => line(label, 0, { width: 0, class: "range", points: { show: false } });
       draw(container, "iteration", lines.concat([bound("highest"), bound("lowest")]),
         joinSeries(curves.concat([[c.iteration, c.loss_max], [c.iteration, c.loss_min]])),
-        { bands: [{ series: [3, 4], fill: colour(0) + "30" }] });
+        { bands: [{ series: [3, 4], fill: translucent(colour(0)) }] });
     },
     accuracy: (container, run) => {
       const c = run.curves, byEpoch = value => withoutNulls(epochEnds(run), percent(run.epochs.map(value)));
@@ -179,13 +213,57 @@ const stratus = (() => {
       { scale: { range: { min: { pad: 0, soft: 0, mode: 1 }, max: { pad: 0.1 } } } });
   };
   const drawRuns = (container, value) => {
-    const runs = data.runs.filter(r => r.epochs.some(e => value(e) !== null));
-    if (!runs.length) return;
-    draw(container, "epoch", runs.map((r, i) => line(r.label, i)),
-      joinSeries(runs.map(r => withoutNulls(r.epochs.map(e => e.epoch), r.epochs.map(value)))), { height: 300 });
+    const runs = data.runs.map((r, i) => [r.label, i, withoutNulls(r.epochs.map(e => e.epoch), r.epochs.map(value))])
+      .filter(([, , [x]]) => x.length);
+    if (runs.length) drawLines(container, "epoch", runs, true, { height: 300 });
   };
-  const drawCharts = root => places(root).filter(container => charts[container.dataset.chart])
+
+  // The value of a line at `x` between its points; null outside of them.
+  const valueAt = ([xs, ys], x) => {
+    let low = 0, high = xs.length - 1;
+    if (high < 0 || x < xs[0] || x > xs[high]) return null;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (xs[middle] <= x) low = middle; else high = middle;
+    }
+    if (x === xs[low]) return ys[low];
+    return ys[low] + (ys[high] - ys[low]) * (x - xs[low]) / (xs[high] - xs[low]);
+  };
+  // Mean, lowest and highest of several lines at the points of all of them.
+  const band = lines => {
+    const xs = [...new Set(lines.flatMap(([x]) => x))].sort((a, b) => a - b);
+    const rows = xs.map(x => lines.map(l => valueAt(l, x)).filter(v => v !== null));
+    const of = f => rows.map(values => values.length ? f(values) : null);
+    return [xs, of(v => v.reduce((a, b) => a + b, 0) / v.length), of(v => Math.min(...v)), of(v => Math.max(...v))];
+  };
+  // Draws lines `[label, colour, [x, y]]`. Repetitions become one line, their mean, with a band from the lowest
+  // to the highest, if `asBands`.
+  const drawLines = (container, x, lines, asBands, more) => {
+    const series = [], parts = [], bands = [], seen = new Set();
+    const single = more.single || {};
+    for (const [label, i, points] of lines) {
+      if (seen.has(label)) continue;
+      const group = asBands && data.repetitions.find(group => group.includes(label));
+      const members = group ? lines.filter(([other]) => group.includes(other)) : [];
+      members.forEach(([other]) => seen.add(other));
+      if (members.length < 2) {
+        series.push(line(label, i, single));
+        parts.push(points);
+        continue;
+      }
+      const [xs, mean, low, high] = band(members.map(([, , points]) => points));
+      const bound = name => line(`${name} of ${members.length} from ${label}`, i, { width: 0, class: "range", points: { show: false } });
+      series.push(line(`mean of ${members.length} from ${label}`, i, single), bound("highest"), bound("lowest"));
+      parts.push([xs, mean], [xs, high], [xs, low]);
+      bands.push({ series: [series.length - 1, series.length], fill: translucent(colour(i)) });
+    }
+    draw(container, x, series, joinSeries(parts), Object.assign({ bands }, more));
+  };
+  const drawCharts = root => {
+    addDrawingDownloads(root);
+    places(root).filter(container => charts[container.dataset.chart])
     .forEach(container => charts[container.dataset.chart](container, data.runs[Number(container.dataset.run)]));
+  };
 
   const sort = (table, column, down) => {
     const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
@@ -208,7 +286,7 @@ const stratus = (() => {
   return {
     data: () => data,
     setData: renewed => { data = renewed; },
-    line, joinSeries, withoutNulls, draw, remove, drawCharts, sort, sortOnClick,
+    line, joinSeries, withoutNulls, draw, drawLines, remove, drawCharts, sort, sortOnClick,
     removeCharts: root => places(root).forEach(remove),
   };
 })();

@@ -20,6 +20,12 @@ use stratus_ui::{Forecaster, Index, Options, Server};
 /// The longest wait for an answer or an event: far more than any needs, since machines of tests are busy.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
+/// The options of a server on a free port, without actions.
+pub fn options(folder: &Path, host: &str) -> Options {
+    let (folders, host) = (vec![folder.to_owned()], host.to_owned());
+    Options { folders, host, port: 0, program: None, opens_browser: false }
+}
+
 /// A server that runs until it is dropped.
 pub struct Running {
     pub address: SocketAddr,
@@ -37,14 +43,22 @@ impl Running {
 
     /// Serves a folder on a free port of an interface.
     pub fn with_host(folder: &Path, host: &str) -> Self {
-        let options = Options { folders: vec![folder.to_owned()], host: host.to_owned(), port: 0 };
+        Self::with_program(folder, host, None)
+    }
+
+    /// Serves a folder, with actions on runs by a program.
+    pub fn with_program(folder: &Path, host: &str, program: Option<&str>) -> Self {
+        Self::with_options(Options { program: program.map(Into::into), ..options(folder, host) })
+    }
+
+    /// Starts a server with options.
+    pub fn with_options(options: Options) -> Self {
         Self::serve(Server::bind(&options).unwrap())
     }
 
     /// Serves a folder on a free port of the loopback interface, with a forecaster.
     pub fn with_forecaster(folder: &Path, forecaster: Arc<dyn Forecaster>) -> Self {
-        let options = Options { folders: vec![folder.to_owned()], host: "127.0.0.1".to_owned(), port: 0 };
-        Self::serve(Server::bind(&options).unwrap().with_forecaster(forecaster))
+        Self::serve(Server::bind(&options(folder, "127.0.0.1")).unwrap().with_forecaster(forecaster))
     }
 
     fn serve(server: Server) -> Self {
@@ -77,6 +91,30 @@ impl Running {
         let mut head = format!("{method} {target} HTTP/1.1\r\n");
         headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
         self.raw(&format!("{head}Connection: close\r\n\r\n"))
+    }
+
+    /// The token of a page of the server.
+    pub fn page_token(&self) -> String {
+        let page = self.get("/").body;
+        let (_, rest) = page.split_once("name=\"stratus-page\" content=\"").expect("a page with a token");
+        rest.split_once('"').unwrap().0.to_owned()
+    }
+
+    /// The headers of a request of a page of this server that acts.
+    pub fn action_headers(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("Host", self.address.to_string()),
+            ("Origin", format!("http://{}", self.address)),
+            ("Content-Type", "application/json".to_owned()),
+            ("X-Stratus-Page", self.page_token()),
+        ]
+    }
+
+    /// The answer to a POST request with these headers.
+    pub fn post(&self, target: &str, headers: &[(&str, String)], body: &str) -> Answer {
+        let mut head = format!("POST {target} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
+        headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
+        self.raw(&format!("{head}Connection: close\r\n\r\n{body}"))
     }
 
     /// The answer to the bytes of a request.
