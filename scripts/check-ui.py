@@ -5,8 +5,8 @@
 Trains digits twice, adds a run with a hostile name, a damaged one and a run that seems to train, serves them,
 and opens the table, a run and the comparison 390 and 1,400 pixels wide, light and dark. Every page must open
 without a message on the console (which is where a browser reports what the policy refuses), fit the window,
-and have its charts drawn. Rows that are appended must appear, the view must be in the address, and deleted
-runs must be reported. Screenshots are written to FOLDER. The first failed assertion ends the check.
+and have its charts drawn, and axe-core must find no serious violation of the rules for accessibility. Rows that
+are appended must appear, the view must be in the address, and deleted runs must be reported. Screenshots are written to FOLDER. The first failed assertion ends the check.
 """
 import json
 import pathlib
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 
+import axe_playwright_python
 from playwright.sync_api import sync_playwright
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -35,6 +36,12 @@ UNNAMED = """() => [...document.querySelectorAll("input, select, button, a, svg[
     .filter(element => element.checkVisibility() && !(element.labels && element.labels.length)
         && !element.getAttribute("aria-label") && !element.textContent.trim())
     .map(element => element.outerHTML.slice(0, 80))"""
+AXE = pathlib.Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+# What axe-core finds: rule, severity, the first element and the reason.
+VIOLATIONS = """() => axe.run(document, { resultTypes: ["violations"] }).then(found => found.violations
+    .filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(({ id, impact, nodes }) => [id, impact, nodes.length, nodes[0].html.slice(0, 120),
+        nodes[0].failureSummary]))"""
 LIGHT = """() => getComputedStyle(document.documentElement).backgroundColor.match(/[0-9.]+/g)
     .slice(0, 3).reduce((sum, value) => sum + Number(value), 0) / 765"""
 
@@ -87,6 +94,8 @@ class Checked:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page = self.context.new_page()
         self.said, self.what = [], (url, width, scheme)
+        # An initial script is not subject to the policy of the page.
+        self.page.add_init_script(AXE)
         self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.goto(url)
@@ -100,6 +109,8 @@ class Checked:
         assert page.evaluate(WIDE) == [], (self.what, page.evaluate(WIDE))
         assert page.evaluate(EMPTY) == [], (self.what, page.evaluate(EMPTY))
         assert page.evaluate(UNNAMED) == [], (self.what, page.evaluate(UNNAMED))
+        violations = page.evaluate(VIOLATIONS)
+        assert violations == [], (self.what, violations)
         light = page.evaluate(LIGHT)
         scheme = self.what[2]
         assert (light > 0.8) == (scheme == "light"), (self.what, light)
