@@ -2,11 +2,12 @@
 
     python3 scripts/check-ui.py STRATUS FOLDER [BROWSER]
 
-Trains digits twice, adds a run with a hostile name, a damaged one and a run that seems to train, serves them,
+Trains digits twice, adds runs with hostile names, a damaged one and a run that seems to train, serves them,
 and opens the table, a run and the comparison 390 and 1,400 pixels wide, light and dark. Every page must open
 without a message on the console (which is where a browser reports what the policy refuses), fit the window,
-and have its charts drawn, and axe-core must find no serious violation of the rules for accessibility. Rows that
-are appended must appear, the view must be in the address, and deleted runs must be reported. Screenshots are written to FOLDER. The first failed assertion ends the check.
+have its charts drawn, and pass the rules of axe-core for accessibility without a serious violation. Rows that
+are appended must appear, the view must be in the address, and deleted runs must be reported. Screenshots are
+written to FOLDER. The first failed assertion ends the check.
 """
 import json
 import pathlib
@@ -22,6 +23,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTHS = (390, 1400)
 SCHEMES = ("light", "dark")
 HOSTILE = "<img src=x onerror='document.title=1'></script><script>document.title=1</script>"
+# Names of experiments and layers, and of a folder.
+HOSTILE_NAMES = (HOSTILE, "line\n\r\tbreak \"quotes\" 'apostrophes' \\ & \u202eend", "x" * 10_000)
+HOSTILE_FOLDER = "<script>document.title=1<∕script>\n\"'&"
 # uPlot draws each chart as a canvas.
 EMPTY = """() => [...document.querySelectorAll("[data-chart], #curve")]
     .filter(place => !place.querySelector("canvas")).map(place => place.dataset.chart || place.id)"""
@@ -54,13 +58,15 @@ def make_runs(program, folder):
         overrides = [word for setting in settings for word in ("--set", setting)]
         command = [program, "train", "digits", "--out", runs / run, *overrides]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    for copy in ("digits/3", "digits/4", "damaged/1", "hostile/1"):
+    hostile = ["hostile/1", "hostile/2", "hostile/3"]
+    for copy in ("digits/3", "digits/4", "damaged/1", *hostile, HOSTILE_FOLDER):
         shutil.copytree(runs / "digits/1", runs / copy)
     (runs / "damaged/1/epochs.csv").write_text("epoch,what\n1,2\n", encoding="utf-8")
-    experiment = runs / "hostile/1/experiment.toml"
-    text = experiment.read_text(encoding="utf-8")
-    text = text.replace('name = "digits"', f"name = {json.dumps(HOSTILE)}")
-    experiment.write_text(text, encoding="utf-8")
+    for run, name in zip(hostile, HOSTILE_NAMES):
+        experiment = runs / run / "experiment.toml"
+        text = experiment.read_text(encoding="utf-8")
+        text = text.replace('name = "digits"', f"name = {json.dumps(name)}")
+        experiment.write_text(text, encoding="utf-8")
     # Of this run, half of the iterations and one epoch are there.
     half = runs / "digits/3"
     for name, keep in (("iterations.csv", 0.5), ("epochs.csv", 0.7)):
@@ -143,7 +149,8 @@ def check_table(browser, url, folder):
     check_all(browser, url, folder, "table")
     checked = Checked(browser, url, 1400, "light")
     page = checked.page
-    names = ["damaged/1", "digits/1", "digits/2", "digits/3", "digits/4", "hostile/1"]
+    names = [HOSTILE_FOLDER, "damaged/1", "digits/1", "digits/2", "digits/3", "digits/4", "hostile/1",
+             "hostile/2", "hostile/3"]
     assert rows(page) == names, rows(page)
     assert page.get_by_text("epochs.csv is damaged").count() == 1
     assert page.get_by_text(HOSTILE).count() >= 1
@@ -236,6 +243,21 @@ def check_run(browser, url, runs, folder):
     table.close()
 
 
+def check_hostile(browser, url, folder):
+    """Pages of runs with hostile names: shown as text, and no wider than others."""
+    table = Checked(browser, url, 1400, "light")
+    addresses = [table.page.get_by_role("link", name=f"hostile/{number}").get_attribute("href")
+                 for number in range(1, len(HOSTILE_NAMES) + 1)]
+    links = table.page.locator("#runs tbody tr[data-run] th a").evaluate_all(
+        "links => links.map(link => [link.textContent, link.getAttribute('href')])")
+    addresses.append(dict(links)[HOSTILE_FOLDER])
+    table.close()
+    for number, address in enumerate(addresses, 1):
+        check_all(browser, url.rstrip("/") + address, folder, f"hostile-{number}")
+    ids = ",".join(address.split("/")[-1] for address in addresses)
+    check_all(browser, f"{url}compare?runs={ids}", folder, "hostile-compare")
+
+
 def check_empty(browser, program, folder):
     (folder / "empty").mkdir()
     server, url = serve(program, folder / "empty")
@@ -267,6 +289,7 @@ def main(program, folder, browser):
             found = playwright.chromium.launch(executable_path=browser or None, args=["--no-sandbox"])
             comparison = check_table(found, url, folder)
             check_comparison(found, comparison, folder)
+            check_hostile(found, url, folder)
             check_run(found, url, runs, folder)
             check_empty(found, program, folder)
             print(f"Chromium {found.version}: table, run and comparison at {WIDTHS} pixels, light and dark")

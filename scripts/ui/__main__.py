@@ -1,6 +1,6 @@
 """Measures `stratus ui` in Chromium, and other programs with the same scalars.
 
-    python3 scripts/ui STRATUS FOLDER [--browser PATH] [--packages PATH] [--runs N] [--minutes N] [--only PART]
+    python3 scripts/ui STRATUS FOLDER [--browser PATH] [--packages PATH] [--runs N] [--only PART] [OPTION…]
 
 scripts/benchmark-ui.sh runs it, and installs what it needs. `--packages` is a folder with TensorBoard and
 trackio; without it, only Stratus is measured. Parts: opening, peers, delay, speed, memory.
@@ -29,7 +29,7 @@ def arguments():
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--rows", type=int, default=100, help="rows whose delay is measured")
     parser.add_argument("--pairs", type=int, default=5, help="trainings with and without a page")
-    parser.add_argument("--minutes", type=float, default=3)
+    parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--only", choices=PARTS, action="append")
     return parser.parse_args()
 
@@ -43,7 +43,8 @@ def main():
     if "peers" in parts and given.packages:
         peers_data.write_all(folder, given.packages)
     browser = Browser(given.browser)
-    print(f"Chromium {browser.chromium.version}; {len(runs)} runs of {given.iterations} iterations", flush=True)
+    version = browser.chromium.version
+    print(f"Chromium {version}; {len(runs)} runs of {given.iterations} iterations", flush=True)
     results = Results()
     try:
         if "opening" in parts:

@@ -2,10 +2,10 @@
 
     python3 scripts/ui/faults.py STRATUS FOLDER [--kills N] [--seed N]
 
-Damage: every file of a trained run is cut at every KiB (at most MAX_CUTS times), overwritten at random places,
-replaced by random bytes, by one long line, a folder, a pipe, a link to itself, and removed; each in a copy of
-the run. Every address of each copy must be answered; what is read of a damaged file must be reported by its
-name, and every byte of all copies must be as before.
+Damage: every file of a trained run is cut at every KiB (at most MAX_CUTS times), overwritten at random
+places, replaced by random bytes, by one long line, a folder, a pipe, a link to itself, and removed; each in a
+copy of the run. Every address of each copy must be answered; what is read of a damaged file must be reported
+by its name, and every byte of all copies must be as before.
 
 Kills: while digits trains, the server is started, asked for pages and killed (SIGKILL) N times, in as many
 trainings as that takes. Each must end as the one without a server: the same weights, the same losses.

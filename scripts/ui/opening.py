@@ -8,7 +8,8 @@ from browser import StratusServer, drawn_at, peak_memory, seconds_to_draw, watch
 TABLE = "document.querySelectorAll('#runs tbody tr[data-run]').length > 0"
 RUN = "location.pathname.startsWith('/run/') && document.querySelector('[data-chart=loss] canvas') !== null"
 # The legend names every run, and x where it shows values.
-COMPARISON = "document.querySelectorAll('#curve canvas').length && stratus.data().compared.length === COUNT " \
+COMPARISON = "document.querySelectorAll('#curve canvas').length " \
+    "&& stratus.data().compared.length === COUNT " \
     "&& document.querySelectorAll('#curve .u-legend .u-series').length >= COUNT"
 COMPARED = 20
 

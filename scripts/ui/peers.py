@@ -1,10 +1,10 @@
-"""TensorBoard and trackio, opened as `stratus ui` is: from the start of the server to a curve on the screen."""
+"""TensorBoard and trackio, opened as `stratus ui` is: from the start of the server to a curve on screen."""
+import json
 import os
 import re
 import subprocess
 import sys
 import time
-import json
 
 from browser import answer, drawn_at, free_port, memory_of, wait_for_answer, watch_documents, watch_now
 
@@ -44,27 +44,32 @@ class TensorBoard(Peer):
         self.url = f"http://127.0.0.1:{self.port}"
 
     def wait_for_runs(self, wanted):
-        """Waits until the runs are loaded; returns all that are."""
-        while True:
-            body = answer(f"{self.url}/data/runs") if self.process.poll() is None else None
+        """Waits until losses of all wanted runs are loaded; of any run, if none is named. Returns the runs.
+        Each run is asked for alone, since a list of all would slow the loading."""
+        while not wanted:
             assert self.process.poll() is None, "TensorBoard ended"
-            loaded = json.loads(body) if body else []
-            if set(wanted) <= set(loaded) and loaded:
-                return loaded
-            time.sleep(0.05)
+            wanted = json.loads(answer(f"{self.url}/data/runs") or b"[]")[:1]
+            time.sleep(0.1)
+        for run in wanted:
+            while answer(f"{self.url}/data/plugin/scalars/scalars?run={run}&tag=loss") is None:
+                assert self.process.poll() is None, "TensorBoard ended"
+                time.sleep(0.1)
+        return wanted
 
     def seconds_to_curve(self, browser, wanted):
         """Opens the page once the runs are loaded, selects them and waits for their losses."""
-        loaded = self.wait_for_runs(wanted or [])
-        wanted = wanted or loaded[:1]
+        wanted = self.wait_for_runs(wanted or [])
         ready = time.time()
         page = browser.page()
         runs = "%7C".join(wanted)
-        page.goto(f"{self.url}/?runFilter=%5E({runs})%24&tagFilter=%5Eloss%24#timeseries", wait_until="commit")
-        page.locator(BOX).nth(len(wanted)).wait_for(state="attached", timeout=300_000)
-        watch_now(page, TENSORBOARD_LINES.replace("COUNT", str(len(wanted))))
-        # TensorBoard selects few runs by itself; the first box is for all that the filter finds.
+        query = f"runFilter=%5E({runs})%24&tagFilter=%5Eloss%24"
+        page.goto(f"{self.url}/?{query}#timeseries", wait_until="commit")
+        # A box for each run that the filter finds, after one for all of them.
         boxes = page.locator(BOX)
+        while boxes.count() != len(wanted) + 1:
+            time.sleep(0.02)
+        watch_now(page, TENSORBOARD_LINES.replace("COUNT", str(len(wanted))))
+        # TensorBoard selects few runs by itself.
         if not boxes.nth(1).is_checked():
             boxes.first.click()
         drawn = drawn_at(page)

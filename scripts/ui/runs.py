@@ -225,7 +225,8 @@ def summary_text(template, number, iterations):
     summary.update(status=status_of(number), epochs=iterations // EPOCH_ITERATIONS, iterations=iterations,
                    batch_size=SETTINGS[number % len(SETTINGS)][0])
     summary["time"] = {key: value * scale for key, value in summary["time"].items()}
-    summary["final"].update({key: rows[-1][key] for key in ("train_loss", "val_loss", "val_top1", "val_top5")})
+    for key in ("train_loss", "val_loss", "val_top1", "val_top5"):
+        summary["final"][key] = rows[-1][key]
     return json.dumps(summary, indent=2)
 
 

@@ -35,7 +35,7 @@ pub struct CachedReport {
 #[derive(Debug, Default)]
 pub struct Reports {
     reports: Mutex<Recent<Arc<CachedReport>>>,
-    /// What comparisons need of a run, which is read in a tenth of the time.
+    /// The parts of runs that comparisons need, read in a tenth of the time.
     compared: Mutex<Recent<Arc<CachedReport>>>,
     series: Mutex<Recent<Arc<Mutex<LiveSeries>>>>,
 }
@@ -84,7 +84,7 @@ impl Reports {
         kept_or_read(&self.reports, entry, roots, read)
     }
 
-    /// As [`Reports::report`], with what a comparison needs.
+    /// The parts of a run that a comparison needs, as [`Reports::report`].
     ///
     /// # Errors
     /// As those of [`Reports::report`].
