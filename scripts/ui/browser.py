@@ -25,6 +25,10 @@ WATCH = """(() => {
 })()"""
 
 
+class NotDrawnError(AssertionError):
+    """Nothing of what is wanted appeared within MAX_WAIT_S."""
+
+
 class Browser:
     """One Chromium; every page has a new context, so that nothing is in a cache."""
 
@@ -66,7 +70,7 @@ def drawn_at(page):
         if drawn:
             return drawn / 1000
         time.sleep(0.02)
-    raise AssertionError(f"nothing appeared on {page.url}")
+    raise NotDrawnError(f"nothing appeared on {page.url} within {MAX_WAIT_S} s")
 
 
 def seconds_to_draw(page, url, expression):

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import time
 
-from browser import answer, drawn_at, free_port, memory_of, wait_for_answer, watch_documents, watch_now
+from browser import MAX_WAIT_S, NotDrawnError, answer, drawn_at, free_port, memory_of, wait_for_answer
+from browser import watch_documents, watch_now
 
 # Drawn lines of TensorBoard's chart: each run has one, and one that is not smoothed.
 TENSORBOARD_LINES = """[...document.querySelectorAll('line-chart .series-view path')]
@@ -78,7 +79,8 @@ class TensorBoard(Peer):
 
 
 class Trackio(Peer):
-    """trackio's dashboard."""
+    """trackio's dashboard. Version 0.43 loads all runs first: it applies the runs of an address only if it
+    has the list of runs by then, which it does not."""
 
     name = "trackio"
 
@@ -107,10 +109,16 @@ class Trackio(Peer):
 
 def measure(peer, folder, packages, browser, wanted):
     """Starts a peer, opens the losses of runs; returns the seconds from the start of the server and from the
-    moment at which it had the runs, and its memory in bytes."""
+    moment at which it had the runs, its memory in bytes, and whether there was a curve within MAX_WAIT_S:
+    else the seconds are lower bounds."""
     server = peer(folder, packages)
     try:
-        total, page = server.seconds_to_curve(browser, wanted)
-        return total, page, memory_of(server.process.pid)
+        try:
+            total, page = server.seconds_to_curve(browser, wanted)
+            is_drawn = True
+        except NotDrawnError:
+            total = page = MAX_WAIT_S
+            is_drawn = False
+        return total, page, memory_of(server.process.pid), is_drawn
     finally:
         server.stop()
