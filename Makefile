@@ -48,9 +48,9 @@ check-onnx:
 # models of ONNX operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it, else
 # 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages opened
 # in a browser, live ones too, events read by TensorBoard, workers on every MPI and over a shaped link, twenty
-# killed workers, forty random faults of the system, a thousand random networks, task files read by SkyPilot,
-# every parser fuzzed for 20 s, size and line tables of the release build, packages installed in an empty
-# system.
+# killed workers, forty random faults of the system, a hundred kills of `stratus ui`, a thousand random
+# networks, task files read by SkyPilot, every parser fuzzed for 20 s, size and line tables of the release
+# build, packages installed in an empty system.
 # STORE_SERVERS=none skips the servers if they cannot be installed; the skipped tests are reported.
 test-all: test
 	@bash scripts/check-release.sh
@@ -61,6 +61,7 @@ test-all: test
 	@COUNT=2000 bash scripts/check-images.sh
 	@bash scripts/check-page.sh
 	@bash scripts/check-ui.sh
+	@bash scripts/ui-faults.sh
 	@bash scripts/check-tensorboard.sh
 	@bash scripts/check-mpi.sh --best-effort
 	@bash scripts/check-sky.sh

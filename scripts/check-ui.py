@@ -2,14 +2,14 @@
 
     python3 scripts/check-ui.py STRATUS FOLDER [BROWSER]
 
-Trains digits twice, adds a run with a hostile name, a damaged one and a run that seems to train, trains a
+Trains digits twice, adds runs with hostile names, a damaged one and a run that seems to train, trains a
 sweep with halving and a launch to a folder of this machine, serves them, and opens the table, a run, the
 comparison, sweeps, launches and forecasts 390 and 1,400 pixels wide, light and dark. Every page must open
 without a message on the console (which is where a browser reports what the policy refuses), fit the window,
-and have its charts drawn. Rows that are appended must appear, the view must be in the address, and deleted
-runs must be reported. Two repetitions are drawn as a band. A training is stopped and continued by keyboard,
-after a question; without actions, there are no buttons. Screenshots are written to FOLDER. The first failed
-assertion ends the check.
+have its charts drawn, and pass the rules of axe-core for accessibility without a serious violation. Rows that
+are appended must appear, the view must be in the address, and deleted runs must be reported. Two repetitions
+are drawn as a band. A training is stopped and continued by keyboard, after a question; without actions, there
+are no buttons. Screenshots are written to FOLDER. The first failed assertion ends the check.
 """
 import csv
 import json
@@ -19,12 +19,16 @@ import signal
 import subprocess
 import sys
 
+import axe_playwright_python
 from playwright.sync_api import sync_playwright
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTHS = (390, 1400)
 SCHEMES = ("light", "dark")
 HOSTILE = "<img src=x onerror='document.title=1'></script><script>document.title=1</script>"
+# Names of experiments and layers, and of a folder.
+HOSTILE_NAMES = (HOSTILE, "line\n\r\tbreak \"quotes\" 'apostrophes' \\ & \u202eend", "x" * 10_000)
+HOSTILE_FOLDER = "<script>document.title=1<∕script>\n\"'&"
 # uPlot draws each chart as a canvas.
 EMPTY = """() => [...document.querySelectorAll("[data-chart], #curve")]
     .filter(place => !place.querySelector("canvas")).map(place => place.dataset.chart || place.id)"""
@@ -39,6 +43,12 @@ UNNAMED = """() => [...document.querySelectorAll("input, select, button, a, svg[
     .filter(element => element.checkVisibility() && !(element.labels && element.labels.length)
         && !element.getAttribute("aria-label") && !element.textContent.trim())
     .map(element => element.outerHTML.slice(0, 80))"""
+AXE = pathlib.Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+# What axe-core finds: rule, severity, the first element and the reason.
+VIOLATIONS = """() => axe.run(document, { resultTypes: ["violations"] }).then(found => found.violations
+    .filter(({ impact }) => impact === "serious" || impact === "critical")
+    .map(({ id, impact, nodes }) => [id, impact, nodes.length, nodes[0].html.slice(0, 120),
+        nodes[0].failureSummary]))"""
 LIGHT = """() => getComputedStyle(document.documentElement).backgroundColor.match(/[0-9.]+/g)
     .slice(0, 3).reduce((sum, value) => sum + Number(value), 0) / 765"""
 
@@ -56,13 +66,15 @@ def make_runs(program, folder):
     for run, batch in (("digits/1", 64), ("digits/2", 128)):
         command = training(program, runs, run, batch, 2)
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    for copy in ("digits/3", "digits/4", "damaged/1", "hostile/1"):
+    hostile = ["hostile/1", "hostile/2", "hostile/3"]
+    for copy in ("digits/3", "digits/4", "damaged/1", *hostile, HOSTILE_FOLDER):
         shutil.copytree(runs / "digits/1", runs / copy)
     (runs / "damaged/1/epochs.csv").write_text("epoch,what\n1,2\n", encoding="utf-8")
-    experiment = runs / "hostile/1/experiment.toml"
-    text = experiment.read_text(encoding="utf-8")
-    text = text.replace('name = "digits"', f"name = {json.dumps(HOSTILE)}")
-    experiment.write_text(text, encoding="utf-8")
+    for run, name in zip(hostile, HOSTILE_NAMES):
+        experiment = runs / run / "experiment.toml"
+        text = experiment.read_text(encoding="utf-8")
+        text = text.replace('name = "digits"', f"name = {json.dumps(name)}")
+        experiment.write_text(text, encoding="utf-8")
     # Of this run, half of the iterations and one epoch are there.
     half = runs / "digits/3"
     for name, keep in (("iterations.csv", 0.5), ("epochs.csv", 0.7)):
@@ -96,6 +108,8 @@ class Checked:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page = self.context.new_page()
         self.said, self.what = [], (url, width, scheme)
+        # An initial script is not subject to the policy of the page.
+        self.page.add_init_script(AXE)
         self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.goto(url)
@@ -109,6 +123,8 @@ class Checked:
         assert page.evaluate(WIDE) == [], (self.what, page.evaluate(WIDE))
         assert page.evaluate(EMPTY) == [], (self.what, page.evaluate(EMPTY))
         assert page.evaluate(UNNAMED) == [], (self.what, page.evaluate(UNNAMED))
+        violations = page.evaluate(VIOLATIONS)
+        assert violations == [], (self.what, violations)
         light = page.evaluate(LIGHT)
         scheme = self.what[2]
         assert (light > 0.8) == (scheme == "light"), (self.what, light)
@@ -263,7 +279,8 @@ def check_table(browser, url, folder):
     check_all(browser, url, folder, "table")
     checked = Checked(browser, url, 1400, "light")
     page = checked.page
-    names = ["damaged/1", "digits/1", "digits/2", "digits/3", "digits/4", "hostile/1"]
+    names = [HOSTILE_FOLDER, "damaged/1", "digits/1", "digits/2", "digits/3", "digits/4", "hostile/1",
+             "hostile/2", "hostile/3"]
     assert rows(page) == names, rows(page)
     assert page.get_by_text("epochs.csv is damaged").count() == 1
     assert page.get_by_text(HOSTILE).count() >= 1
@@ -456,6 +473,19 @@ def check_buttons(browser, url, process, folder):
     wait_for(small.page, "document.querySelector('#progress').textContent.startsWith('interrupted')")
     small.close()
     checked.close()
+def check_hostile(browser, url, folder):
+    """Pages of runs with hostile names: shown as text, and no wider than others."""
+    table = Checked(browser, url, 1400, "light")
+    addresses = [table.page.get_by_role("link", name=f"hostile/{number}").get_attribute("href")
+                 for number in range(1, len(HOSTILE_NAMES) + 1)]
+    links = table.page.locator("#runs tbody tr[data-run] th a").evaluate_all(
+        "links => links.map(link => [link.textContent, link.getAttribute('href')])")
+    addresses.append(dict(links)[HOSTILE_FOLDER])
+    table.close()
+    for number, address in enumerate(addresses, 1):
+        check_all(browser, url.rstrip("/") + address, folder, f"hostile-{number}")
+    ids = ",".join(address.split("/")[-1] for address in addresses)
+    check_all(browser, f"{url}compare?runs={ids}", folder, "hostile-compare")
 
 
 def check_empty(browser, program, folder):
@@ -495,6 +525,7 @@ def main(program, folder, browser):
             comparison = check_table(found, url, folder)
             check_comparison(found, comparison, folder)
             check_bands(found, url, folder)
+            check_hostile(found, url, folder)
             check_run(found, url, runs, folder)
             check_actions(found, program, folder)
             check_empty(found, program, folder)

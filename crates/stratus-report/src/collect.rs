@@ -13,10 +13,13 @@ use stratus_run::machine::{Identity, Machine};
 use stratus_run::remote::RemoteRun;
 use stratus_run::summary::{Status, Summary};
 
+use crate::text::fit;
 use crate::{Error, Result, default_skip, remote, status};
 
 /// The maximum size of `experiment.toml`, as for training.
 const MAX_EXPERIMENT_BYTES: u64 = 1 << 20;
+/// Maximum number of characters of the reason why it cannot be read.
+const MAX_REASON_CHARS: usize = 400;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -241,8 +244,11 @@ pub fn to_csv(experiments: &[RunRecord], identity: bool) -> String {
 pub(crate) fn read_configuration(run: &RunDir) -> Result<Value> {
     let path = run.experiment();
     let text = read_text_at_most(&path, MAX_EXPERIMENT_BYTES).map_err(Error::io("read", &path))?;
-    toml::from_str(&text)
-        .map_err(|e| Error::Configuration { path, reason: e.to_string().trim().replace('\n', " ") })
+    toml::from_str(&text).map_err(|error| {
+        // The message quotes the line, which may be very long.
+        let reason = fit(&error.to_string().trim().replace('\n', " "), MAX_REASON_CHARS);
+        Error::Configuration { path, reason: reason.trim_end().to_owned() }
+    })
 }
 
 /// Maps a missing file to `None`.

@@ -21,7 +21,8 @@ pub(crate) fn fetched_at(remote: &RemoteRun) -> String {
 }
 
 /// Pads `text` to `width` columns, or omits its middle if it is longer.
-pub(crate) fn fit(text: &str, width: usize) -> String {
+#[must_use]
+pub fn fit(text: &str, width: usize) -> String {
     let length = text.chars().count();
     if length <= width {
         return format!("{text:<width$}");

@@ -8,7 +8,7 @@ use stratus_report::report::{Problem, RunReport};
 
 use crate::index::{Entry, RunId, check_files};
 use crate::series::LiveSeries;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Maximum number of reports, each of at most about a megabyte.
 const MAX_REPORTS: usize = 64;
@@ -35,6 +35,8 @@ pub struct CachedReport {
 #[derive(Debug, Default)]
 pub struct Reports {
     reports: Mutex<Recent<Arc<CachedReport>>>,
+    /// The parts of runs that comparisons need, read in a tenth of the time.
+    compared: Mutex<Recent<Arc<CachedReport>>>,
     series: Mutex<Recent<Arc<Mutex<LiveSeries>>>>,
 }
 
@@ -78,23 +80,16 @@ impl Reports {
     /// # Errors
     /// The reason, if the run has a file that must not be opened.
     pub fn report(&self, entry: &Entry, roots: &[PathBuf]) -> Result<Arc<CachedReport>, String> {
-        let id = &entry.row.id;
-        let lock = || self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = lock().get(id) {
-            let is_young = kept.read_at.elapsed() < MIN_AGE_FACTOR * kept.cost;
-            let is_same_state =
-                kept.run.as_ref().is_some_and(|run| run.record.status.name() == entry.row.state);
-            if kept.content == entry.content || is_young && is_same_state {
-                return Ok(kept);
-            }
-        }
-        check_files(&entry.path, roots)?;
-        let read_at = Instant::now();
-        let (run, problems) = RunReport::read(&entry.path, entry.row.label.clone(), None, None);
-        let cost = read_at.elapsed();
-        let report = Arc::new(CachedReport { run, problems, content: entry.content, read_at, cost });
-        lock().insert(id, Arc::clone(&report), MAX_REPORTS);
-        Ok(report)
+        let read = |path: &Path, label| RunReport::read(path, label, None, None);
+        kept_or_read(&self.reports, entry, roots, read)
+    }
+
+    /// The parts of a run that a comparison needs, as [`Reports::report`].
+    ///
+    /// # Errors
+    /// As those of [`Reports::report`].
+    pub fn compared(&self, entry: &Entry, roots: &[PathBuf]) -> Result<Arc<CachedReport>, String> {
+        kept_or_read(&self.compared, entry, roots, RunReport::read_for_comparison)
     }
 
     /// The curves of a run over its iterations, to be refreshed and read by `use_it`.
@@ -123,6 +118,32 @@ impl Reports {
         }
         Ok(use_it(&series))
     }
+}
+
+/// A report of `reports`, if the files of the run are the same or it is young; else what `read` returns for
+/// its path and label.
+fn kept_or_read(
+    reports: &Mutex<Recent<Arc<CachedReport>>>,
+    entry: &Entry,
+    roots: &[PathBuf],
+    read: impl FnOnce(&Path, String) -> (Option<RunReport>, Vec<Problem>),
+) -> Result<Arc<CachedReport>, String> {
+    let id = &entry.row.id;
+    let lock = || reports.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kept) = lock().get(id) {
+        let is_young = kept.read_at.elapsed() < MIN_AGE_FACTOR * kept.cost;
+        let is_same_state = kept.run.as_ref().is_some_and(|run| run.record.status.name() == entry.row.state);
+        if kept.content == entry.content || is_young && is_same_state {
+            return Ok(kept);
+        }
+    }
+    check_files(&entry.path, roots)?;
+    let read_at = Instant::now();
+    let (run, problems) = read(&entry.path, entry.row.label.clone());
+    let cost = read_at.elapsed();
+    let report = Arc::new(CachedReport { run, problems, content: entry.content, read_at, cost });
+    lock().insert(id, Arc::clone(&report), MAX_REPORTS);
+    Ok(report)
 }
 
 #[cfg(test)]

@@ -136,6 +136,30 @@ impl Accounting {
         Ok(accounting.with_workers(run, options))
     }
 
+    /// The wall time of the training iterations of a run alone, without rows: the times of slots, nearly all
+    /// of a timeline, are not decoded. The values are those of [`Accounting::for_run`].
+    pub fn wall_for_run(run: &RunDir, options: &AccountingOptions) -> Result<Self> {
+        let mut reader = TimelineReader::open(&run.timeline())?;
+        let (mut iteration, mut walls) = (Iteration::default(), Vec::new());
+        while reader.read_head(&mut iteration)? {
+            if reader.programs()[iteration.program].purpose == Purpose::Train {
+                walls.push(iteration.wall_ns);
+            }
+        }
+        let recorded = walls.len() as u64;
+        let skipped = options.skip.unwrap_or_else(|| default_skip(recorded)).min(recorded);
+        let mut wall = Sum::default();
+        walls.iter().skip(skipped as usize).for_each(|&ns| wall.add(i128::from(ns)));
+        let scale = Scale { iterations: recorded - skipped, wall_ns: wall.total };
+        Ok(Self {
+            iterations: scale.iterations,
+            skipped,
+            torn_bytes: reader.torn_bytes()?,
+            wall: scale.cost(wall),
+            ..Self::default()
+        })
+    }
+
     /// Adds a row for each worker that has a timeline, if there were several.
     fn with_workers(mut self, run: &RunDir, options: &AccountingOptions) -> Self {
         let others: Vec<(u64, RunDir, Self)> = run

@@ -40,9 +40,7 @@ pub(super) fn section(html: &mut Html, diff: &Diff) {
         diff.test
     );
     html.element("p", "note", &note);
-    html.open("div", "scroll");
-    html.raw(&chart(diff).inline("Time differences"));
-    html.close("div");
+    html.drawing("Time differences", &chart(diff));
     for side in [0, 1] {
         if !diff.only[side].is_empty() {
             let text = format!("Only in {}: {}.", diff.runs[side], diff.only[side].join(", "));

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::svg::Svg;
+
 /// Escapes text for content and quoted attributes.
 #[must_use]
 pub fn escape(text: &str) -> String {
@@ -74,6 +76,15 @@ impl Html {
     /// Closes an element.
     pub(super) fn close(&mut self, name: &str) {
         let _ = writeln!(self.text, "</{name}>");
+    }
+
+    /// Adds a drawing. In a narrow window its box scrolls, which needs the focus for keys to do it.
+    pub(super) fn drawing(&mut self, title: &str, drawing: &Svg) {
+        let label = escape(title);
+        let box_of = format!("<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\">");
+        self.raw(&box_of);
+        self.raw(&drawing.inline(title));
+        self.close("div");
     }
 
     /// Adds a part of a section, by whose name a live page finds what it renews. Empty parts are kept.

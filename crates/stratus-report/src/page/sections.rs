@@ -183,9 +183,7 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
             accounting.iterations, accounting.skipped
         ),
     );
-    html.open("div", "scroll");
-    html.raw(&charts::time(accounting).inline("Time per iteration"));
-    html.close("div");
+    html.drawing("Time per iteration", &charts::time(accounting));
     let (drawn, layers) = (run.curves.layers.len(), accounting.layers.len());
     if drawn > 0 {
         means_note(html, run.curves.layer_iterations_per_point);
@@ -296,9 +294,7 @@ fn roofline(html: &mut Html, work: &RooflineData) {
          for this number format are unknown: `stratus doctor` measures them."
     };
     html.element("p", "note", note);
-    html.open("div", "scroll");
-    html.raw(&charts::roofline(work).inline("Roofline"));
-    html.close("div");
+    html.drawing("Roofline", &charts::roofline(work));
 }
 
 fn memory(html: &mut Html, map: &MemoryMap) {
@@ -316,9 +312,7 @@ fn memory(html: &mut Html, map: &MemoryMap) {
             bytes(map.input_bytes as u64),
         ),
     );
-    html.open("div", "scroll");
-    html.raw(&charts::memory(map).inline("Memory over an iteration"));
-    html.close("div");
+    html.drawing("Memory over an iteration", &charts::memory(map));
     if map.unnamed.0 > 0 {
         let text = format!(
             "{} smaller blocks ({} in total) are not drawn.",

@@ -83,7 +83,8 @@ impl Curves {
         Ok(curves)
     }
 
-    fn read_iterations(&mut self, run: &RunDir) -> Result<()> {
+    /// Reads `iterations.csv` alone.
+    pub(super) fn read_iterations(&mut self, run: &RunDir) -> Result<()> {
         let path = run.iterations();
         if !path.exists() {
             return Ok(());

@@ -361,3 +361,24 @@ digits on mnist: completed, resumed once
     let text = run_table::render_run(&run, 80).unwrap();
     assert!(text.contains("\n  loss scale    32768, 1 iteration skipped\n  validation "), "{text}");
 }
+
+/// A comparison reads the times of whole iterations only.
+#[test]
+fn wall_times_alone_are_those_of_the_accounting() {
+    let root = tempfile::tempdir().unwrap();
+    let (run, _) = irregular(root.path(), 137);
+    for skip in [None, Some(0), Some(7), Some(136), Some(1000)] {
+        let options = AccountingOptions { skip };
+        let (whole, wall) = (Accounting::for_run(&run, &options), Accounting::wall_for_run(&run, &options));
+        let (whole, wall) = (whole.unwrap(), wall.unwrap());
+        assert_eq!((wall.iterations, wall.skipped), (whole.iterations, whole.skipped), "{skip:?}");
+        assert_eq!(wall.wall, whole.wall, "{skip:?}");
+        assert!(wall.layers.is_empty() && wall.phases.is_empty());
+    }
+    let path = run.timeline().join(TIMELINE_RECORDS);
+    let data = fs::read(&path).unwrap();
+    fs::write(&path, &data[..data.len() - 3]).unwrap();
+    let options = AccountingOptions::default();
+    let (whole, wall) = (Accounting::for_run(&run, &options), Accounting::wall_for_run(&run, &options));
+    assert_eq!(wall.unwrap().torn_bytes, whole.unwrap().torn_bytes);
+}

@@ -56,7 +56,7 @@ impl Selection {
 async fn read_sections(site: &Site, chosen: &Selection) -> Result<(String, String), Failure> {
     let reports = chosen.entries.iter().cloned().map(|entry| {
         site.read(move |site| {
-            let report = site.reports.report(&entry, &site.index.roots());
+            let report = site.reports.compared(&entry, &site.index.roots());
             report.map_err(|reason| Failure::Unreadable(format!("{}: {reason}", entry.row.label)))
         })
     });

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use stratus_report::report::{score_name, val_score};
 use stratus_report::runs::read_settings;
 use stratus_report::status;
+use stratus_report::text::fit;
 use stratus_run::RunDir;
 use stratus_run::csv::{EpochRow, Task};
 use stratus_run::layout::{CHECKPOINTS, EXPERIMENT, LOCK};
@@ -34,6 +35,9 @@ const MAX_LAST_ROW_BYTES: u64 = 4 << 10;
 const MAX_REFUSAL_AGE: Duration = Duration::from_secs(10);
 /// Length of the time at the beginning of a line of `log.txt`.
 const TIME_BYTES: usize = 24;
+
+/// Maximum number of characters of a problem in a row.
+const MAX_PROBLEM_CHARS: usize = 400;
 
 /// The number of files opened and bytes read since the start.
 #[derive(Debug, Default)]
@@ -151,6 +155,12 @@ impl Epochs {
             self.scores.push(score);
         }
     }
+}
+
+/// The problems of a run in one sentence. Reasons may quote a damaged line.
+fn shortened(problems: &[String]) -> String {
+    let each: Vec<String> = problems.iter().map(|problem| fit(problem, MAX_PROBLEM_CHARS)).collect();
+    each.iter().map(|problem| problem.trim_end()).collect::<Vec<_>>().join("; ")
 }
 
 /// The record of a run.
@@ -376,7 +386,7 @@ impl Record {
             id: self.found.id.clone(),
             label: self.found.label.clone(),
             state,
-            problem: (!problems.is_empty()).then(|| problems.join("; ")),
+            problem: (!problems.is_empty()).then(|| shortened(&problems)),
             experiment: setting("experiment.name").unwrap_or_default(),
             network: setting("model.name").unwrap_or_default(),
             data: setting("data.name").unwrap_or_default(),

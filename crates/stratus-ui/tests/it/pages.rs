@@ -166,6 +166,7 @@ fn damaged_and_half_written_files_are_reported_in_the_row() {
     });
     damage("bad/8", &write("experiment.toml", b""));
     damage("bad/9", &write("timeline/records.bin", b"not a timeline"));
+    damage("bad/10", &|run| fs::write(run.join("experiment.toml"), "x".repeat(500_000)).unwrap());
     let server = Running::start(root.path());
     let list = server.json("/api/runs");
     let problem = |label| row(&list, label)["problem"].as_str().unwrap_or_default();
@@ -178,9 +179,11 @@ fn damaged_and_half_written_files_are_reported_in_the_row() {
     assert_eq!(row(&list, "bad/6")["state"], "interrupted", "no process writes it");
     assert_eq!(problem("bad/7"), "epochs.csv is not a file");
     assert_eq!((problem("bad/8"), row(&list, "bad/8")["of_epochs"].clone()), ("", Value::Null));
+    assert!(problem("bad/10").contains("experiment.toml is damaged"), "{}", problem("bad/10"));
+    assert!(problem("bad/10").chars().count() <= 400, "a damaged line is quoted in part");
     // Without its configuration, summary or iterations a run has no report; its curves may be there.
-    let no_report = [1, 2, 4];
-    for number in 1..=9 {
+    let no_report = [1, 2, 4, 10];
+    for number in 1..=10 {
         let id = server.id(&format!("bad/{number}"));
         let page = server.get(&format!("/run/{id}"));
         let expected = if no_report.contains(&number) { 422 } else { 200 };
