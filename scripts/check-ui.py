@@ -5,8 +5,9 @@
 Trains digits twice, adds a run with a hostile name, a damaged one and a run that seems to train, serves them,
 and opens the table, a run and the comparison 390 and 1,400 pixels wide, light and dark. Every page must open
 without a message on the console (which is where a browser reports what the policy refuses), fit the window,
-and have its charts drawn. Rows that are appended must appear, the view must be in the address, and deleted
-runs must be reported. Screenshots are written to FOLDER. The first failed assertion ends the check.
+and have its charts drawn; layers must open by mouse and keyboard. Rows that are appended must appear, the
+view must be in the address, and deleted runs must be reported. Screenshots are written to FOLDER. The first
+failed assertion ends the check.
 """
 import json
 import pathlib
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 
+from layers_in_browser import check_layers
 from playwright.sync_api import sync_playwright
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -194,8 +196,16 @@ def check_run(browser, url, runs, folder):
     address = table.page.get_by_role("link", name="digits/3").get_attribute("href")
     target = url.rstrip("/") + address
     check_all(browser, target, folder, "run")
+    for width in WIDTHS:
+        layers = Checked(browser, target, width, "light")
+        check_layers(layers.page, layers.what)
+        layers.close()
     checked = Checked(browser, target, 1400, "light")
     page = checked.page
+    # A chosen layer stays when sections are renewed.
+    page.locator(".network > .graph a.node").first.focus()
+    page.keyboard.press("Enter")
+    chosen = page.locator(".layer-panel h2").text_content()
     last = "document.querySelector('[data-chart=loss]').chart.data[0].at(-1)"
     before = page.evaluate(last)
     # A zoom stays when points are appended and when sections are renewed.
@@ -211,6 +221,9 @@ def check_run(browser, url, runs, folder):
     scale = "document.querySelector('[data-chart=loss]').chart.scales.x"
     zoom = page.evaluate(f"[{scale}.min, {scale}.max]")
     assert zoom == [10, 20], zoom
+    assert page.locator(".layer-panel h2").text_content() == chosen
+    assert page.locator(".network > .graph a.node.chosen").count() == 1
+    page.locator(".layer-panel").get_by_role("button", name="Close").click()
     assert page.evaluate("document.querySelector('details[open] summary').textContent") == "Configuration"
     assert abs(page.evaluate("scrollY") - 400) < 200, page.evaluate("scrollY")
     # The table got the row too, without being loaded again.
