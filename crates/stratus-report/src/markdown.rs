@@ -14,8 +14,8 @@ use crate::report::{
 use crate::text::{self, figure, probability};
 use stratus_base::text::bytes;
 
-/// Maximum number of layers in the table of a run.
-const MAX_LAYERS: usize = 20;
+/// Maximum number of blocks and layers in the table of a run, and of layers in that of differences.
+const MAX_LAYERS: usize = 24;
 
 /// The report as Markdown: the comparison, then a summary and two tables per run.
 #[must_use]

@@ -11,8 +11,7 @@ use stratus_engine::plan::Persistent;
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Backend as _, Plan, Precision, Program};
-use stratus_graph::graph::{Graph, ParameterKind};
-use stratus_graph::zoo;
+use stratus_graph::{Graph, zoo};
 use stratus_report::page;
 use stratus_report::report::{Endpoint, Report, RunReport};
 use stratus_run::timeline::{self, Phase, Purpose, TimelineWriter};
@@ -138,12 +137,11 @@ fn check(name: &str, fused: bool) {
     // Parameters of the blocks add up to those of the network.
     let tree = &run.layers.tree;
     let parameters: u64 = tree.children(None).map(|node| tree.nodes[node].memory.unwrap().parameters).sum();
-    let trained = graph.parameters.iter().filter(|parameter| parameter.kind == ParameterKind::Trained);
-    assert_eq!(parameters, trained.map(|parameter| parameter.elements() as u64).sum::<u64>(), "{name}");
+    assert_eq!(parameters, graph.trained_parameters() as u64, "{name}");
     check_drawings(run, &page::render(&report));
 }
 
-/// Every node of the cut is drawn once, with its name, and every block has a drawing of its inside.
+/// Every node of the cut is drawn once, with its name, and every block in it has a drawing of its inside.
 #[track_caller]
 fn check_drawings(run: &RunReport, page: &str) {
     let tree = &run.layers.tree;
@@ -158,7 +156,8 @@ fn check_drawings(run: &RunReport, page: &str) {
         assert!(page.contains(&format!("href=\"#layer-0-{node}\"")));
         assert!(page.contains(&format!("id=\"layer-0-{node}\"")));
     }
-    let blocks = tree.nodes.iter().filter(|node| node.row.is_none()).count();
+    let is_block = |node: &usize| tree.nodes[*node].row.is_none();
+    let blocks: usize = cut.iter().map(|node| tree.within(*node).filter(is_block).count()).sum();
     assert_eq!(page.matches("<details data-block=").count(), blocks.min(80));
     let details = &drawn(page)["runs"][0]["layers"];
     assert_eq!(details["nodes"].as_array().unwrap().len(), tree.nodes.len());

@@ -74,11 +74,14 @@ pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
     let label = "Network: blocks and the data flow between them";
     html.raw(&drawing.draw(tree, Some(number)).group(label));
     html.close("div");
-    let blocks: Vec<usize> = tree.children(None).filter(|node| tree.nodes[*node].row.is_none()).collect();
+    let blocks: Vec<usize> =
+        tree.cut(MAX_BLOCKS).into_iter().filter(|node| tree.nodes[*node].row.is_none()).collect();
     if !blocks.is_empty() {
         html.open("div", "insides");
         html.element("h4", "", "Inside the blocks");
-        let mut insides = Insides { tree, network, number, open: path_to_longest(tree), left: MAX_INSIDES };
+        let open =
+            blocks.iter().copied().max_by_key(|node| (tree.nodes[*node].time.total_ns, usize::MAX - node));
+        let mut insides = Insides { tree, network, number, open, left: MAX_INSIDES };
         for block in blocks {
             insides.add(html, block);
         }
@@ -91,25 +94,14 @@ pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
     html.raw("</div>\n");
 }
 
-/// The block with the longest time of those that are drawn, and the blocks around it.
-fn path_to_longest(tree: &LayerTree) -> Vec<usize> {
-    let blocks = tree.cut(MAX_BLOCKS).into_iter().filter(|node| tree.nodes[*node].row.is_none());
-    let mut path: Vec<usize> =
-        blocks.max_by_key(|node| (tree.nodes[*node].time.total_ns, usize::MAX - node)).into_iter().collect();
-    while let Some(parent) = path.last().and_then(|node| tree.nodes[*node].parent) {
-        path.push(parent);
-    }
-    path
-}
-
 /// The drawings of the insides of blocks.
 struct Insides<'a> {
     tree: &'a LayerTree,
     network: &'a Network,
     /// The position of the run in the page.
     number: usize,
-    /// The blocks that are shown at first.
-    open: Vec<usize>,
+    /// The block whose drawing is shown at first.
+    open: Option<usize>,
     /// The number of drawings that may still be added.
     left: usize,
 }
@@ -122,7 +114,7 @@ impl Insides<'_> {
         }
         self.left -= 1;
         let Self { tree, network, .. } = *self;
-        let open = if self.open.contains(&block) { " open" } else { "" };
+        let open = if self.open == Some(block) { " open" } else { "" };
         html.raw(&format!("<details data-block=\"{block}\"{open}>"));
         html.element("summary", "", &tree.nodes[block].name);
         match Drawing::of_block(tree, network, block) {
@@ -248,7 +240,7 @@ impl Drawing {
             };
             svg.path(class, &curve(&route.points), &self.edge_title(tree, *ends, edge));
             if let Some([x, y]) = route.points.last() {
-                let arrow = format!("M{:.1} {:.1}l-3.5 -6h7z", x, y);
+                let arrow = format!("M{x:.1} {y:.1}l-3.5 -6h7z");
                 svg.path(&class.replace("edge", "arrow"), &arrow, "");
             }
         }
