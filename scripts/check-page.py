@@ -2,15 +2,17 @@
 
     python3 scripts/check-page.py STRATUS FOLDER [BROWSER]
 
-Trains digits twice, writes the pages of one run, of both, of their difference and with published figures, and
-opens each 400 and 1,280 pixels wide, light and dark. Every page must open without a message on the console,
-fit the window, have its charts drawn and its axes labelled, and sort its tables. Screenshots are written to
-FOLDER. The first failed assertion ends the check.
+Trains digits twice and a network of blocks, writes the pages of one run, of both, of their difference, with
+published figures, and of the network, and opens each 400 and 1,280 pixels wide, light and dark. Every page
+must open without a message on the console, fit the window, have its charts drawn and its axes labelled, and
+sort its tables; layers must open by mouse and keyboard. Screenshots are written to FOLDER. The first failed
+assertion ends the check.
 """
 import pathlib
 import subprocess
 import sys
 
+from layers_in_browser import check_layers
 from playwright.sync_api import sync_playwright
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -54,12 +56,17 @@ def pages(program, folder):
         settings = (f"data.path={ROOT / 'data/mnist'}", "train.epochs=1", f"train.seed={run}")
         overrides = [word for setting in settings for word in ("--set", setting)]
         stratus(program, folder, "train", "digits", "--out", f"runs/{run}", *overrides)
+    images = ("name=synthetic", "shape=[3,32,32]", "synthetic.images=24", "synthetic.validation_images=8")
+    settings = ("train.epochs=1", "train.batch_size=8", *(f"data.{setting}" for setting in images))
+    overrides = [word for setting in settings for word in ("--set", setting)]
+    stratus(program, folder, "train", "resnet18_cifar", "--out", "blocks/1", *overrides)
     published = "source,machine,model,metric,value,unit\nA deck,a GPU,digits,train_time,296,s\n"
     (folder / "published.csv").write_text(published, encoding="utf-8")
     written = {
         "one": ["runs/1"],
         "two": ["runs"],
         "diff": ["--diff", "runs/1", "runs/2"],
+        "blocks": ["blocks/1"],
         "against": ["runs/1", "--against", "published.csv"],
     }
     for name, arguments in written.items():
@@ -96,7 +103,11 @@ def check(browser, path, width, scheme):
               const column = heads.findIndex(cell => cell.hasAttribute("aria-sort"));
               return [...table.tBodies[0].rows].map(row => Number(row.cells[column].dataset.n)); }"""
         )
-        assert cells == sorted(cells, reverse=True) and len(cells) > 2, (what, cells)
+        is_tree = page.locator("table.tree [aria-sort]").count() > 0
+        assert is_tree or cells == sorted(cells, reverse=True), (what, cells)
+        assert len(cells) > 2, (what, cells)
+    if page.locator(".network").count() == 1:
+        check_layers(page, what)
     assert said == [], (what, said)
     page.screenshot(path=path.with_name(f"{path.stem}-{width}-{scheme}.png"), full_page=True)
     context.close()

@@ -6,10 +6,11 @@ Trains digits twice, adds runs with hostile names, a damaged one and a run that 
 sweep with halving and a launch to a folder of this machine, serves them, and opens the table, a run, the
 comparison, sweeps, launches and forecasts 390 and 1,400 pixels wide, light and dark. Every page must open
 without a message on the console (which is where a browser reports what the policy refuses), fit the window,
-have its charts drawn, and pass the rules of axe-core for accessibility without a serious violation. Rows that
-are appended must appear, the view must be in the address, and deleted runs must be reported. Two repetitions
-are drawn as a band. A training is stopped and continued by keyboard, after a question; without actions, there
-are no buttons. Screenshots are written to FOLDER. The first failed assertion ends the check.
+have its charts drawn, and pass the rules of axe-core for accessibility without a serious violation. Layers
+must open by mouse and keyboard. Rows that are appended must appear, the view must be in the address, and
+deleted runs must be reported. Two repetitions are drawn as a band. A training is stopped and continued by
+keyboard, after a question; without actions, there are no buttons. Screenshots are written to FOLDER. The
+first failed assertion ends the check.
 """
 import csv
 import json
@@ -20,6 +21,7 @@ import subprocess
 import sys
 
 import axe_playwright_python
+from layers_in_browser import check_layers
 from playwright.sync_api import sync_playwright
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -346,8 +348,16 @@ def check_run(browser, url, runs, folder):
     check_all(browser, target, folder, "run")
     check_files(browser, url.rstrip("/") + table.page.get_by_role("link", name="digits/1")
                 .get_attribute("href"), folder)
+    for width in WIDTHS:
+        layers = Checked(browser, target, width, "light")
+        check_layers(layers.page, layers.what)
+        layers.close()
     checked = Checked(browser, target, 1400, "light")
     page = checked.page
+    # A chosen layer stays when sections are renewed.
+    page.locator(".network > .graph a.node").first.focus()
+    page.keyboard.press("Enter")
+    chosen = page.locator(".layer-panel h2").text_content()
     last = "document.querySelector('[data-chart=loss]').chart.data[0].at(-1)"
     before = page.evaluate(last)
     # A zoom stays when points are appended and when sections are renewed.
@@ -363,6 +373,9 @@ def check_run(browser, url, runs, folder):
     scale = "document.querySelector('[data-chart=loss]').chart.scales.x"
     zoom = page.evaluate(f"[{scale}.min, {scale}.max]")
     assert zoom == [10, 20], zoom
+    assert page.locator(".layer-panel h2").text_content() == chosen
+    assert page.locator(".network > .graph a.node.chosen").count() == 1
+    page.locator(".layer-panel").get_by_role("button", name="Close").click()
     assert page.evaluate("document.querySelector('details[open] summary').textContent") == "Configuration"
     assert abs(page.evaluate("scrollY") - 400) < 200, page.evaluate("scrollY")
     # The table got the row too, without being loaded again.
@@ -394,7 +407,7 @@ def check_bands(browser, url, folder):
     page.get_by_label("Repetitions as bands").uncheck()
     assert page.evaluate(bands) == 0 and "bands=0" in page.url, page.url
     page.get_by_text("Layer times side by side").click()
-    assert page.get_by_text("whole iteration").is_visible()
+    page.get_by_text("whole iteration").wait_for()
     checked.check(folder / "compare-layers.png")
     checked.close()
 

@@ -14,8 +14,8 @@ use crate::report::{
 use crate::text::{self, figure, probability};
 use stratus_base::text::bytes;
 
-/// Maximum number of layers in the table of a run.
-const MAX_LAYERS: usize = 20;
+/// Maximum number of blocks and layers in the table of a run, and of layers in that of differences.
+const MAX_LAYERS: usize = 24;
 
 /// The report as Markdown: the comparison, then a summary and two tables per run.
 #[must_use]
@@ -129,17 +129,24 @@ fn run_section(out: &mut String, run: &RunReport) {
     table(out, &heads, &rows);
     out.push('\n');
     let accounting = &run.accounting;
-    let mut layers: Vec<_> = accounting.layers.iter().collect();
-    layers.sort_by_key(|layer| std::cmp::Reverse(layer.total.total_ns));
+    let tree = &run.layers.tree;
+    let mut layers = tree.cut(MAX_LAYERS);
+    layers.sort_by_key(|layer| std::cmp::Reverse(tree.nodes[*layer].time.total_ns));
     let heads = ["layer", "kind", "forward ms", "backward ms", "update ms", "total ms", "share %"];
     let mut rows: Vec<Vec<String>> = layers
         .iter()
         .take(MAX_LAYERS)
-        .map(|layer| {
-            let ms = [&layer.forward, &layer.backward, &layer.update, &layer.total].map(|cost| cost.mean_ms);
-            let mut row = vec![layer.layer.clone(), layer.kind.clone()];
+        .map(|&position| {
+            let layer = &tree.nodes[position];
+            let kind = match layer.row {
+                Some(_) => layer.kind.clone(),
+                None => format!("{} layers", tree.rows(position).len()),
+            };
+            let time = &layer.time;
+            let ms = [time.forward_ms, time.backward_ms, time.update_ms, time.total_ms];
+            let mut row = vec![layer.name.clone(), kind];
             row.extend(ms.map(|ms| format!("{ms:.3}")));
-            row.push(format!("{:.1}", layer.total.share_percent));
+            row.push(format!("{:.1}", time.share_percent));
             row
         })
         .collect();
@@ -148,9 +155,9 @@ fn run_section(out: &mut String, run: &RunReport) {
         row.extend([number(Some(ms), 3), number(Some(percent), 1)]);
         rows.push(row);
     };
-    let rest = layers.iter().skip(MAX_LAYERS);
+    let rest = layers.iter().skip(MAX_LAYERS).map(|layer| &tree.nodes[*layer].time);
     let (ms, percent) =
-        rest.fold((0.0, 0.0), |sum, layer| (sum.0 + layer.total.mean_ms, sum.1 + layer.total.share_percent));
+        rest.fold((0.0, 0.0), |sum, time| (sum.0 + time.total_ms, sum.1 + time.share_percent));
     if layers.len() > MAX_LAYERS {
         add(&format!("{} more layers", layers.len() - MAX_LAYERS), ms, percent);
     }

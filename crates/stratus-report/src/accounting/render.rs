@@ -6,6 +6,7 @@ use stratus_run::timeline::Phase;
 
 use super::types::{Accounting, Cost, LayerCost};
 use crate::names::shorten;
+use crate::report::{LayerNode, LayerTree};
 use crate::text::fit;
 
 const NAME_WIDTH: usize = 32;
@@ -16,7 +17,8 @@ const NUMBER_WIDTH: usize = 8;
 const FIXED_WIDTH: usize = 5 * (NUMBER_WIDTH + 1) + 7;
 
 /// Renders the accounting as text of at most `width` columns, unless that is too narrow. With `rows`, only
-/// that number of layers, those with the longest times, is shown individually.
+/// that number of lines, more layers are shown as blocks; if there are too many outside of blocks, only those
+/// with the longest times are shown individually.
 #[must_use]
 pub fn render(accounting: &Accounting, rows: Option<usize>, width: usize) -> String {
     let columns = if width >= NAME_WIDTH + 1 + KIND_WIDTH + FIXED_WIDTH {
@@ -58,8 +60,9 @@ impl Columns {
             self.name,
             self.kind
         )?;
-        let shown = longest(layers, rows.unwrap_or(usize::MAX));
         let several = layers.iter().any(|layer| layer.device != layers[0].device);
+        let blocks = rows.filter(|_| !several).and_then(|rows| blocks(accounting, rows));
+        let shown = longest(layers, if blocks.is_some() { 0 } else { rows.unwrap_or(usize::MAX) });
         let in_table = || layers.iter().zip(&shown).filter_map(|(layer, &shown)| shown.then_some(layer));
         let names: Vec<String> = in_table().map(|layer| name(layer, several)).collect();
         for (layer, name) in in_table().zip(shorten(&names, self.name)) {
@@ -68,7 +71,9 @@ impl Columns {
         }
         let hidden: Vec<&LayerCost> =
             layers.iter().zip(&shown).filter(|(_, s)| !**s).map(|(l, _)| l).collect();
-        if !hidden.is_empty() {
+        if let Some(blocks) = &blocks {
+            self.blocks(out, accounting, blocks)?;
+        } else if !hidden.is_empty() {
             self.sums(out, &format!("{} other layers", hidden.len()), &hidden)?;
         }
         if layers.len() > 1 {
@@ -99,6 +104,22 @@ impl Columns {
                 out,
                 "\nThe timeline ends with {torn} bytes of an unfinished record, which are not counted."
             )?;
+        }
+        Ok(())
+    }
+
+    /// A line for each block or layer.
+    fn blocks(self, out: &mut String, accounting: &Accounting, blocks: &[LayerNode]) -> std::fmt::Result {
+        let layer = |node: &LayerNode| node.row.and_then(|row| accounting.layers.get(row));
+        let names: Vec<String> =
+            blocks.iter().map(|node| layer(node).map_or(node.name.clone(), |row| name(row, false))).collect();
+        for (node, name) in blocks.iter().zip(shorten(&names, self.name)) {
+            let cells = [node.time.forward_ms, node.time.backward_ms, node.time.update_ms];
+            let (mean_ms, share_percent) = (node.time.total_ms, node.time.share_percent);
+            let median_ms = node.time.median_ms.unwrap_or_default();
+            let total = Cost { mean_ms, median_ms, share_percent, ..Cost::default() };
+            let kind = if node.row.is_some() { node.kind.as_str() } else { "block" };
+            self.line(out, &name, kind, Some(cells), &total, node.time.median_ms.is_some())?;
         }
         Ok(())
     }
@@ -168,6 +189,16 @@ fn label(phase: Phase) -> &'static str {
         Phase::Update => "update of all layers",
         other => other.name(),
     }
+}
+
+/// The layers as at most `rows` blocks and layers; `None` if they fit without blocks, or do not with them.
+fn blocks(accounting: &Accounting, rows: usize) -> Option<Vec<LayerNode>> {
+    if accounting.layers.len() <= rows {
+        return None;
+    }
+    let tree = LayerTree::new(accounting, None, None);
+    let cut = tree.cut(rows);
+    (cut.len() <= rows).then(|| cut.into_iter().map(|node| tree.nodes[node].clone()).collect())
 }
 
 /// Returns for each layer whether it is among the `count` longest.

@@ -2,23 +2,26 @@
 
 use super::svg::{Anchor, LogAxis, Svg, short};
 use crate::accounting::Accounting;
-use crate::report::{RooflineData, RooflinePoint, RunReport};
-use crate::text::fit;
+use crate::names::shorten;
+use crate::report::{LayerTree, RooflineData, RooflinePoint, RunReport};
 use stratus_base::text::bytes;
 use stratus_engine::memory_map::{BlockKind, MemoryMap};
 
 pub(super) const WIDTH: f64 = 960.0;
 
 /// The style sheet of a chart in a separate file.
-pub(super) const STYLE: &str = include_str!("assets/chart.css");
+pub(super) const STYLE: &str = concat!(include_str!("assets/chart.css"), include_str!("assets/network.css"));
 
-/// Maximum number of layers in the chart of the time per iteration.
+/// Maximum number of blocks and layers of a drawing of the whole network.
+pub(super) const MAX_BLOCKS: usize = 24;
+
+/// Number of layers in the chart of the time per iteration if more than [`MAX_BLOCKS`] are outside of blocks.
 const MAX_LAYERS: usize = 16;
 
 /// The time per iteration of a run, as an SVG file.
 #[must_use]
 pub fn time_svg(run: &RunReport) -> String {
-    time(&run.accounting).standalone("Time per iteration", STYLE)
+    time(&run.accounting, &run.layers.tree).standalone("Time per iteration", STYLE)
 }
 
 /// The roofline of a run as an SVG file; `None` if its plan cannot be read.
@@ -36,24 +39,26 @@ pub fn memory_svg(run: &RunReport) -> Option<String> {
 /// A segment of a bar: its class, its label, milliseconds.
 type Segment = (&'static str, &'static str, f64);
 
-/// One bar per layer, the longest first, in milliseconds per iteration: forward, gradients, update. The
-/// remaining layers are a line of text, since a common bar would look like the slowest layer.
-pub(super) fn time(accounting: &Accounting) -> Svg {
-    let mut layers: Vec<_> = accounting.layers.iter().collect();
-    layers.sort_by_key(|layer| std::cmp::Reverse(layer.total.total_ns));
-    let rest: f64 = layers.iter().skip(MAX_LAYERS).map(|layer| layer.total.mean_ms).sum();
-    let hidden = layers.len().saturating_sub(MAX_LAYERS);
-    let shown = layers.len() - hidden;
-    layers.truncate(MAX_LAYERS);
+/// One bar per block or layer, the longest first, in milliseconds per iteration: forward, gradients, update.
+/// All layers are in a bar, unless too many are outside of blocks: the remaining ones are a line of text,
+/// since a common bar would look like the slowest layer.
+pub(super) fn time(accounting: &Accounting, tree: &LayerTree) -> Svg {
+    let mut layers = tree.cut(MAX_BLOCKS);
+    layers.sort_by_key(|layer| std::cmp::Reverse(tree.nodes[*layer].time.total_ns));
+    let shown = if layers.len() > MAX_BLOCKS { MAX_LAYERS } else { layers.len() };
+    let hidden = layers.len() - shown;
+    let rest: f64 = layers.iter().skip(shown).map(|layer| tree.nodes[*layer].time.total_ms).sum();
+    layers.truncate(shown);
+    let mut names: Vec<String> = layers.iter().map(|layer| tree.path(*layer)).collect();
     let mut rows: Vec<(String, Vec<Segment>)> = Vec::new();
-    for layer in layers {
+    for layer in layers.into_iter().map(|layer| &tree.nodes[layer]) {
         let parts = vec![
-            ("forward", "forward", layer.forward.mean_ms),
-            ("backward-data", "gradient of the input", layer.backward_data.mean_ms),
-            ("backward-weights", "gradient of the weights", layer.backward_weights.mean_ms),
-            ("update", "update", layer.update.mean_ms),
+            ("forward", "forward", layer.time.forward_ms),
+            ("backward-data", "gradient of the input", layer.time.backward_data_ms),
+            ("backward-weights", "gradient of the weights", layer.time.backward_weights_ms),
+            ("update", "update", layer.time.update_ms),
         ];
-        rows.push((layer.layer.clone(), parts));
+        rows.push((layer.name.clone(), parts));
     }
     for row in &accounting.phases {
         let name = row.phase.name().replace('_', " ");
@@ -89,11 +94,13 @@ pub(super) fn time(accounting: &Accounting) -> Svg {
             format!("{more} {rest:.3} ms in total, {percent:.1} % of an iteration: see the table of layers");
         svg.text("label", [left, top + line * shown as f64 + 14.0], Anchor::Start, &text);
     }
-    for (number, (name, row)) in rows.iter().enumerate() {
+    names.extend(rows.iter().skip(shown).map(|(name, _)| name.clone()));
+    let labels = shorten(&names, 32);
+    for (row_number, (name, row)) in rows.iter().enumerate() {
         // The line of text is below the layers.
-        let number = number + usize::from(hidden > 0 && number >= shown);
+        let number = row_number + usize::from(hidden > 0 && row_number >= shown);
         let y = top + line * number as f64;
-        svg.text("label", [left - 8.0, y + 14.0], Anchor::End, fit(name, 32).trim_end());
+        svg.text("label", [left - 8.0, y + 14.0], Anchor::End, labels[row_number].trim_end());
         let mut x = left;
         for (class, label, ms) in row {
             let width = ms / longest * (WIDTH - left - right);
@@ -162,7 +169,8 @@ pub(super) fn roofline(work: &RooflineData) -> Svg {
             point.gflops_per_s,
             point.intensity
         );
-        svg.circle(&class, [x.at(point.intensity), y.at(point.gflops_per_s)], radius, &title);
+        let at = [x.at(point.intensity), y.at(point.gflops_per_s)];
+        svg.circle(&class, at, radius, Some(point.row), &title);
     }
     svg
 }

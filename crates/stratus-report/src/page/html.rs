@@ -107,29 +107,41 @@ impl Html {
 
     /// Adds a table that can be sorted by its columns. The first column has names.
     pub(super) fn table(&mut self, heads: &[&str], rows: &[Vec<Cell>]) {
-        self.raw("<div class=\"scroll\"><table class=\"sortable\">\n<thead><tr>");
+        self.raw("<div class=\"scroll\"><table class=\"sortable\">\n<thead>");
+        self.heads(heads);
+        self.raw("</thead>\n<tbody>\n");
+        for row in rows {
+            self.raw("<tr>");
+            self.cells(row);
+            self.raw("</tr>\n");
+        }
+        self.raw("</tbody></table></div>\n");
+    }
+
+    /// Adds the row of headings of a table that can be sorted.
+    pub(super) fn heads(&mut self, heads: &[&str]) {
+        self.raw("<tr>");
         for head in heads {
             self.raw("<th scope=\"col\"><button type=\"button\">");
             self.raw(&escape(head));
             self.raw("</button></th>");
         }
-        self.raw("</tr></thead>\n<tbody>\n");
-        for row in rows {
-            self.raw("<tr>");
-            for cell in row {
-                match cell.number {
-                    Some(number) if number.is_finite() => {
-                        _ = write!(self.text, "<td class=\"n\" data-n=\"{number}\">");
-                    }
-                    Some(_) => self.raw("<td class=\"n\">"),
-                    None => self.raw("<td>"),
+        self.raw("</tr>");
+    }
+
+    /// Adds cells to a row.
+    pub(super) fn cells(&mut self, cells: &[Cell]) {
+        for cell in cells {
+            match cell.number {
+                Some(number) if number.is_finite() => {
+                    _ = write!(self.text, "<td class=\"n\" data-n=\"{number}\">");
                 }
-                self.raw(&escape(&cell.text));
-                self.raw("</td>");
+                Some(_) => self.raw("<td class=\"n\">"),
+                None => self.raw("<td>"),
             }
-            self.raw("</tr>\n");
+            self.raw(&escape(&cell.text));
+            self.raw("</td>");
         }
-        self.raw("</tbody></table></div>\n");
     }
 
     pub(super) fn finish(self) -> String {

@@ -49,7 +49,7 @@ fn machines_chart(machines: &[MachinePoint], currency: &str) -> Svg {
             machine.name, machine.price
         );
         let (class, radius) = if machine.best { ("point update", 8.0) } else { ("point forward", 5.0) };
-        svg.circle(class, [at, y.at(hours)], radius, &title);
+        svg.circle(class, [at, y.at(hours)], radius, None, &title);
         // Each name is placed on the side with enough space.
         let (anchor, offset) = if at > WIDTH * 0.75 { (Anchor::End, -10.0) } else { (Anchor::Start, 10.0) };
         svg.text("tick", [at + offset, y.at(hours) + 4.0], anchor, &machine.name);

@@ -8,7 +8,10 @@ mod checkpoints;
 mod diff;
 mod forecast;
 mod html;
+mod layer_data;
+mod layer_table;
 mod machines;
+mod network;
 mod published;
 mod sections;
 mod side_by_side;
@@ -18,6 +21,7 @@ mod workers;
 pub use charts::{memory_svg, roofline_svg, time_svg};
 pub use diff::diff_svg;
 pub use machines::{MachinePoint, machines_svg};
+pub use network::network_svg;
 
 use serde::Serialize;
 use std::fs::File;
@@ -27,13 +31,14 @@ use std::path::Path;
 use crate::report::{Comparison, Problem, Report, RunReport};
 use html::Html;
 pub use html::escape;
+use layer_data::LayerData;
 
 /// The style of drawings, and the colours of pages.
-pub const CHART_STYLE: &str = include_str!("assets/chart.css");
+pub const CHART_STYLE: &str = charts::STYLE;
 /// The style of pages.
-pub const STYLE: &str = include_str!("assets/page.css");
-/// The script of pages: interactive charts and sorted tables. It needs [`UPLOT`], and the element `data`.
-pub const SCRIPT: &str = include_str!("assets/page.js");
+pub const STYLE: &str = concat!(include_str!("assets/page.css"), include_str!("assets/layers.css"));
+/// The script of pages: interactive charts, sorted tables, layers. It needs [`UPLOT`] and the element `data`.
+pub const SCRIPT: &str = concat!(include_str!("assets/page.js"), include_str!("assets/layers.js"));
 /// uPlot 1.6.32, MIT licence, by Leon Sorokin: the interactive charts.
 pub const UPLOT: &str = include_str!("assets/uPlot.iife.min.js");
 /// The style of uPlot.
@@ -58,6 +63,7 @@ struct RunData<'a> {
     curves: Option<&'a crate::report::Curves>,
     epochs: &'a [crate::report::Epoch],
     usage: Option<&'a crate::report::UsageCurves>,
+    layers: Option<LayerData<'a>>,
 }
 
 /// The element by which a page of Stratus is recognised, so that it may be replaced.
@@ -168,6 +174,17 @@ pub fn comparison_section(comparison: &Comparison, runs: &[RunReport]) -> String
     html.finish()
 }
 
+/// Maximum number of runs in [`layer_times`].
+pub const MAX_LAYER_TIME_RUNS: usize = side_by_side::MAX_COLUMNS;
+
+/// The mean times of the layers of several runs, in one table.
+#[must_use]
+pub fn layer_times(runs: &[RunReport]) -> String {
+    let mut html = Html::default();
+    side_by_side::layer_table(&mut html, runs);
+    html.finish()
+}
+
 /// The section of a page on missing data; empty if nothing is missing.
 #[must_use]
 pub fn problems_section(problems: &[Problem]) -> String {
@@ -189,6 +206,7 @@ pub fn data_json(runs: &[RunReport], detailed: usize, comparison: Option<&Compar
         curves: (number < detailed).then_some(&run.curves),
         epochs: &run.epochs,
         usage: run.usage.as_ref().filter(|_| number < detailed),
+        layers: (number < detailed).then(|| LayerData::new(run)),
     });
     // Serialisation cannot fail: there are only names and numbers, and non-finite numbers are `None`.
     let text = serde_json::to_string(&PageData { runs: runs.collect(), repetitions })

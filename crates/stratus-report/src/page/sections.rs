@@ -5,7 +5,7 @@ use stratus_run::labels::RunLabels;
 use stratus_run::timeline::Phase;
 
 use super::html::{Cell, Html};
-use super::{charts, checkpoints, forecast, side_by_side};
+use super::{charts, checkpoints, forecast, layer_table, network, side_by_side};
 use crate::collect::flatten;
 use crate::report::{Comparison, Problem, Repetitions, RooflineData, RunReport, score_name};
 use crate::text::{self, energy_parts};
@@ -24,6 +24,7 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     html.part("summary", |html| overview(html, run, alone));
     html.part("training", |html| curves(html, run, number));
     html.part("time", |html| time(html, run, number));
+    html.part("network", |html| network::section(html, run, number));
     html.part("roofline", |html| run.work.iter().for_each(|work| roofline(html, work)));
     html.part("memory", |html| run.memory.iter().for_each(|map| memory(html, map)));
     html.part("utilisation", |html| usage(html, run, number));
@@ -183,64 +184,29 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
             accounting.iterations, accounting.skipped
         ),
     );
-    html.drawing("Time per iteration", &charts::time(accounting));
+    html.drawing("Time per iteration", &charts::time(accounting, &run.layers.tree));
     let (drawn, layers) = (run.curves.layers.len(), accounting.layers.len());
     if drawn > 0 {
         means_note(html, run.curves.layer_iterations_per_point);
-        let note = match drawn < layers {
-            true => format!("The {drawn} longest of {layers} layers. "),
-            false => String::new(),
+        let cut = run.layers.tree.cut(charts::MAX_BLOCKS);
+        let note = match (cut.len() > drawn, drawn < layers) {
+            (true, _) => format!("The {drawn} longest of {layers} layers. "),
+            (false, true) => "A block is the sum of its layers. ".to_owned(),
+            (false, false) => String::new(),
         };
-        let note = note + "Click a name below the chart to hide or show its layer.";
+        let note = note + "Click a name below the chart to hide or show its line.";
         html.chart("layers", number, "Layer time over the iterations, ms", &note);
         let title = format!("Forward, and backward with update, all {layers} layers, ms");
         html.chart("forward-backward", number, &title, "");
     }
-    layer_table(html, run);
+    layer_table::table(html, run, number);
+    phase_table(html, run);
     super::workers::table(html, accounting);
     accounted(html, run);
 }
 
-fn layer_table(html: &mut Html, run: &RunReport) {
-    let work = run.work.as_ref();
-    let heads = [
-        "layer",
-        "kind",
-        "forward ms",
-        "backward ms",
-        "update ms",
-        "total ms",
-        "median ms",
-        "share %",
-        "MFLOP",
-        "GFLOP/s",
-        "GB/s",
-    ];
-    let rows: Vec<Vec<Cell>> = run
-        .accounting
-        .layers
-        .iter()
-        .enumerate()
-        .map(|(position, layer)| {
-            let work = work.and_then(|work| work.layers.get(position));
-            let ms = |cost: &crate::accounting::Cost| Cell::number(Some(cost.mean_ms), 3);
-            vec![
-                Cell::text(layer.layer.clone()),
-                Cell::text(layer.kind.clone()),
-                ms(&layer.forward),
-                ms(&layer.backward),
-                ms(&layer.update),
-                ms(&layer.total),
-                Cell::number(Some(layer.total.median_ms), 3),
-                Cell::number(Some(layer.total.share_percent), 1),
-                Cell::number(work.map(|work| work.flops as f64 / 1e6), 1),
-                Cell::number(work.and_then(|work| work.gflops_per_s), 1),
-                Cell::number(work.and_then(|work| work.gb_per_s), 1),
-            ]
-        })
-        .collect();
-    html.element("h4", "", "Per layer");
-    html.table(&heads, &rows);
+/// Adds the table of the phases outside layers.
+fn phase_table(html: &mut Html, run: &RunReport) {
     let rows: Vec<Vec<Cell>> = run
         .accounting
         .phases

@@ -4,17 +4,32 @@ use super::html::{Cell, Html};
 use crate::report::RunReport;
 
 /// Maximum number of runs with a column of their own.
-const MAX_COLUMNS: usize = 12;
+pub(super) const MAX_COLUMNS: usize = 12;
 /// Maximum number of layers.
 const MAX_LAYERS: usize = 1000;
 
-/// Adds the mean times of the layers of all runs, in one table.
+/// Adds the mean times of the layers of all runs, in one table that is closed at first.
 pub(super) fn layers(html: &mut Html, runs: &[RunReport]) {
-    let counted: Vec<&RunReport> =
-        runs.iter().filter(|run| run.accounting.iterations > 0).take(MAX_COLUMNS).collect();
-    let [first, .., last] = &counted[..] else { return };
-    html.open("details", "");
-    html.element("summary", "", "Layer times side by side");
+    if compared(runs).len() > 1 {
+        html.open("details", "");
+        html.element("summary", "", "Layer times side by side");
+        layer_table(html, runs);
+        html.close("details");
+    }
+}
+
+/// The runs whose layers are known.
+fn compared(runs: &[RunReport]) -> Vec<&RunReport> {
+    runs.iter().filter(|run| !run.accounting.layers.is_empty()).take(MAX_COLUMNS).collect()
+}
+
+/// Adds the table of [`layers`].
+pub(super) fn layer_table(html: &mut Html, runs: &[RunReport]) {
+    let counted = compared(runs);
+    let [first, .., last] = &counted[..] else {
+        html.element("p", "note", "Fewer than two of the runs have times of layers.");
+        return;
+    };
     let mut note = "Forward, backward and update of a layer in an iteration, mean milliseconds.".to_owned();
     if counted.len() == 2 {
         note += " The last column compares the second run with the first; `stratus report --diff` tests \
@@ -63,7 +78,6 @@ pub(super) fn layers(html: &mut Html, runs: &[RunReport]) {
     }
     rows.push(whole);
     html.table(&heads, &rows);
-    html.close("details");
 }
 
 /// Adds the forecasts of the runs that had one beside what was measured.

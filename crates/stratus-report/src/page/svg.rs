@@ -38,14 +38,45 @@ impl Svg {
         );
     }
 
-    /// Adds a circle of a class.
-    pub(super) fn circle(&mut self, class: &str, [x, y]: [f64; 2], radius: f64, title: &str) {
+    /// Adds a circle of a class. `row` is the row of its layer in the accounting.
+    pub(super) fn circle(
+        &mut self,
+        class: &str,
+        [x, y]: [f64; 2],
+        radius: f64,
+        row: Option<usize>,
+        title: &str,
+    ) {
         let title = escape(title);
+        let row = row.map_or(String::new(), |row| format!(" data-row=\"{row}\""));
         let _ = writeln!(
             self.body,
-            "<circle class=\"{class}\" cx=\"{x:.2}\" cy=\"{y:.2}\" \
+            "<circle class=\"{class}\"{row} cx=\"{x:.2}\" cy=\"{y:.2}\" \
              r=\"{radius:.2}\"><title>{title}</title></circle>"
         );
+    }
+
+    /// Adds a path of a class, given by SVG's path commands.
+    pub(super) fn path(&mut self, class: &str, commands: &str, title: &str) {
+        let title =
+            if title.is_empty() { String::new() } else { format!("<title>{}</title>", escape(title)) };
+        let _ = writeln!(self.body, "<path class=\"{class}\" d=\"{commands}\">{title}</path>");
+    }
+
+    /// Opens the group of a node of a network; with the number of a run and the position of a layer, it is a
+    /// link to the layer's row in the table.
+    pub(super) fn open_node(&mut self, class: &str, target: Option<(usize, usize)>) {
+        let _ = match target {
+            Some((run, node)) => {
+                writeln!(self.body, "<a class=\"{class}\" href=\"#layer-{run}-{node}\" data-node=\"{node}\">")
+            }
+            None => writeln!(self.body, "<g class=\"{class}\">"),
+        };
+    }
+
+    /// Closes the group of a node, which is a link or not.
+    pub(super) fn close_node(&mut self, is_link: bool) {
+        self.body.push_str(if is_link { "</a>\n" } else { "</g>\n" });
     }
 
     /// Adds a line through points.
@@ -73,6 +104,16 @@ impl Svg {
         let Self { width, height, body } = self;
         format!(
             "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">\n{body}</svg>\n",
+            escape(label)
+        )
+    }
+
+    /// The drawing as an element of a page in its own size, whose parts are read aloud one by one.
+    pub(super) fn group(&self, label: &str) -> String {
+        let Self { width, height, body } = self;
+        format!(
+            "<svg viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"group\" \
+             aria-label=\"{}\">\n{body}</svg>\n",
             escape(label)
         )
     }

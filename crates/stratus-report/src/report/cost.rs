@@ -111,6 +111,8 @@ pub struct LayerWork {
 /// A phase of a layer in the roofline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RooflinePoint {
+    /// The row of the layer in the accounting.
+    pub row: usize,
     /// The layer, as in the accounting.
     pub layer: String,
     /// The phase: `forward`, `backward_data`, `backward_weights`, `update`.
@@ -156,17 +158,17 @@ impl RooflineData {
                 gb_per_s: rate(bytes, ms),
             }
         });
-        let points = accounting.layers.iter().flat_map(|layer| {
+        let points = accounting.layers.iter().enumerate().flat_map(|(row, layer)| {
             let times = [&layer.forward, &layer.backward_data, &layer.backward_weights, &layer.update];
-            phases.into_iter().zip(times).map(move |(phase, time)| (layer, phase, time.median_ms))
+            phases.into_iter().zip(times).map(move |(phase, time)| (row, layer, phase, time.median_ms))
         });
-        let points = points.filter_map(|(layer, phase, ms)| {
+        let points = points.filter_map(|(row, layer, phase, ms)| {
             let (flops, bytes) = work(layer, phase);
             let intensity = (bytes > 0).then(|| flops as f64 / bytes as f64).filter(|value| *value > 0.0)?;
             let gflops_per_s = rate(flops, ms)?;
             let efficiency = peaks.attainable(&precision, intensity).map(|peak| gflops_per_s / peak);
             let layer = layer.layer.clone();
-            Some(RooflinePoint { layer, phase: phase.name(), ms, intensity, gflops_per_s, efficiency })
+            Some(RooflinePoint { row, layer, phase: phase.name(), ms, intensity, gflops_per_s, efficiency })
         });
         let (layers, points) = (layers.collect(), points.collect());
         Self { batch: program.batch, precision, flops, bytes, layers, points, peaks }

@@ -7,6 +7,7 @@ use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, IterationRow};
 use stratus_run::timeline::{Iteration, Purpose, TimelineReader};
 
+use super::tree::LayerTree;
 use crate::Result;
 use crate::accounting::Accounting;
 use crate::rows::{SlotIndex, SlotTarget};
@@ -17,8 +18,11 @@ pub(super) const MAX_POINTS: usize = 1000;
 /// Maximum number of points of curves per layer.
 const MAX_LAYER_POINTS: usize = 300;
 
-/// Maximum number of layers with a curve: those with the longest times.
+/// Maximum number of blocks and layers with a curve.
 const MAX_LAYERS: usize = 24;
+
+/// Maximum number of points of the histories of all layers together.
+const MAX_HISTORY_VALUES: usize = 20_000;
 
 /// The curves of a run over its iterations.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -56,17 +60,32 @@ pub struct Curves {
     pub forward_ms: Curve,
     /// Mean milliseconds of the backward pass and update of all layers.
     pub backward_ms: Curve,
-    /// The curves of the layers with the longest times, the longest first.
+    /// The curves of blocks of layers, the longest first: together all layers, unless too many are outside of
+    /// blocks.
     pub layers: Vec<LayerCurve>,
+    /// The time of each layer over the iterations.
+    pub history: LayerHistory,
 }
 
 /// One value per point, if there is one.
 pub type Curve = Vec<Option<f64>>;
 
-/// The time of a layer over the iterations.
+/// The time of each layer over the iterations. The number of points decreases with that of the layers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LayerHistory {
+    /// The last iteration of each point.
+    pub iteration: Vec<u64>,
+    /// The number of iterations per point; the last point may have fewer.
+    pub iterations_per_point: u64,
+    /// Mean milliseconds per iteration, by the row of the layer in the accounting; of more than ten thousand
+    /// layers only the first ones.
+    pub ms: Vec<Vec<Option<f32>>>,
+}
+
+/// The time of a block or a layer over the iterations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerCurve {
-    /// The layer, as in the accounting.
+    /// The path of the block, or the layer as in the accounting.
     pub layer: String,
     /// Mean milliseconds per iteration of the forward pass.
     pub forward_ms: Curve,
@@ -76,10 +95,10 @@ pub struct LayerCurve {
 
 impl Curves {
     /// Reads `iterations.csv` and the timeline of a run, each in one pass; missing data is empty.
-    pub(super) fn read(run: &RunDir, accounting: &Accounting) -> Result<Self> {
+    pub(super) fn read(run: &RunDir, accounting: &Accounting, tree: &LayerTree) -> Result<Self> {
         let mut curves = Self::default();
         curves.read_iterations(run)?;
-        curves.read_layers(run, accounting)?;
+        curves.read_layers(run, accounting, tree)?;
         Ok(curves)
     }
 
@@ -97,54 +116,83 @@ impl Curves {
         Ok(())
     }
 
-    fn read_layers(&mut self, run: &RunDir, accounting: &Accounting) -> Result<()> {
-        let mut longest: Vec<_> = accounting.layers.iter().collect();
-        longest.sort_by_key(|layer| std::cmp::Reverse(layer.total.total_ns));
-        longest.truncate(MAX_LAYERS);
-        let chosen: HashMap<(&[String], &str), usize> = longest
-            .iter()
-            .enumerate()
-            .map(|(position, layer)| ((&layer.layers[..], layer.device.as_str()), position))
-            .collect();
-        if chosen.is_empty() {
+    fn read_layers(&mut self, run: &RunDir, accounting: &Accounting, tree: &LayerTree) -> Result<()> {
+        let mut drawn = tree.cut(MAX_LAYERS);
+        drawn.sort_by_key(|node| std::cmp::Reverse(tree.nodes[*node].time.total_ns));
+        drawn.truncate(MAX_LAYERS);
+        if drawn.is_empty() {
             return Ok(());
         }
+        // The curve of each row of the accounting.
+        let mut curve_of: Vec<Option<usize>> = vec![None; accounting.layers.len()];
+        for (curve, &node) in drawn.iter().enumerate() {
+            tree.rows(node).into_iter().for_each(|row| curve_of[row] = Some(curve));
+        }
+        let known: HashMap<(&[String], &str), usize> = accounting
+            .layers
+            .iter()
+            .enumerate()
+            .map(|(row, layer)| ((&layer.layers[..], layer.device.as_str()), row))
+            .collect();
         let mut reader = TimelineReader::open(&run.timeline())?;
         let (mut rows, mut iteration) = (SlotIndex::default(), Iteration::default());
-        let mut column_of: Vec<Option<usize>> = Vec::new();
-        // Forward and backward of each layer with a curve, then of all layers.
-        let all = 2 * longest.len();
+        // The rows of the accounting by those of the timeline.
+        let mut counted: Vec<Option<usize>> = Vec::new();
+        // Forward and backward of each curve, then of all layers.
+        let all = 2 * drawn.len();
         let mut means = BucketedMeans::new(all + 2, MAX_LAYER_POINTS);
         let mut now = vec![0.0; all + 2];
+        let layers = accounting.layers.len().min(MAX_HISTORY_VALUES / 2);
+        let points = (MAX_HISTORY_VALUES / layers.max(1)).clamp(2, MAX_LAYER_POINTS);
+        let mut history = BucketedMeans::new(layers, points);
+        let mut layers_now = vec![0.0; layers];
         while reader.read(&mut iteration)? {
             if reader.programs()[iteration.program].purpose != Purpose::Train {
                 continue;
             }
             rows.update(reader.programs());
-            for row in &rows.layers[column_of.len()..] {
-                column_of.push(chosen.get(&(&row.layers[..], row.device.as_str())).copied());
+            for row in &rows.layers[counted.len()..] {
+                counted.push(known.get(&(&row.layers[..], row.device.as_str())).copied());
             }
             now.fill(0.0);
+            layers_now.fill(0.0);
             for (target, &ns) in rows.targets[iteration.program].iter().zip(&iteration.ns) {
                 let SlotTarget::Layer(row, column) = *target else { continue };
                 let (ms, part) = (ns as f64 / 1e6, usize::from(!column.is_forward()));
                 now[all + part] += ms;
-                if let Some(position) = column_of[row] {
-                    now[2 * position + part] += ms;
+                let Some(row) = counted[row] else { continue };
+                if let Some(curve) = curve_of[row] {
+                    now[2 * curve + part] += ms;
+                }
+                if let Some(sum) = layers_now.get_mut(row) {
+                    *sum += ms;
                 }
             }
             means.push(iteration.iteration, &now);
+            history.push(iteration.iteration, &layers_now);
         }
         self.layer_iterations_per_point = means.bucket_length;
         let (numbers, columns) = means.finish();
         self.layer_iteration = numbers;
         let mut columns = columns.into_iter();
         let mut next = || columns.next().unwrap_or_default();
-        self.layers = longest
+        self.layers = drawn
             .iter()
-            .map(|layer| LayerCurve { layer: layer.layer.clone(), forward_ms: next(), backward_ms: next() })
+            .map(|&node| LayerCurve {
+                layer: tree.nodes[node].name.clone(),
+                forward_ms: next(),
+                backward_ms: next(),
+            })
             .collect();
         (self.forward_ms, self.backward_ms) = (next(), next());
+        let (iteration, columns) = history.finish();
+        // Seven digits are enough for a drawing, and half as long.
+        let short = |curve: Curve| curve.into_iter().map(|ms| ms.map(|ms| ms as f32)).collect();
+        self.history = LayerHistory {
+            iteration,
+            iterations_per_point: history.bucket_length,
+            ms: columns.into_iter().map(short).collect(),
+        };
         Ok(())
     }
 }

@@ -9,20 +9,24 @@ mod compare;
 mod cost;
 mod curves;
 mod diff;
+mod network;
 mod published;
 mod run;
 mod statistics;
+mod tree;
 mod usage;
 
 pub use checkpoints::CheckpointRow;
 pub use compare::{Comparison, ComparisonRow, Repetitions};
 pub(crate) use compare::{differing_keys, effective_settings, is_ignored_key, settings};
 pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint};
-pub use curves::{Curve, Curves, IterationCurves, LayerCurve};
+pub use curves::{Curve, Curves, IterationCurves, LayerCurve, LayerHistory};
 pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
+pub use network::{DataEdge, Endpoint, LayerKernel, Network, NetworkLayer};
 pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;
 pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure, PublishedTable};
-pub use run::{Epoch, Problem, RunReport, score_name, val_score};
+pub use run::{Epoch, LayerReport, Problem, RunReport, score_name, val_score};
+pub use tree::{LayerNode, LayerTree, NodeMemory, NodeTime, NodeWork};
 pub use usage::UsageCurves;
 
 use std::collections::BTreeMap;

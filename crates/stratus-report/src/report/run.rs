@@ -14,6 +14,8 @@ use super::advice;
 use super::checkpoints::{self, CheckpointRow};
 use super::cost::{self, Peaks, RooflineData};
 use super::curves::Curves;
+use super::network::Network;
+use super::tree::LayerTree;
 use super::usage::UsageCurves;
 use crate::accounting::{Accounting, AccountingOptions};
 use crate::collect::RunRecord;
@@ -59,12 +61,23 @@ pub struct RunReport {
     pub work: Option<RooflineData>,
     /// Memory over an iteration; `None` if the plan cannot be read.
     pub memory: Option<MemoryMap>,
+    /// The layers as a tree, and the data flow between them.
+    pub layers: LayerReport,
     /// Utilisation of the machine; `None` without samples.
     pub usage: Option<UsageCurves>,
     /// The checkpoints, ascending.
     pub checkpoints: Vec<CheckpointRow>,
     /// Suggestions, the most promising first.
     pub advice: Vec<String>,
+}
+
+/// The layers of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LayerReport {
+    /// The layers and the blocks that contain them.
+    pub tree: LayerTree,
+    /// The data flow between the layers; `None` if the plan cannot be read.
+    pub network: Option<Network>,
 }
 
 /// A row of `epochs.csv`.
@@ -193,7 +206,9 @@ impl RunReport {
             curves: Curves::default(),
             work: None,
             memory: None,
+            layers: LayerReport::default(),
             usage: None,
+            checkpoints: Vec::new(),
             advice: Vec::new(),
         })
     }
@@ -222,24 +237,26 @@ impl RunReport {
             missing("epochs", error.to_string());
             (Task::default(), Vec::new())
         });
-        let curves = Curves::read(&run, &accounting).unwrap_or_else(|error| {
+        let peaks = experiment.machine.as_ref().map(|machine| peaks(machine, here)).unwrap_or_default();
+        let (work, memory, network) = match cost::read_plan(&run) {
+            Ok(plan) => {
+                let work = RooflineData::new(&plan, &accounting, peaks);
+                let network = Network::new(&plan, &accounting);
+                (Some(work), Some(MemoryMap::from_plan(&plan)), Some(network))
+            }
+            Err(reason) => {
+                missing("arithmetic, roofline, memory per layer and the data flow", reason);
+                (None, None, None)
+            }
+        };
+        let tree = LayerTree::new(&accounting, work.as_ref(), network.as_ref());
+        let curves = Curves::read(&run, &accounting, &tree).unwrap_or_else(|error| {
             missing("curves over the iterations", error.to_string());
             Curves::default()
         });
         for epoch in &mut epochs {
             epoch.last_iteration = curves.epoch_ends.get(&epoch.epoch).copied();
         }
-        let peaks = experiment.machine.as_ref().map(|machine| peaks(machine, here)).unwrap_or_default();
-        let (work, memory) = match cost::read_plan(&run) {
-            Ok(plan) => {
-                let work = RooflineData::new(&plan, &accounting, peaks);
-                (Some(work), Some(MemoryMap::from_plan(&plan)))
-            }
-            Err(reason) => {
-                missing("arithmetic, roofline and memory per layer", reason);
-                (None, None)
-            }
-        };
         let usage = UsageCurves::read(&run).unwrap_or_else(|error| {
             missing("utilisation of the machine", error.to_string());
             None
@@ -259,6 +276,7 @@ impl RunReport {
             curves,
             work,
             memory,
+            layers: LayerReport { tree, network },
             usage,
             checkpoints,
             advice: Vec::new(),

@@ -13,22 +13,30 @@ use stratus_run::timeline::{Phase, Program, Purpose, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
 /// Number of first iterations that mean times skip.
-const SKIPPED: u64 = 2;
+pub const SKIPPED: u64 = 2;
 
-/// A run with `layers` layers and `iterations` iterations in two epochs, with all times and metrics
-/// different.
+/// A run of layers outside of blocks.
 fn make(root: &Path, task: Task, layers: usize, iterations: u64) -> RunDir {
+    let names: Vec<Vec<String>> = (0..layers).map(|layer| vec![format!("layer{layer}")]).collect();
+    make_named(root, task, &names, iterations)
+}
+
+/// A run with the given rows of layers and `iterations` iterations in two epochs, with all times and metrics
+/// different.
+pub fn make_named(root: &Path, task: Task, names: &[Vec<String>], iterations: u64) -> RunDir {
     let run = RunDir::create(root, "net").unwrap();
     atomic::write(&run.experiment(), b"[train]\nbatch_size = 32\n").unwrap();
     run.prepare().unwrap();
-    let names: Vec<String> = (0..layers).map(|layer| format!("layer{layer}")).collect();
+    let slot = |names: &[String], kind: &str, phase| {
+        slot(&names.iter().map(String::as_str).collect::<Vec<_>>(), kind, phase)
+    };
     let mut slots = vec![slot(&[], "", Phase::DataWait)];
-    slots.extend(names.iter().map(|name| slot(&[name], "conv2d", Phase::Forward)));
+    slots.extend(names.iter().map(|name| slot(name, "conv2d", Phase::Forward)));
     slots.push(slot(&[], "cross_entropy", Phase::Loss));
     for name in names.iter().rev() {
-        slots.push(slot(&[name], "conv2d", Phase::BackwardData));
-        slots.push(slot(&[name], "conv2d", Phase::BackwardWeights));
-        slots.push(slot(&[name], "sgd", Phase::Update));
+        slots.push(slot(name, "conv2d", Phase::BackwardData));
+        slots.push(slot(name, "conv2d", Phase::BackwardWeights));
+        slots.push(slot(name, "sgd", Phase::Update));
     }
     let count = slots.len() as u64;
     let program = Program { name: "train".into(), purpose: Purpose::Train, batch_size: 32, slots };
@@ -96,12 +104,12 @@ fn column(table: &[HashMap<String, String>], name: &str) -> Vec<f64> {
 }
 
 /// Means over buckets of `length` rows.
-fn means(values: &[f64], length: usize) -> Vec<f64> {
+pub fn means(values: &[f64], length: usize) -> Vec<f64> {
     values.chunks(length).map(|bucket| bucket.iter().sum::<f64>() / bucket.len() as f64).collect()
 }
 
 #[track_caller]
-fn expect_curve(curve: &Value, expected: &[f64]) {
+pub fn expect_curve(curve: &Value, expected: &[f64]) {
     let curve = curve.as_array().unwrap();
     assert_eq!(curve.len(), expected.len());
     for (point, expected) in curve.iter().zip(expected) {
@@ -111,24 +119,25 @@ fn expect_curve(curve: &Value, expected: &[f64]) {
 
 /// Compares with the six decimals of CSV files.
 #[track_caller]
-fn expect_near(value: f64, expected: f64) {
+pub fn expect_near(value: f64, expected: f64) {
     assert!((value - expected).abs() <= 1e-6 + 1e-9 * expected.abs(), "{value} and {expected}");
 }
 
-/// The rows of the table after a heading; each cell as its sort key, or its text.
-fn cells(page: &str, heading: &str) -> Vec<Vec<String>> {
+/// The rows of the table after a heading; each cell as its sort key, its whole name, or its text.
+pub fn cells(page: &str, heading: &str) -> Vec<Vec<String>> {
     let from = page.find(&format!(">{heading}</h4>")).unwrap();
     let body = &page[from..];
     let body = &body[body.find("<tbody>").unwrap()..body.find("</tbody>").unwrap()];
     let cell = |cell: &str| match cell.split_once("data-n=\"") {
         Some((_, number)) => number.split('"').next().unwrap().to_owned(),
+        None if cell.contains("title=\"") => cell.split('"').nth(3).unwrap().to_owned(),
         None => cell.split('>').nth(1).unwrap().split('<').next().unwrap().to_owned(),
     };
-    body.split("<tr>").skip(1).map(|row| row.split("<td").skip(1).map(cell).collect()).collect()
+    body.split("<tr").skip(1).map(|row| row.split("<td").skip(1).map(cell).collect()).collect()
 }
 
 /// Microseconds of forward, backward and update of each iteration, by layer.
-fn layer_times(run: &RunDir) -> HashMap<String, [Vec<f64>; 3]> {
+pub fn layer_times(run: &RunDir) -> HashMap<String, [Vec<f64>; 3]> {
     layers::write_file(run, &run.layers()).unwrap();
     let mut times: HashMap<String, [Vec<f64>; 3]> = HashMap::new();
     for row in table(&run.layers()) {
@@ -216,7 +225,7 @@ fn layer_curves(page: &str, curves: &Value, times: &HashMap<String, [Vec<f64>; 3
 }
 
 /// The mean over the counted iterations, in milliseconds.
-fn mean_ms(microseconds: &[f64]) -> f64 {
+pub fn mean_ms(microseconds: &[f64]) -> f64 {
     let counted = &microseconds[SKIPPED as usize..];
     counted.iter().sum::<f64>() / counted.len() as f64 / 1e3
 }

@@ -4,6 +4,8 @@
 
 mod diff;
 mod figures;
+mod layers;
+mod network;
 mod page;
 mod published;
 mod report;

@@ -52,11 +52,28 @@ impl Selection {
     }
 }
 
-/// The sections of a comparison, and the data of its charts.
-async fn read_sections(site: &Site, chosen: &Selection) -> Result<(String, String), Failure> {
-    let reports = chosen.entries.iter().cloned().map(|entry| {
+/// How much of a run is read.
+#[derive(Clone, Copy)]
+enum Extent {
+    /// What a comparison needs.
+    Results,
+    /// The whole report, with the times of layers.
+    Report,
+}
+
+/// The reports of runs, and why others cannot be read.
+async fn read_runs(
+    site: &Site,
+    entries: &[Entry],
+    extent: Extent,
+) -> Result<(Vec<Arc<CachedReport>>, Vec<String>), Failure> {
+    let reports = entries.iter().cloned().map(|entry| {
         site.read(move |site| {
-            let report = site.reports.compared(&entry, &site.index.roots());
+            let roots = site.index.roots();
+            let report = match extent {
+                Extent::Results => site.reports.compared(&entry, &roots),
+                Extent::Report => site.reports.report(&entry, &roots),
+            };
             report.map_err(|reason| Failure::Unreadable(format!("{}: {reason}", entry.row.label)))
         })
     });
@@ -69,6 +86,12 @@ async fn read_sections(site: &Site, chosen: &Selection) -> Result<(String, Strin
             Err(other) => return Err(other),
         }
     }
+    Ok((read, reasons))
+}
+
+/// The sections of a comparison, and the data of its charts.
+async fn read_sections(site: &Site, chosen: &Selection) -> Result<(String, String), Failure> {
+    let (read, mut reasons) = read_runs(site, &chosen.entries, Extent::Results).await?;
     if chosen.missing > 0 {
         let runs = if chosen.missing == 1 { "run is" } else { "runs are" };
         reasons.push(format!("{} {runs} no longer in the folders", chosen.missing));
@@ -113,4 +136,21 @@ pub async fn sections(State(site): State<Site>, RawQuery(query): RawQuery) -> Re
     let chosen = Selection::of(&site, query.as_deref());
     let (html, data) = read_sections(&site, &chosen).await?;
     Ok(Json(format!("{{\"html\":{},\"data\":{data}}}", to_json(&html))))
+}
+
+/// `/api/compare/layers?runs=ID,ID`: the times of the layers, side by side.
+pub async fn layers(State(site): State<Site>, RawQuery(query): RawQuery) -> Result<Json, Failure> {
+    let chosen = Selection::of(&site, query.as_deref());
+    let count = chosen.entries.len().min(page::MAX_LAYER_TIME_RUNS);
+    let (read, reasons) = read_runs(&site, &chosen.entries[..count], Extent::Report).await?;
+    let runs: Vec<_> = read.iter().filter_map(|report| report.run.clone()).collect();
+    let mut html = page::layer_times(&runs);
+    if count < chosen.entries.len() {
+        let all = chosen.entries.len();
+        html.push_str(&format!("<p class=\"note\">The first {count} of {all} runs.</p>\n"));
+    }
+    for reason in reasons {
+        html.push_str(&format!("<p class=\"problems\">{}</p>\n", page::escape(&reason)));
+    }
+    Ok(Json(format!("{{\"html\":{}}}", to_json(&html))))
 }

@@ -162,6 +162,7 @@ pub fn router(site: Site, guard: Arc<Guard>) -> Router {
         .route("/api/runs/{id}/stop", post(actions::stop))
         .route("/api/runs/{id}/continue", post(actions::resume))
         .route("/api/compare", get(compare::sections))
+        .route("/api/compare/layers", get(compare::layers))
         .route("/changes", get(changes::stream))
         .route("/forecast", get(forecast::page))
         .route("/api/forecast", get(forecast::data))

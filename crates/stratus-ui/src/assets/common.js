@@ -115,7 +115,7 @@ const ui = (() => {
         });
         stratus.removeCharts(old);
         old.replaceWith(part);
-        stratus.sortOnClick(part);
+        stratus.setUp(part);
         part.querySelectorAll("summary").forEach(s => { s.parentElement.open = open.has(s.textContent); });
         part.querySelectorAll("table.sortable").forEach((table, i) => {
           const [title, column, down] = sorted[i] || [];

@@ -109,6 +109,23 @@
     drawCurve();
   }, 5000);
 
+  // Reading the times of layers takes ten times as long as the rest: only when they are asked for.
+  const layerTimes = ui.byId("layer-times");
+  layerTimes.hidden = compared.length < 2;
+  layerTimes.addEventListener("toggle", async () => {
+    if (!layerTimes.open) return;
+    const place = layerTimes.querySelector("div");
+    place.textContent = "Reading…";
+    try {
+      const ids = compared.map(({ id }) => id).join(",");
+      const { html } = await ui.fetchJson(`/api/compare/layers?runs=${ids}`);
+      place.replaceChildren(document.createRange().createContextualFragment(html));
+      stratus.sortOnClick(place);
+    } catch (error) {
+      place.textContent = `The times of layers cannot be read: ${error.message}`;
+    }
+  });
+
   append();
   if (!compared.length) return;
   const contents = new Map();

@@ -125,13 +125,19 @@ const DETAILS: &str = concat!(
 pub fn comparison(count: usize, sections: &str, data: &str) -> Html<String> {
     let title = format!("{count} runs compared");
     let body = format!(
-        "{}<h1>{}</h1>\n{CURVES}<div id=\"sections\">\n{sections}</div>\n",
+        "{}<h1>{}</h1>\n{CURVES}<div id=\"sections\">\n{sections}</div>\n{LAYER_TIMES}",
         navigation("", ""),
         escape(&title)
     );
     let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "compare.js"];
     Page { title: &title, body: &body, data: Some(data), actions: None, scripts: &scripts }.render()
 }
+
+/// The times of layers, which are read when it is opened.
+const LAYER_TIMES: &str = concat!(
+    "<details id=\"layer-times\"><summary>Layer times side by side</summary>",
+    "<div role=\"status\"></div></details>\n",
+);
 
 /// The curves of all runs in one chart, and its controls.
 const CURVES: &str = concat!(

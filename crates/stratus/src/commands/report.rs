@@ -71,6 +71,8 @@ pub enum Chart {
     Roofline,
     /// Memory over an iteration
     Memory,
+    /// Data flow between blocks of layers, coloured by time
+    Network,
 }
 
 impl Format {
@@ -184,6 +186,7 @@ fn render_chart(report: &Report, chart: Chart) -> Result<String> {
         Chart::Time => Some(page::time_svg(run)),
         Chart::Roofline => page::roofline_svg(run),
         Chart::Memory => page::memory_svg(run),
+        Chart::Network => page::network_svg(run),
     };
     svg.ok_or_else(|| Failure::failed("cannot draw this chart: the run has no readable plan.json"))
 }

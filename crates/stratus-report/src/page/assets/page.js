@@ -271,22 +271,40 @@ const stratus = (() => {
     heads[column].setAttribute("aria-sort", down ? "descending" : "ascending");
     const key = row => {
       const cell = row.cells[column];
-      return cell.dataset.n !== undefined ? Number(cell.dataset.n) : cell.classList.contains("n") ? -Infinity : cell.textContent;
+      return cell.dataset.n !== undefined ? Number(cell.dataset.n) : cell.classList.contains("n") ? -Infinity : cell.title || cell.textContent;
     };
     const order = (a, b) => typeof a === "number" && typeof b === "number"
       ? a - b || 0 : String(a).localeCompare(String(b), undefined, { numeric: true });
-    [...body.rows].sort((a, b) => (down ? -1 : 1) * order(key(a), key(b))).forEach(row => body.append(row));
+    const sorted = rows => rows.sort((a, b) => (down ? -1 : 1) * order(key(a.row || a), key(b.row || b)));
+    if (!table.classList.contains("tree")) {
+      sorted([...body.rows]).forEach(row => body.append(row));
+      return;
+    }
+    // A tree is sorted within each block.
+    const roots = [], open = [];
+    for (const row of body.rows) {
+      const level = Number(row.dataset.level), item = { row, within: [] };
+      (level ? open[level - 1].within : roots).push(item);
+      open[level] = item;
+    }
+    const append = items => sorted(items).forEach(item => { body.append(item.row); append(item.within); });
+    append(roots);
   };
   const sortOnClick = root => root.querySelectorAll("table.sortable").forEach(table =>
     [...table.tHead.rows[0].cells].forEach((head, column) => head.firstChild.addEventListener("click", () =>
       sort(table, column, head.getAttribute("aria-sort") !== "descending"))));
+  // Prepares new sections: sorting, the tree of layers, the network.
+  const setUp = root => {
+    sortOnClick(root);
+    stratus.layers.setUp(root);
+  };
 
   drawCharts(document);
   sortOnClick(document);
   return {
     data: () => data,
     setData: renewed => { data = renewed; },
-    line, joinSeries, withoutNulls, draw, drawLines, remove, drawCharts, sort, sortOnClick,
+    line, joinSeries, withoutNulls, draw, drawLines, remove, drawCharts, sort, sortOnClick, setUp,
     removeCharts: root => places(root).forEach(remove),
   };
 })();
