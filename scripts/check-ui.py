@@ -267,7 +267,7 @@ def check_forecast(browser, url, folder):
     page.locator("#machines thead button", has_text="Images/s").click()
     assert "sort=-speed" in page.url, page.url
     page.select_option("#objective", "budget")
-    page.get_by_label("Budget").fill("0.01")
+    page.locator("#limit").fill("0.01")
     page.get_by_role("button", name="Forecast").click()
     wait_for(page, "document.getElementById('choice').textContent.includes('no machine meets it')")
     checked.close()

@@ -25,9 +25,10 @@ fn the_last_state_of_a_launch_and_its_events_are_kept_here() {
     let kinds: Vec<_> = read_events(&file).unwrap().into_iter().map(|event| event.kind).collect();
     assert_eq!(kinds, [LaunchEventKind::Resumed]);
     // A target that does not answer keeps the last state.
+    let before = SavedState::read(&file).unwrap().unwrap().state;
     fs::remove_dir_all(dir.path("there")).unwrap();
     dir.run(&["launch", "fetch"]).expect(1);
     let saved = SavedState::read(&file).unwrap().unwrap();
     assert!(saved.problem.is_some() && saved.answered.is_some_and(|at| at <= saved.asked), "{saved:?}");
-    assert_eq!(saved.state, Some(state));
+    assert!(before.is_some() && saved.state == before, "{saved:?}");
 }
