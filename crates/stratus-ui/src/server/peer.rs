@@ -93,15 +93,20 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn the_user_is_that_of_the_other_end() {
-        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n   0: \
-                     0100007F:181E 0100007F:A1B2 01 00000000:00000000 00:00000000 00000000  1000 0 1\n   1: \
-                     0100007F:A1B2 0100007F:181E 01 00000000:00000000 00:00000000 00000000  1001 0 2\n half\n";
+        let socket = |local, remote, user: u32| {
+            format!("   0: {local} {remote} 01 00000000:00000000 00:00000000 00000000  {user} 0 1\n")
+        };
+        let (server, client) = ("0100007F:181E", "0100007F:A1B2");
+        let table = "  sl  local_address rem_address   st …  uid\n".to_owned()
+            + &socket(server, client, 1000)
+            + &socket(client, server, 1001)
+            + " half\n";
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let ends = Peer { own: at("127.0.0.1:6174"), peer: at("127.0.0.1:41394") };
-        assert_eq!(ends.user_in(table), Some(1001));
-        assert_eq!(Peer { own: at("127.0.0.1:6175"), ..ends }.user_in(table), None);
+        assert_eq!(ends.user_in(&table), Some(1001));
+        assert_eq!(Peer { own: at("127.0.0.1:6175"), ..ends }.user_in(&table), None);
         let mapped = Peer { own: at("[::ffff:127.0.0.1]:6174"), peer: at("[::ffff:127.0.0.1]:41394") };
-        assert_eq!(mapped.user_in(table), Some(1001));
+        assert_eq!(mapped.user_in(&table), Some(1001));
         assert_eq!(address("00000000000000000000000001000000:181E"), Some(at("[::1]:6174")));
         for text in ["", "0100007F", "0100007F:x", "0100007:181E", "xxxxxxxx:181E"] {
             assert_eq!(address(text), None, "{text}");
