@@ -72,7 +72,8 @@ fn run(root: &Path, program: &Program) -> RunDir {
 
 fn report(run: &RunDir) -> Report {
     let report = Report::read(&[run.path().to_owned()], Some(0), None);
-    assert_eq!(report.problems, [], "{:?}", report.problems);
+    // These runs have no epochs.
+    assert!(report.problems.iter().all(|problem| problem.what == "epochs"), "{:?}", report.problems);
     report
 }
 
