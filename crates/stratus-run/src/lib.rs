@@ -33,6 +33,7 @@ mod run_dir;
 pub mod sources;
 pub mod summary;
 pub mod timeline;
+pub mod validation;
 
 pub use error::{Error, Result};
 pub use run_dir::RunDir;
