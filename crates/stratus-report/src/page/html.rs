@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::pictures::PictureSource;
+
 /// Escapes text for content and quoted attributes.
 #[must_use]
 pub fn escape(text: &str) -> String {
@@ -25,6 +27,8 @@ pub fn escape(text: &str) -> String {
 #[derive(Default)]
 pub(super) struct Html {
     text: String,
+    /// Where its pictures come from.
+    pub(super) pictures: PictureSource,
 }
 
 /// A cell of a table: its text, and a number to sort by.

@@ -8,14 +8,17 @@ mod diff;
 mod forecast;
 mod html;
 mod machines;
+mod pictures;
 mod published;
 mod sections;
 mod svg;
+mod validation;
 mod workers;
 
 pub use charts::{memory_svg, roofline_svg, time_svg};
 pub use diff::diff_svg;
 pub use machines::{MachinePoint, machines_svg};
+pub use pictures::{MAX_EMBEDDED_BYTES, pictures_of_name};
 
 use serde::Serialize;
 use std::fs::File;
@@ -54,6 +57,7 @@ struct RunData<'a> {
     curves: Option<&'a crate::report::Curves>,
     epochs: &'a [crate::report::Epoch],
     usage: Option<&'a crate::report::UsageCurves>,
+    class_history: Option<&'a crate::report::ClassHistory>,
 }
 
 /// The element by which a page of Stratus is recognised, so that it may be replaced.
@@ -148,10 +152,12 @@ fn title(report: &Report) -> String {
     }
 }
 
-/// The section of a run in a page; `number` is its position in [`data_json`].
+/// The section of a run in a page; `number` is its position in [`data_json`]. Its pictures are at the addresses
+/// of a server that begin with `pictures` and end with a name for [`pictures_of_name`].
 #[must_use]
-pub fn run_section(run: &RunReport, number: usize) -> String {
-    let mut html = Html::default();
+pub fn run_section(run: &RunReport, number: usize, pictures: &str) -> String {
+    let source = pictures::PictureSource::Server { base: pictures.to_owned() };
+    let mut html = Html { pictures: source, ..Html::default() };
     sections::run(&mut html, run, number, true);
     html.finish()
 }
@@ -176,12 +182,14 @@ pub fn problems_section(problems: &[Problem]) -> String {
 /// text of a run can end its element.
 #[must_use]
 pub fn data_json(runs: &[RunReport], detailed: usize) -> String {
+    let history = |run: &'_ RunReport| -> Option<_> { run.validation.as_ref()?.history.as_ref() };
     let runs = runs.iter().enumerate().map(|(number, run)| RunData {
         label: &run.label,
         task: run.task,
         curves: (number < detailed).then_some(&run.curves),
         epochs: &run.epochs,
         usage: run.usage.as_ref().filter(|_| number < detailed),
+        class_history: history(run).filter(|_| number < detailed),
     });
     // Serialisation cannot fail: there are only names and numbers, and non-finite numbers are `None`.
     let text = serde_json::to_string(&PageData { runs: runs.collect() })

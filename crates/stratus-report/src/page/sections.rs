@@ -20,6 +20,7 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     html.open("section", "run");
     html.part("summary", |html| overview(html, run, alone));
     html.part("training", |html| curves(html, run, number));
+    html.part("validation", |html| super::validation::section(html, run, number));
     html.part("time", |html| time(html, run, number));
     html.part("roofline", |html| run.work.iter().for_each(|work| roofline(html, work)));
     html.part("memory", |html| run.memory.iter().for_each(|map| memory(html, map)));

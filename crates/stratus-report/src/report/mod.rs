@@ -12,6 +12,7 @@ mod published;
 mod run;
 mod statistics;
 mod usage;
+mod validation;
 
 pub use compare::{Comparison, ComparisonRow, Repetitions};
 pub(crate) use compare::{differing_keys, effective_settings, is_ignored_key, settings};
@@ -22,6 +23,7 @@ pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;
 pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure, PublishedTable};
 pub use run::{Epoch, Problem, RunReport, score_name, val_score};
 pub use usage::UsageCurves;
+pub use validation::{ClassCurve, ClassHistory, ValidationReport};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

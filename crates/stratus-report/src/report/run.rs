@@ -14,6 +14,7 @@ use super::advice;
 use super::cost::{self, Peaks, RooflineData};
 use super::curves::Curves;
 use super::usage::UsageCurves;
+use super::validation::ValidationReport;
 use crate::Result;
 use crate::accounting::{Accounting, AccountingOptions};
 use crate::collect::RunRecord;
@@ -53,6 +54,8 @@ pub struct RunReport {
     pub memory: Option<MemoryMap>,
     /// Utilisation of the machine; `None` without samples.
     pub usage: Option<UsageCurves>,
+    /// What the network gets wrong; `None` if the run kept nothing.
+    pub validation: Option<ValidationReport>,
     /// Suggestions, the most promising first.
     pub advice: Vec<String>,
 }
@@ -188,6 +191,7 @@ impl RunReport {
             missing("utilisation of the machine", error.to_string());
             None
         });
+        let validation = ValidationReport::read(&run, task, &mut missing);
         Ok(Self {
             label,
             record: experiment.without_identity(),
@@ -199,6 +203,7 @@ impl RunReport {
             work,
             memory,
             usage,
+            validation,
             advice: Vec::new(),
         })
     }

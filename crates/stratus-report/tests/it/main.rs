@@ -7,3 +7,4 @@ mod figures;
 mod page;
 mod published;
 mod report;
+mod validation;

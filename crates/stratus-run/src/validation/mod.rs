@@ -39,6 +39,10 @@ pub const CONFUSION: &str = "confusion.csv";
 pub const CLASS_COLUMNS: usize = 8;
 /// The pictures in a row of a file, for segmentation: image and truth, or prediction and difference.
 pub const MASK_COLUMNS: usize = 2;
+/// The colour of correct pixels in the pictures of differences.
+pub const CORRECT_COLOUR: [u8; 3] = [208, 208, 208];
+/// The colour of wrong pixels. Pixels without a class are black.
+pub const WRONG_COLOUR: [u8; 3] = [224, 32, 32];
 /// The maximum number of validations whose predicted masks are kept.
 pub const MAX_EPOCHS: u64 = 20;
 /// The maximum number of classes of the tables; of more classes there are none.

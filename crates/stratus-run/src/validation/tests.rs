@@ -2,19 +2,7 @@
 
 use super::*;
 use stratus_measures::ConfusionMatrix;
-
-/// A grey PNG file: its chunks, with checksums.
-fn png(height: u32, width: u32) -> Vec<u8> {
-    let mut file = b"\x89PNG\r\n\x1a\n".to_vec();
-    let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 0, 0, 0, 0]].concat();
-    for (name, content) in [(b"IHDR", header), (b"IDAT", vec![1, 2, 3]), (b"IEND", Vec::new())] {
-        let checked = [&name[..], &content].concat();
-        file.extend_from_slice(&(content.len() as u32).to_be_bytes());
-        file.extend_from_slice(&checked);
-        file.extend_from_slice(&crc32fast::hash(&checked).to_be_bytes());
-    }
-    file
-}
+use stratus_testing::png::undecodable_png;
 
 fn mistake(file: &str) -> Mistake {
     Mistake { file: file.to_owned(), class: 3, predicted: 5, probability: 0.1 + 0.2 }
@@ -76,7 +64,7 @@ fn pictures_are_read_only_if_whole_and_of_the_expected_size() {
     assert_eq!(images.files(), [(Pictures::Epoch(5), 9, 8)]);
     let path = folder.pictures(Pictures::Epoch(5));
     assert!(path.ends_with("0000000005.png"));
-    let file = png(8, 48);
+    let file = undecodable_png([8, 48], 3);
     let read = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         images.read_pictures(&folder, Pictures::Epoch(5))
@@ -89,7 +77,7 @@ fn pictures_are_read_only_if_whole_and_of_the_expected_size() {
         read(&other).unwrap_err();
     }
     read(&[&file[..], b"\0"].concat()).unwrap_err();
-    let error = read(&png(4, 48)).unwrap_err().to_string();
+    let error = read(&undecodable_png([4, 48], 3)).unwrap_err().to_string();
     assert!(error.contains("it has 4×48 pixels instead of 8×48"), "{error}");
     images.read_pictures(&folder, Pictures::Samples).unwrap_err();
     images.read_pictures(&folder, Pictures::Epoch(4)).unwrap_err();

@@ -14,13 +14,12 @@ use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::contact_sheet::{RgbImage, Tile, UNMASKED, blended};
 use stratus_data::{BatchBuffer, Dataset, Element, Layout, Loader, LoaderConfig, Position};
 use stratus_measures::{ConfusionMatrix, MetricError};
+use stratus_run::validation::WRONG_COLOUR;
 
 /// The maximum number of images of a gallery.
 pub const MAX_GALLERY_IMAGES: usize = 100;
 /// The gap between the panels of a tile, as a fraction of their width.
 const PANEL_GAP_DIVISOR: usize = 32;
-/// The colour of wrong pixels.
-pub(crate) const WRONG_COLOUR: [u8; 3] = [224, 32, 32];
 
 /// The mistakes to collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 mod assets;
 mod compare;
 mod events;
+mod pictures;
 mod runs;
 
 use std::sync::Arc;
@@ -133,6 +134,7 @@ pub fn router(site: Site, guard: Arc<Guard>) -> Router {
         .route("/events", get(events::stream))
         .route("/api/runs", get(runs::list))
         .route("/api/runs/{id}/sections", get(runs::sections))
+        .route("/api/runs/{id}/pictures/{name}", get(pictures::file))
         .route("/api/runs/{id}/series", get(runs::series))
         .route("/api/compare", get(compare::sections))
         .route("/assets/{name}", get(assets::asset))

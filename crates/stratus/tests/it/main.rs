@@ -42,5 +42,6 @@ mod sweep;
 mod tensorboard;
 mod terminal_width;
 mod ui;
+mod validation_images;
 mod workers;
 mod xml;

@@ -3,20 +3,18 @@
 use super::super::super::setup::RunSetup;
 use crate::TrainError;
 use crate::evaluate::collector::{CollectedPredictions, MaskPrediction};
-use crate::evaluate::mistakes::{WRONG_COLOUR, read_image};
+use crate::evaluate::mistakes::read_image;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::contact_sheet::{ClassPalette, RgbImage, grid, grid_of_masks, mask_to_png, resized};
-use stratus_run::validation::{CLASS_COLUMNS, MASK_COLUMNS};
+use stratus_run::validation::{CLASS_COLUMNS, CORRECT_COLOUR, MASK_COLUMNS, WRONG_COLOUR};
 
 /// The maximum side of the pictures of classified images.
 const MAX_CLASS_SIDE_PIXELS: usize = 80;
 /// The maximum side of the pictures of segmented images.
 const MAX_MASK_SIDE_PIXELS: usize = 192;
-/// The colour of correct pixels in the pictures of differences.
-const CORRECT_COLOUR: [u8; 3] = [208, 208, 208];
 /// The maximum number of colours of a file with a palette, besides that of ignored pixels.
 const MAX_PALETTE_COLOURS: usize = u8::MAX as usize;
 
