@@ -27,7 +27,7 @@ pub fn escape(text: &str) -> String {
 #[derive(Default)]
 pub(super) struct Html {
     text: String,
-    /// Where its pictures come from.
+    /// The source of its pictures.
     pub(super) pictures: PictureSource,
 }
 
@@ -56,6 +56,11 @@ impl Cell {
 }
 
 impl Html {
+    /// An empty page whose pictures come from `pictures`.
+    pub(super) fn with_pictures(pictures: PictureSource) -> Self {
+        Self { text: String::new(), pictures }
+    }
+
     /// Adds markup.
     pub(super) fn raw(&mut self, markup: &str) {
         self.text.push_str(markup);

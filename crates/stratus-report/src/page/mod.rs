@@ -27,6 +27,7 @@ use std::path::Path;
 
 use crate::report::{Comparison, Problem, Report, RunReport};
 use html::Html;
+use pictures::PictureSource;
 pub use html::escape;
 
 /// The style of drawings, and the colours of pages.
@@ -152,12 +153,11 @@ fn title(report: &Report) -> String {
     }
 }
 
-/// The section of a run in a page; `number` is its position in [`data_json`]. Its pictures are at the addresses
-/// of a server that begin with `pictures` and end with a name for [`pictures_of_name`].
+/// The section of a run in a page; `number` is its position in [`data_json`]. Its pictures are at addresses
+/// of a server, which begin with `pictures` and end with a name for [`pictures_of_name`].
 #[must_use]
 pub fn run_section(run: &RunReport, number: usize, pictures: &str) -> String {
-    let source = pictures::PictureSource::Server { base: pictures.to_owned() };
-    let mut html = Html { pictures: source, ..Html::default() };
+    let mut html = Html::with_pictures(PictureSource::Server { base: pictures.to_owned() });
     sections::run(&mut html, run, number, true);
     html.finish()
 }
@@ -182,17 +182,21 @@ pub fn problems_section(problems: &[Problem]) -> String {
 /// text of a run can end its element.
 #[must_use]
 pub fn data_json(runs: &[RunReport], detailed: usize) -> String {
-    let history = |run: &'_ RunReport| -> Option<_> { run.validation.as_ref()?.history.as_ref() };
     let runs = runs.iter().enumerate().map(|(number, run)| RunData {
         label: &run.label,
         task: run.task,
         curves: (number < detailed).then_some(&run.curves),
         epochs: &run.epochs,
         usage: run.usage.as_ref().filter(|_| number < detailed),
-        class_history: history(run).filter(|_| number < detailed),
+        class_history: class_history(run).filter(|_| number < detailed),
     });
     // Serialisation cannot fail: there are only names and numbers, and non-finite numbers are `None`.
     let text = serde_json::to_string(&PageData { runs: runs.collect() })
         .unwrap_or_else(|_| "{\"runs\":[]}".to_owned());
     text.replace('<', "\\u003c")
+}
+
+/// The metrics of each class of a run over the epochs.
+fn class_history(run: &RunReport) -> Option<&crate::report::ClassHistory> {
+    run.validation.as_ref()?.history.as_ref()
 }

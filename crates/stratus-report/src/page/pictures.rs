@@ -8,9 +8,9 @@ use stratus_run::validation::{Pictures, ValidationImages};
 /// Maximum size of all pictures that a page embeds, in bytes of their files.
 pub const MAX_EMBEDDED_BYTES: usize = 5 << 20;
 
-/// Where the pictures of a page come from.
+/// The source of the pictures of a page.
 pub(super) enum PictureSource {
-    /// The page embeds them, up to so many bytes more.
+    /// The page embeds them, up to `left` bytes more.
     Embedded { left: usize },
     /// A server has them, at addresses that begin with this text and end with the name of a file.
     Server { base: String },

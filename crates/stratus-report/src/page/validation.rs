@@ -1,4 +1,4 @@
-//! What the network gets wrong: mistakes, images of each class, masks over the epochs, the confusion matrix,
+//! The errors of the network: mistakes, images of each class, masks over the epochs, the confusion matrix,
 //! and the metrics of each class.
 
 use stratus_run::validation::{

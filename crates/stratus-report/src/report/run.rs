@@ -54,7 +54,7 @@ pub struct RunReport {
     pub memory: Option<MemoryMap>,
     /// Utilisation of the machine; `None` without samples.
     pub usage: Option<UsageCurves>,
-    /// What the network gets wrong; `None` if the run kept nothing.
+    /// The errors of the network on validation data; `None` if the run kept nothing.
     pub validation: Option<ValidationReport>,
     /// Suggestions, the most promising first.
     pub advice: Vec<String>,

@@ -1,4 +1,4 @@
-//! What the network gets wrong: images, confusion matrix, and the metrics of each class over the epochs.
+//! The errors of the network: images, confusion matrix, and the metrics of each class over the epochs.
 
 use serde::Serialize;
 use stratus_run::RunDir;
@@ -15,7 +15,7 @@ const MAX_POINTS: usize = 200;
 /// How often the index is read again if its pictures were replaced meanwhile.
 const MAX_ATTEMPTS: usize = 3;
 
-/// What a run kept of its validations.
+/// The part of the validations that a run kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ValidationReport {
     /// The images of the newest validation; `None` if there are none.

@@ -151,7 +151,7 @@ fn damaged_files_are_named() {
     let folder = run.validation();
     let problems = || {
         let report = Report::read(&[run.path().to_owned()], None, None);
-        page::render(&report);
+        assert!(!page::render(&report).is_empty());
         let problems = report.problems.iter().map(|problem| problem.reason.clone());
         problems.filter(|reason| reason.contains("validation")).collect::<Vec<_>>()
     };
@@ -173,7 +173,9 @@ fn damaged_files_are_named() {
         &[Confusion { class: usize::MAX, predicted: usize::MAX, count: u64::MAX }],
     )
     .unwrap();
-    fs::write(folder.images(), "{\"epoch\":1,\"size\":[4294967295,4294967295],\"images\":{\"task\":\"classification\",\"mistake_count\":1,\"mistakes\":[],\"samples\":[]}}").unwrap();
+    let empty = "{\"epoch\": 1, \"size\": [4294967295, 4294967295], \"images\": {\"task\": \
+                 \"classification\", \"mistake_count\": 1, \"mistakes\": [], \"samples\": []}}";
+    fs::write(folder.images(), empty).unwrap();
     render(&run);
     for text in ["", "{", "[]", "{\"epoch\":-1}", "\u{0}"] {
         fs::write(folder.images(), text).unwrap();

@@ -280,7 +280,7 @@ impl ValidationImages {
         files
     }
 
-    /// Height and width of a file with so many pictures, in pixels.
+    /// Height and width of a file with `count` pictures, in pixels.
     #[must_use]
     pub fn file_size(&self, count: usize, columns: usize) -> [u32; 2] {
         let columns = columns.min(count).max(1);

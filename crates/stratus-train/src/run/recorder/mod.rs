@@ -61,7 +61,7 @@ pub(super) struct Recorder<'a> {
     log: Log,
     files: RecordFiles,
     usage: UsageSampler,
-    /// What validations got wrong, if the run keeps it.
+    /// The record of the network's errors, if the run keeps it.
     validation: Option<ValidationRecord>,
     time: RunTime,
     energy: RunEnergy,
