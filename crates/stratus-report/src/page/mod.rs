@@ -27,8 +27,8 @@ use std::path::Path;
 
 use crate::report::{Comparison, Problem, Report, RunReport};
 use html::Html;
-use pictures::PictureSource;
 pub use html::escape;
+use pictures::PictureSource;
 
 /// The style of drawings, and the colours of pages.
 pub const CHART_STYLE: &str = include_str!("assets/chart.css");

@@ -43,11 +43,9 @@ fn the_index_survives_a_round_trip() {
     assert_eq!(segmentation.file_size(4, 2), [8, 12]);
     // Edited or torn files.
     let text = fs::read_to_string(folder.images()).unwrap();
-    for (from, to) in [
-        ("\"epoch\": 7,\n          \"iou", "\"epoch\": 4,\n          \"iou"),
-        ("null\n", "null, 1\n"),
-        ("}", ""),
-    ] {
+    for (from, to) in
+        [("\"epoch\": 7,\n        \"iou", "\"epoch\": 4,\n        \"iou"), ("null\n", "null, 1\n"), ("}", "")]
+    {
         let other = text.replacen(from, to, 1);
         assert_ne!(other, text, "{from}");
         fs::write(folder.images(), other).unwrap();
