@@ -599,5 +599,9 @@ settings! {
         /// each corner and reflected at the edges. With `validation.mirror` these are ten views. Takes five
         /// times as long. 0: off.
         shift: usize = 0, Constraint::Inclusive(0.0, 1024.0);
+        /// Number of images that each validation keeps in `validation/` of the run: the most confident
+        /// mistakes of a classifier, or images with truth, prediction and difference of a segmentation, with
+        /// confusion matrix and metrics of each class. Default: 24, or 8 for segmentation. 0: keeps nothing.
+        images: Option<usize> = None, Constraint::Inclusive(0.0, 64.0);
     }
 }

@@ -59,6 +59,14 @@ pub struct DeviceFacts<'a> {
     pub loader_threads: Option<usize>,
 }
 
+/// The default of `validation.images`.
+fn default_images(task: Task) -> usize {
+    match task {
+        Task::Classification => 24,
+        Task::Segmentation => 8,
+    }
+}
+
 impl DeviceFacts<'_> {
     /// The number format for `train.precision` on this device; never [`Precision::Auto`].
     ///
@@ -125,6 +133,7 @@ impl ResolvedExperiment {
         settings.data.shape = Some(dataset.input_shape.to_vec());
         settings.data.mean.get_or_insert_with(|| shortest_decimals(&dataset.mean));
         settings.data.std.get_or_insert_with(|| shortest_decimals(&dataset.std));
+        settings.validation.images.get_or_insert(default_images(task));
         let fixed_validation_batch =
             experiment.validation.batch_size.is_some_and(|batch| batch != experiment.micro_batch_size());
         let resolved =

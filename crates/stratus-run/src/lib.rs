@@ -35,6 +35,7 @@ mod run_dir;
 pub mod sources;
 pub mod summary;
 pub mod timeline;
+pub mod validation;
 
 pub use data_label::data_label;
 pub use error::{Error, Result};

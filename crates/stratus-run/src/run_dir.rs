@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::layout::{
     self, CHECKPOINTS, CLASSES, DATA, EVENTS, EXPERIMENT, LABELS, LOCK, MACHINE, NETWORK, PLAN, SOURCES,
-    TENSORBOARD, TIMELINE, WORKERS,
+    TENSORBOARD, TIMELINE, VALIDATION, WORKERS,
 };
 use crate::lock::Lock;
 use crate::remote::RemoteRun;
+use crate::validation::ValidationDir;
 use crate::{Error, Result, atomic};
 
 /// Maximum depth of folders that are searched for runs.
@@ -126,6 +127,7 @@ impl RunDir {
         let lock = Lock::acquire(&self.path)?;
         atomic::clean(&self.path)?;
         atomic::clean(&self.checkpoints())?;
+        atomic::clean(self.validation().path())?;
         Ok(lock)
     }
 
@@ -190,6 +192,12 @@ impl RunDir {
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         self.path.file_name()?.to_str()?.parse().ok()
+    }
+
+    /// The folder [`VALIDATION`].
+    #[must_use]
+    pub fn validation(&self) -> ValidationDir {
+        ValidationDir::new(self.path.join(VALIDATION))
     }
 
     /// The path of [`EVENTS`].

@@ -1,11 +1,13 @@
 //! Contact sheets: many small images on one, to inspect the input and the output of a network.
 
 mod font;
+mod grid;
 mod image;
 mod legend;
 mod palette;
 
 use self::font::Font;
+pub use self::grid::{grid, grid_of_masks, resized};
 pub use self::image::{RgbImage, blended, mask_to_png};
 use self::legend::Legend;
 pub use self::palette::ClassPalette;

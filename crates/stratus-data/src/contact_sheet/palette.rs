@@ -100,6 +100,13 @@ impl ClassPalette {
         if named.contains(&true) { Ok(Self { colours }) } else { Err("no colours".to_owned()) }
     }
 
+    /// The palette with further classes of these colours, which follow the first `classes`.
+    #[must_use]
+    pub fn followed_by(&self, classes: usize, more: &[[u8; 3]]) -> Self {
+        let colours = (0..classes).map(|class| self.colour(class)).chain(more.iter().copied()).collect();
+        Self { colours }
+    }
+
     /// The colour of a class.
     #[must_use]
     pub fn colour(&self, class: usize) -> [u8; 3] {

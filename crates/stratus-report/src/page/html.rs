@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::pictures::PictureSource;
 use super::svg::Svg;
 
 /// Escapes text for content and quoted attributes.
@@ -27,6 +28,8 @@ pub fn escape(text: &str) -> String {
 #[derive(Default)]
 pub(super) struct Html {
     text: String,
+    /// The source of its pictures.
+    pub(super) pictures: PictureSource,
 }
 
 /// A cell of a table: its text, and a number to sort by.
@@ -54,6 +57,11 @@ impl Cell {
 }
 
 impl Html {
+    /// An empty page whose pictures come from `pictures`.
+    pub(super) fn with_pictures(pictures: PictureSource) -> Self {
+        Self { text: String::new(), pictures }
+    }
+
     /// Adds markup.
     pub(super) fn raw(&mut self, markup: &str) {
         self.text.push_str(markup);

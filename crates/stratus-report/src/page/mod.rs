@@ -12,16 +12,19 @@ mod layer_data;
 mod layer_table;
 mod machines;
 mod network;
+mod pictures;
 mod published;
 mod sections;
 mod side_by_side;
 mod svg;
+mod validation;
 mod workers;
 
 pub use charts::{memory_svg, roofline_svg, time_svg};
 pub use diff::diff_svg;
 pub use machines::{MachinePoint, machines_svg};
 pub use network::network_svg;
+pub use pictures::{MAX_EMBEDDED_BYTES, pictures_of_name};
 
 use serde::Serialize;
 use std::fs::File;
@@ -32,6 +35,7 @@ use crate::report::{Comparison, Problem, Report, RunReport};
 use html::Html;
 pub use html::escape;
 use layer_data::LayerData;
+use pictures::PictureSource;
 
 /// The style of drawings, and the colours of pages.
 pub const CHART_STYLE: &str = charts::STYLE;
@@ -64,6 +68,7 @@ struct RunData<'a> {
     epochs: &'a [crate::report::Epoch],
     usage: Option<&'a crate::report::UsageCurves>,
     layers: Option<LayerData<'a>>,
+    class_history: Option<&'a crate::report::ClassHistory>,
 }
 
 /// The element by which a page of Stratus is recognised, so that it may be replaced.
@@ -158,10 +163,11 @@ fn title(report: &Report) -> String {
     }
 }
 
-/// The section of a run in a page; `number` is its position in [`data_json`].
+/// The section of a run in a page; `number` is its position in [`data_json`]. Its pictures are at addresses
+/// of a server, which begin with `pictures` and end with a name for [`pictures_of_name`].
 #[must_use]
-pub fn run_section(run: &RunReport, number: usize) -> String {
-    let mut html = Html::default();
+pub fn run_section(run: &RunReport, number: usize, pictures: &str) -> String {
+    let mut html = Html::with_pictures(PictureSource::Server { base: pictures.to_owned() });
     sections::run(&mut html, run, number, true);
     html.finish()
 }
@@ -207,9 +213,15 @@ pub fn data_json(runs: &[RunReport], detailed: usize, comparison: Option<&Compar
         epochs: &run.epochs,
         usage: run.usage.as_ref().filter(|_| number < detailed),
         layers: (number < detailed).then(|| LayerData::new(run)),
+        class_history: class_history(run).filter(|_| number < detailed),
     });
     // Serialisation cannot fail: there are only names and numbers, and non-finite numbers are `None`.
     let text = serde_json::to_string(&PageData { runs: runs.collect(), repetitions })
         .unwrap_or_else(|_| "{\"runs\":[],\"repetitions\":[]}".to_owned());
     text.replace('<', "\\u003c")
+}
+
+/// The metrics of each class of a run over the epochs.
+fn class_history(run: &RunReport) -> Option<&crate::report::ClassHistory> {
+    run.validation.as_ref()?.history.as_ref()
 }

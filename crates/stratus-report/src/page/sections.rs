@@ -23,6 +23,7 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     html.open("section", "run");
     html.part("summary", |html| overview(html, run, alone));
     html.part("training", |html| curves(html, run, number));
+    html.part("validation", |html| super::validation::section(html, run, number));
     html.part("time", |html| time(html, run, number));
     html.part("network", |html| network::section(html, run, number));
     html.part("roofline", |html| run.work.iter().for_each(|work| roofline(html, work)));

@@ -38,6 +38,26 @@ impl Svg {
         );
     }
 
+    /// Adds a rectangle of the first colour, as opaque as `share` from 0 to 1.
+    pub(super) fn shaded_rect(&mut self, [x, y, width, height]: [f64; 4], share: f64, title: &str) {
+        let title = escape(title);
+        let _ = writeln!(
+            self.body,
+            "<rect class=\"forward\" fill-opacity=\"{:.3}\" x=\"{x:.2}\" y=\"{y:.2}\" width=\"{width:.2}\" \
+             height=\"{height:.2}\"><title>{title}</title></rect>",
+            share.clamp(0.0, 1.0)
+        );
+    }
+
+    /// Adds a text that begins at a point and reads upwards.
+    pub(super) fn turned_text(&mut self, [x, y]: [f64; 2], text: &str) {
+        let text = escape(text);
+        let _ = writeln!(
+            self.body,
+            "<text x=\"{x:.2}\" y=\"{y:.2}\" transform=\"rotate(-90 {x:.2} {y:.2})\">{text}</text>"
+        );
+    }
+
     /// Adds a circle of a class. `row` is the row of its layer in the accounting.
     pub(super) fn circle(
         &mut self,

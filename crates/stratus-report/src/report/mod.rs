@@ -15,6 +15,7 @@ mod run;
 mod statistics;
 mod tree;
 mod usage;
+mod validation;
 
 pub use checkpoints::CheckpointRow;
 pub use compare::{Comparison, ComparisonRow, Repetitions};
@@ -28,6 +29,7 @@ pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure
 pub use run::{Epoch, LayerReport, Problem, RunReport, score_name, val_score};
 pub use tree::{LayerNode, LayerTree, NodeMemory, NodeTime, NodeWork};
 pub use usage::UsageCurves;
+pub use validation::{ClassCurve, ClassHistory, ValidationReport};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -17,6 +17,7 @@ use super::curves::Curves;
 use super::network::Network;
 use super::tree::LayerTree;
 use super::usage::UsageCurves;
+use super::validation::ValidationReport;
 use crate::accounting::{Accounting, AccountingOptions};
 use crate::collect::RunRecord;
 use crate::{Error, Result};
@@ -67,6 +68,8 @@ pub struct RunReport {
     pub usage: Option<UsageCurves>,
     /// The checkpoints, ascending.
     pub checkpoints: Vec<CheckpointRow>,
+    /// The errors of the network on validation data; `None` if the run kept nothing.
+    pub validation: Option<ValidationReport>,
     /// Suggestions, the most promising first.
     pub advice: Vec<String>,
 }
@@ -209,6 +212,7 @@ impl RunReport {
             layers: LayerReport::default(),
             usage: None,
             checkpoints: Vec::new(),
+            validation: None,
             advice: Vec::new(),
         })
     }
@@ -266,6 +270,7 @@ impl RunReport {
             missing("checkpoints", error.to_string());
             Vec::new()
         });
+        let validation = ValidationReport::read(&run, task, &mut missing);
         Ok(Self {
             label,
             record: experiment.without_identity(),
@@ -279,6 +284,7 @@ impl RunReport {
             layers: LayerReport { tree, network },
             usage,
             checkpoints,
+            validation,
             advice: Vec::new(),
         })
     }

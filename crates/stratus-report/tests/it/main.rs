@@ -9,3 +9,4 @@ mod network;
 mod page;
 mod published;
 mod report;
+mod validation;

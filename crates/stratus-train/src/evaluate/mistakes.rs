@@ -1,6 +1,7 @@
 //! The images that a network is most wrong about: the most confident mistakes of a classifier, and the images
 //! of lowest IoU of a segmentation network.
 
+use super::collector::ClassPrediction;
 use super::scorer::{BatchPredictions, Scorer};
 use super::views::ViewAverage;
 use crate::TrainError;
@@ -13,13 +14,12 @@ use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::contact_sheet::{RgbImage, Tile, UNMASKED, blended};
 use stratus_data::{BatchBuffer, Dataset, Element, Layout, Loader, LoaderConfig, Position};
 use stratus_measures::{ConfusionMatrix, MetricError};
+use stratus_run::validation::WRONG_COLOUR;
 
 /// The maximum number of images of a gallery.
 pub const MAX_GALLERY_IMAGES: usize = 100;
 /// The gap between the panels of a tile, as a fraction of their width.
 const PANEL_GAP_DIVISOR: usize = 32;
-/// The colour of wrong pixels.
-const WRONG_COLOUR: [u8; 3] = [224, 32, 32];
 
 /// The mistakes to collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,10 +139,7 @@ impl MistakeCollector {
                     else {
                         continue;
                     };
-                    if class != predicted && probability.is_finite() {
-                        let mask = Vec::new();
-                        self.insert(Candidate { index, severity: probability, class, predicted, mask });
-                    }
+                    self.add_prediction(ClassPrediction { index, class, predicted, probability });
                 }
             }
             BatchPredictions::Pixels { classes, size } => {
@@ -159,6 +156,25 @@ impl MistakeCollector {
             }
         }
         Ok(())
+    }
+
+    /// Adds an image of a classifier, if its prediction is wrong.
+    pub(super) fn add_prediction(&mut self, prediction: ClassPrediction) {
+        let ClassPrediction { index, class, predicted, probability } = prediction;
+        if class != predicted && probability.is_finite() {
+            self.insert(Candidate { index, severity: probability, class, predicted, mask: Vec::new() });
+        }
+    }
+
+    /// The number of mistakes of a classifier, and the worst of them.
+    pub(super) fn into_predictions(self) -> (usize, Vec<ClassPrediction>) {
+        let prediction = |Candidate { index, severity, class, predicted, .. }: Candidate| ClassPrediction {
+            index,
+            class,
+            predicted,
+            probability: severity,
+        };
+        (self.count, self.worst.into_iter().map(prediction).collect())
     }
 
     fn insert_mask(&mut self, index: u32, iou: f64, predictions: &[i32]) {
@@ -254,7 +270,7 @@ impl Mistake {
 ///
 /// # Errors
 /// If a class is out of range.
-fn mean_iou(
+pub(super) fn mean_iou(
     counts: &mut ConfusionMatrix,
     labels: &[i32],
     predictions: &[i32],
@@ -265,7 +281,7 @@ fn mean_iou(
 }
 
 /// An image as the network sees it, and its labels.
-fn read_image(
+pub(crate) fn read_image(
     input: &InputPipeline,
     dataset: Arc<dyn Dataset>,
     index: u32,

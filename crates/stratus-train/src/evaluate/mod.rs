@@ -1,7 +1,8 @@
 //! Evaluates weights on a data set.
 
+pub(crate) mod collector;
 mod images;
-mod mistakes;
+pub(crate) mod mistakes;
 mod scorer;
 mod views;
 mod windows;
@@ -15,6 +16,7 @@ use crate::resolve::{Rank, ResolvedProcess, validation_views};
 use crate::run::pipeline::forward_labels;
 use crate::weights::session_state::{RestoreMode, refresh, restore};
 use crate::weights::{CheckpointChoice, Pretrained, RecordedMetadata, WeightsPurpose, load_checkpoint};
+use collector::{CollectedPredictions, CollectorRequest, PredictionCollector};
 use std::path::Path;
 use std::sync::Arc;
 use stratus_base::AlignedBytes;
@@ -44,6 +46,9 @@ pub struct Evaluator {
     multi_view: Option<MultiView>,
     /// Collects mistakes, if they are requested.
     mistakes: Option<MistakeCollector>,
+    /// The predictions that validations keep, if any.
+    collects: Option<CollectorRequest>,
+    collector: Option<PredictionCollector>,
     /// The pipeline stage of this process; `None` without stages.
     stage: Option<Stage>,
 }
@@ -143,7 +148,35 @@ impl Evaluator {
         };
         let loader = Loader::new(dataset, config)?;
         loader.set_active_workers(resolved.settings().data.workers.unwrap_or(1));
-        Ok(Self { program, loader, clock, scorer, multi_view, mistakes: None, stage })
+        Ok(Self {
+            program,
+            loader,
+            clock,
+            scorer,
+            multi_view,
+            mistakes: None,
+            collects: None,
+            collector: None,
+            stage,
+        })
+    }
+
+    /// Keeps the predictions of up to `images` images in every run from now on; 0 keeps none.
+    pub(crate) fn collect_predictions(&mut self, resolved: &ResolvedProcess, images: usize) {
+        let dataset = self.loader.dataset();
+        self.collects = (images > 0).then(|| CollectorRequest {
+            task: resolved.task(),
+            images,
+            classes: self.scorer.classes(),
+            samples: dataset.len(),
+            batch: resolved.validation_batch(),
+            rank: resolved.rank(),
+        });
+    }
+
+    /// The predictions of the last run that were kept.
+    pub(crate) fn take_predictions(&mut self) -> Option<CollectedPredictions> {
+        self.collector.take().map(PredictionCollector::finish)
     }
 
     /// Bytes of the loader's batches.
@@ -221,6 +254,7 @@ impl Evaluator {
         workers: Option<&WorkerGroup>,
     ) -> Result<(), TrainError> {
         self.scorer.clear();
+        self.collector = self.collects.map(PredictionCollector::new);
         for _ in 0..self.loader.batches_per_epoch() {
             let Some(mut batch) = self.loader.next()? else { break };
             let label_len = self.loader.label_len();
@@ -253,6 +287,9 @@ impl Evaluator {
             self.scorer.add(session, self.program, batch.samples, &batch.labels, metrics, average)?;
             if let Some(mistakes) = &mut self.mistakes {
                 mistakes.add(&self.scorer, average, &batch)?;
+            }
+            if let Some(collector) = &mut self.collector {
+                collector.add(&self.scorer, average, &batch)?;
             }
             self.loader.recycle(batch);
         }

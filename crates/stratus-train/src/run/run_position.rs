@@ -54,6 +54,11 @@ impl RunPosition {
         epoch.is_multiple_of(self.validation_epochs) || epoch == self.epochs
     }
 
+    /// The number of the validation after an epoch; both are counted from 1.
+    pub fn validation_number(self, epoch: u32) -> u64 {
+        u64::from(epoch).div_ceil(self.validation_epochs.max(1))
+    }
+
     /// The work that remains.
     pub fn remaining(self) -> RemainingWork {
         let (epochs, every) = (self.epochs, self.validation_epochs);

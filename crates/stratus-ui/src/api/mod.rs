@@ -10,6 +10,7 @@ mod events;
 mod files;
 mod forecast;
 mod launches;
+mod pictures;
 mod runs;
 mod sweeps;
 
@@ -156,6 +157,7 @@ pub fn router(site: Site, guard: Arc<Guard>) -> Router {
         .route("/events", get(events::stream))
         .route("/api/runs", get(runs::list))
         .route("/api/runs/{id}/sections", get(runs::sections))
+        .route("/api/runs/{id}/pictures/{name}", get(pictures::file))
         .route("/api/runs/{id}/series", get(runs::series))
         .route("/api/runs/{id}/log", get(files::log))
         .route("/api/runs/{id}/files", get(files::list))

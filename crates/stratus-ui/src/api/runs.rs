@@ -122,7 +122,7 @@ fn read_sections(site: &Site, entry: &Entry) -> Result<(String, String, u64), Fa
         let reasons: Vec<&str> = report.problems.iter().map(|problem| problem.reason.as_str()).collect();
         return Err(Failure::Unreadable(reasons.join("; ")));
     };
-    let mut html = page::run_section(run, 0);
+    let mut html = page::run_section(run, 0, &format!("/api/runs/{}/pictures/", entry.row.id.as_str()));
     html.push_str("<div data-part=\"problems\">\n");
     html.push_str(&page::problems_section(&report.problems));
     html.push_str("</div>\n");

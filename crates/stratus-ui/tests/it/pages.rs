@@ -7,7 +7,10 @@ use crate::common::{MadeRun, Running, make};
 use serde_json::Value;
 use stratus_report::page;
 use stratus_report::report::Report;
+use stratus_run::RunDir;
 use stratus_run::summary::Status;
+use stratus_run::validation::{Mistake, Pictures, TaskImages, ValidationImages};
+use stratus_testing::png::undecodable_png;
 
 /// A name that would be markup, a script, or the end of one if it were not escaped.
 pub const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(1)'>\"`|\n\u{7}";
@@ -66,7 +69,7 @@ fn page_of_a_run_has_the_sections_of_its_report() {
     let id = server.id("digits/1");
     let page = server.get(&format!("/run/{id}"));
     let report = Report::read(&[path], None, None);
-    let section = page::run_section(&report.runs[0], 0);
+    let section = page::run_section(&report.runs[0], 0, &format!("/api/runs/{id}/pictures/"));
     assert!(section.contains("Per layer") && page.body.contains(&section), "{}", page.body);
     let shown = data(&page.body);
     assert_eq!(shown["runs"][0]["curves"]["iteration"].as_array().unwrap().len(), 40);
@@ -82,6 +85,41 @@ fn page_of_a_run_has_the_sections_of_its_report() {
     let series = server.json(&format!("/api/runs/{id}/series"));
     assert_eq!(series["loss"], shown["runs"][0]["curves"]["loss"], "one code for both");
     assert_eq!(series["elapsed_s"][39].as_f64().map(|s| (s * 1e3).round()), Some(400.0));
+}
+
+#[test]
+fn pictures_are_served_by_name_only() {
+    let root = tempfile::tempdir().unwrap();
+    let path = make(root.path(), &MadeRun::default());
+    let folder = RunDir::open(&path).unwrap().validation();
+    folder.create().unwrap();
+    let mistake = Mistake { file: HOSTILE.to_owned(), class: 0, predicted: 1, probability: 0.5 };
+    let images =
+        TaskImages::Classification { mistake_count: 1, mistakes: vec![mistake], samples: Vec::new() };
+    let images = ValidationImages { epoch: 2, size: [1, 1], images };
+    images.write(&folder).unwrap();
+    let picture = undecodable_png([1, 1], 9);
+    fs::write(folder.pictures(Pictures::Epoch(2)), &picture).unwrap();
+    let server = Running::start(root.path());
+    let id = server.id("digits/1");
+    let page = server.get(&format!("/run/{id}"));
+    assert!(page.body.contains(&format!("<image id=\"pictures-0-2\" href=\"/api/runs/{id}/pictures/2\"")));
+    assert!(page.body.contains("Most confident mistakes") && !page.body.contains("<img"));
+    let answer = server.get(&format!("/api/runs/{id}/pictures/2"));
+    assert_eq!((answer.status, answer.header("content-type")), (200, "image/png"));
+    assert_eq!(answer.header("content-length"), picture.len().to_string());
+    for name in ["1", "samples", "..", "%2e%2e", "..%2f0000000002.png", "0000000002.png", "-1", "99999999999"]
+    {
+        assert_eq!(server.get(&format!("/api/runs/{id}/pictures/{name}")).status, 404, "{name}");
+    }
+    // A picture that is damaged after the page was made, and one that leads out of the folders.
+    fs::write(folder.pictures(Pictures::Epoch(2)), &picture[..40]).unwrap();
+    assert_eq!(server.get(&format!("/api/runs/{id}/pictures/2")).status, 404);
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("a.png"), &picture).unwrap();
+    fs::remove_file(folder.pictures(Pictures::Epoch(2))).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("a.png"), folder.pictures(Pictures::Epoch(2))).unwrap();
+    assert_eq!(server.get(&format!("/api/runs/{id}/pictures/2")).status, 422);
 }
 
 #[test]

@@ -43,5 +43,6 @@ mod tensorboard;
 mod terminal_width;
 mod ui;
 mod ui_actions;
+mod validation_images;
 mod workers;
 mod xml;

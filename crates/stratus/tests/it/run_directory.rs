@@ -67,7 +67,8 @@ fn run_directory_has_every_documented_file() {
             "sources.json",
             "summary.json",
             "timeline",
-            "usage.csv"
+            "usage.csv",
+            "validation"
         ]
     );
     assert_eq!((result.iterations.len(), result.epochs.len()), (PER_EPOCH, 1));

@@ -5,8 +5,9 @@
 use crate::common::streets::{
     CLASSES, HEIGHT, TRAIN, VALIDATION, VOID, WIDTH, arguments, grey, labels, train, write, write_streets,
 };
-use crate::common::{TestDir, rows, summary};
+use crate::common::{TestDir, rows, summary, validation_files};
 use png::ColorType;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,14 +18,16 @@ const EPOCHS: &str = "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_
                       val_bf,train_s,val_s,elapsed_s";
 
 /// The parts of both stages that must not depend on interruptions.
-fn results(run: &Path) -> Vec<(String, Vec<String>, Vec<String>)> {
+fn results(run: &Path) -> Vec<(String, Vec<String>, Vec<String>, BTreeMap<String, Vec<u8>>)> {
     [run.join("first_stage"), run.to_owned()]
         .iter()
         .map(|run| {
             let summary = summary(run);
             assert_eq!(summary["status"], "completed", "{summary}");
             let weights = summary["weights_sha256"].as_str().unwrap().to_owned();
-            (weights, rows(&run.join("iterations.csv"), ITERATIONS), rows(&run.join("epochs.csv"), EPOCHS))
+            let [iterations, epochs] = [("iterations.csv", ITERATIONS), ("epochs.csv", EPOCHS)]
+                .map(|(name, header)| rows(&run.join(name), header));
+            (weights, iterations, epochs, validation_files(run))
         })
         .collect()
 }

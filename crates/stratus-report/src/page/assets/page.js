@@ -196,6 +196,11 @@ const stratus = (() => {
       draw(container, "iteration", [line("forward", 0), line("backward and update", 1)],
         [c.layer_iteration, c.forward_ms, c.backward_ms], {});
     },
+    "class-history": (container, run) => {
+      const h = run.class_history;
+      if (h) draw(container, "epoch", h.curves.map((c, i) => line(c.name, i, { show: i < 8 })),
+        [h.epochs].concat(h.curves.map(c => percent(c.values))), { height: 320 });
+    },
     "usage-cpu": (container, run) => drawUsage(container, run, [["CPU", "cpu_percent", 1, 0], ["GPU", "gpu_percent", 1, 2]]),
     "usage-memory": (container, run) => drawUsage(container, run, [["run", "rss_bytes", 1e-9, 0], ["GPU", "gpu_memory_bytes", 1e-9, 2]]),
     "usage-transfers": (container, run) => drawUsage(container, run, [["disk, read", "disk_read_mb_per_s", 1, 0],
@@ -298,6 +303,16 @@ const stratus = (() => {
     sortOnClick(root);
     stratus.layers.setUp(root);
   };
+
+  // The slider of the epochs of masks: shows the pictures and the values of another epoch.
+  document.addEventListener("input", event => {
+    const slider = event.target, epochs = slider.dataset.maskEpochs;
+    if (epochs === undefined) return;
+    const place = slider.closest(".masks"), epoch = epochs.split(",")[Number(slider.value)];
+    slider.closest("p").querySelector("output").value = epoch;
+    place.querySelectorAll(".predicted use").forEach(use => use.setAttribute("href", `#${slider.dataset.pictures}${epoch}`));
+    place.querySelectorAll("[data-ious]").forEach(iou => { iou.textContent = iou.dataset.ious.split(",")[Number(slider.value)]; });
+  });
 
   drawCharts(document);
   sortOnClick(document);

@@ -7,11 +7,13 @@ pub(super) mod slots;
 mod tensorboard;
 pub(super) mod totals;
 mod usage;
+mod validation;
 
 use super::jpeg::JpegRecord;
 use super::run_position::RunPosition;
 use super::run_time::RunTime;
 use super::setup::RunSetup;
+use crate::evaluate::collector::CollectedPredictions;
 use crate::evaluate::{Scores, TaskMetrics};
 use crate::{EpochResult, Observer, TrainError, ValidationResult};
 use energy::{RunEnergy, RunGpus};
@@ -29,6 +31,7 @@ use stratus_run::machine::{Library, Machine};
 use stratus_run::summary::{Energy, FinalMetrics, SpeedPercentiles, Summary, Usage};
 use totals::{IterationMetrics, RunningTotals, ValidationKind, final_metrics, percentiles};
 use usage::UsageSampler;
+use validation::{CLASS_HISTORY_POSITION, ValidationRecord};
 
 /// The key of [`RunningTotals`] in a checkpoint's state.
 const TOTALS: &str = "sums";
@@ -58,6 +61,8 @@ pub(super) struct Recorder<'a> {
     log: Log,
     files: RecordFiles,
     usage: UsageSampler,
+    /// The record of the network's errors, if the run keeps it.
+    validation: Option<ValidationRecord>,
     time: RunTime,
     energy: RunEnergy,
     /// Seconds of the run when the current epoch started.
@@ -94,7 +99,7 @@ impl<'a> Recorder<'a> {
     /// reads the training data.
     pub fn open(
         run: &'a RunDir,
-        log: Log,
+        mut log: Log,
         setup: &RunSetup,
         state: &State,
         loader: &Loader,
@@ -102,6 +107,10 @@ impl<'a> Recorder<'a> {
     ) -> Result<Self, TrainError> {
         let files = RecordFiles::open(run, setup, &state.positions)?;
         let position = state.positions.get(USAGE).copied().unwrap_or(0);
+        let trained =
+            RunPosition::new(setup.resolved.settings(), loader.batches_per_epoch(), state.iteration);
+        let class_bytes = state.positions.get(CLASS_HISTORY_POSITION).copied().unwrap_or(0);
+        let validation = ValidationRecord::open(run, setup, trained, class_bytes, &mut log)?;
         let usage = UsageSampler::start(run, position, time, setup.energy.clone())?;
         let recorded = state.extra.contains_key(TOTALS).then(|| recorded_totals(state).energy);
         let gpus = match (setup.device.is_accelerator, setup.role.workers()) {
@@ -115,6 +124,7 @@ impl<'a> Recorder<'a> {
             log,
             files,
             usage,
+            validation,
             time,
             energy,
             epoch_started_s: time.previous_s,
@@ -202,6 +212,22 @@ impl<'a> Recorder<'a> {
         self.files.iteration(outcome, times)
     }
 
+    /// Records what a validation got wrong, after the epoch that `position` ends.
+    pub fn validation(
+        &mut self,
+        position: RunPosition,
+        scores: &Scores,
+        predictions: Option<CollectedPredictions>,
+        setup: &RunSetup,
+    ) -> Result<(), TrainError> {
+        match (&mut self.validation, predictions) {
+            (Some(record), Some(predictions)) => {
+                record.epoch(position, scores, predictions, setup, &mut self.log)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Adds an epoch, counted from 1, which ended after `iteration`, and its validation. Starts the totals of
     /// the next one. Returns its row and its images per second.
     pub fn epoch(
@@ -224,13 +250,7 @@ impl<'a> Recorder<'a> {
         let Results { validation, metrics, classes } = &mut self.results;
         *metrics = final_metrics(&row, *validation, *metrics);
         if let Some(scores) = scores {
-            *classes = scores.classes().to_vec();
-            if !scores.loss.is_finite() {
-                // NaN is never predicted: what is counted says nothing about the network.
-                for class in classes.iter_mut() {
-                    (class.accuracy, class.iou, class.bf) = (None, None, None);
-                }
-            }
+            *classes = known_classes(scores);
             stratus_run::classes::write(&self.run.classes(), classes)?;
         }
         self.files.epoch(position.iteration, &row)?;
@@ -286,6 +306,9 @@ impl<'a> Recorder<'a> {
     pub fn sync(&mut self, state: &mut State) -> Result<(), TrainError> {
         state.positions = self.files.sync()?;
         state.positions.insert(USAGE.to_owned(), self.usage.sync()?);
+        if let Some(validation) = &mut self.validation {
+            state.positions.insert(CLASS_HISTORY_POSITION.to_owned(), validation.sync()?);
+        }
         self.totals.time.elapsed_s = self.time.elapsed_s();
         self.totals.energy = self.energy.total();
         state.resumed = self.totals.resumed;
@@ -345,6 +368,18 @@ fn recorded_speeds(run: &RunDir, setup: &RunSetup, loader: &Loader) -> Result<Ve
         speeds.push((images as f64 / seconds.max(1e-9)) as f32);
     }
     Ok(speeds)
+}
+
+/// The metrics of each class. Those of outputs that are not finite are unknown: NaN is never predicted, so
+/// what is counted says nothing about the network.
+fn known_classes(scores: &Scores) -> Vec<ClassMetrics> {
+    let mut classes = scores.classes().to_vec();
+    if !scores.loss.is_finite() {
+        for class in &mut classes {
+            (class.accuracy, class.iou, class.bf) = (None, None, None);
+        }
+    }
+    classes
 }
 
 /// The columns of an epoch's row that the validation fills. Outputs that are not finite have only a loss.

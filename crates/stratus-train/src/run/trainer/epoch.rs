@@ -44,13 +44,15 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Evaluates the weights on the validation data: their moving average, if there is one.
+    /// Evaluates the weights on the validation data: their moving average, if there is one. Records what they
+    /// got wrong.
     fn evaluate(&mut self) -> Result<Scores, TrainError> {
-        let Self { setup, evaluator, .. } = self;
+        let Self { setup, evaluator, recorder, position, .. } = self;
         swap_averages(&mut setup.compiled)?;
         evaluator.set_loader_threads(self.batches.loader_threads());
         let scores = evaluator.run_shared(&mut setup.compiled.session, setup.role.workers())?;
         swap_averages(&mut setup.compiled)?;
+        recorder.validation(*position, &scores, evaluator.take_predictions(), setup)?;
         Ok(scores)
     }
 }

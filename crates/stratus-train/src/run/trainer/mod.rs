@@ -68,7 +68,11 @@ impl<'a> Trainer<'a> {
         }
         let OpenRun { folder, started, .. } = run;
         let time = RunTime { started: *started, previous_s: recorded_totals(&state).time.elapsed_s };
-        let Loaders { train: loader, evaluator } = loaders;
+        let Loaders { train: loader, mut evaluator } = loaders;
+        if setup.role.is_first() {
+            let images = setup.resolved.settings().validation.images.unwrap_or(0);
+            evaluator.collect_predictions(&setup.resolved, images);
+        }
         let per_epoch = loader.batches_per_epoch();
         let (session, ids) = (&setup.compiled.session, setup.compiled.ids);
         let steps = session.slots(ids.train).max(ids.tail.map_or(0, |tail| session.slots(tail)));

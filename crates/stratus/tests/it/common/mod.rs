@@ -6,6 +6,7 @@ pub mod streets;
 pub mod tiny;
 
 use flate2::read::GzDecoder;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
@@ -222,6 +223,15 @@ pub fn last_epoch(run: &Path, column: &str) -> f64 {
     let mut lines = text.lines();
     let position = lines.next().unwrap().split(',').position(|name| name == column).unwrap();
     lines.next_back().unwrap().split(',').nth(position).unwrap().parse().unwrap()
+}
+
+/// The files of `validation/` of a run, by name.
+pub fn validation_files(run: &Path) -> BTreeMap<String, Vec<u8>> {
+    let read = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.unwrap();
+        (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+    };
+    fs::read_dir(run.join("validation")).unwrap().map(read).collect()
 }
 
 /// The parts of a run that must not depend on interruptions.

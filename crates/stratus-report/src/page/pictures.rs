@@ -1,0 +1,108 @@
+//! Files of pictures in a page: embedded, or as addresses of a server.
+
+use std::path::Path;
+
+use stratus_run::RunDir;
+use stratus_run::validation::{Pictures, ValidationImages};
+
+/// Maximum size of all pictures that a page embeds, in bytes of their files.
+pub const MAX_EMBEDDED_BYTES: usize = 5 << 20;
+
+/// The source of the pictures of a page.
+pub(super) enum PictureSource {
+    /// The page embeds them, up to `left` bytes more.
+    Embedded { left: usize },
+    /// A server has them, at addresses that begin with this text and end with the name of a file.
+    Server { base: String },
+}
+
+impl Default for PictureSource {
+    fn default() -> Self {
+        Self::Embedded { left: MAX_EMBEDDED_BYTES }
+    }
+}
+
+impl PictureSource {
+    /// The address of a file, for an attribute; `None` if it exceeds the limit or cannot be read any more.
+    pub(super) fn address(
+        &mut self,
+        run: &Path,
+        images: &ValidationImages,
+        file: Pictures,
+    ) -> Option<String> {
+        match self {
+            Self::Server { base } => Some(format!("{base}{}", name(file))),
+            Self::Embedded { left } => {
+                let folder = RunDir::open(run).ok()?.validation();
+                let bytes = images.read_pictures(&folder, file).ok()?;
+                *left = left.checked_sub(bytes.len())?;
+                Some(format!("data:image/png;base64,{}", base64(&bytes)))
+            }
+        }
+    }
+}
+
+/// The name of a file in an address: `samples`, or an epoch.
+fn name(file: Pictures) -> String {
+    match file {
+        Pictures::Samples => "samples".to_owned(),
+        Pictures::Epoch(epoch) => epoch.to_string(),
+    }
+}
+
+/// The file of a name in an address.
+#[must_use]
+pub fn pictures_of_name(text: &str) -> Option<Pictures> {
+    match text {
+        "samples" => Some(Pictures::Samples),
+        epoch => epoch.parse().ok().map(Pictures::Epoch),
+    }
+}
+
+/// Encodes bytes in base64 (RFC 4648, section 4).
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let is_padding = digit > group.len();
+            let value = (bits >> (18 - 6 * digit) & 63) as usize;
+            text.push(if is_padding { '=' } else { char::from(DIGITS[value]) });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodes_the_examples_of_the_standard() {
+        // RFC 4648, section 10.
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[0xfb, 0xff, 0xfe]), "+//+");
+    }
+
+    #[test]
+    fn names_of_files_survive_an_address() {
+        for file in [Pictures::Samples, Pictures::Epoch(0), Pictures::Epoch(u32::MAX)] {
+            assert_eq!(pictures_of_name(&name(file)), Some(file));
+        }
+        for other in ["", "..", "../5", "5.png", "-1", "99999999999", "samples.png"] {
+            assert_eq!(pictures_of_name(other), None, "{other}");
+        }
+    }
+}

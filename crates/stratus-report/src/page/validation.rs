@@ -1,0 +1,394 @@
+//! The errors of the network: mistakes, images of each class, masks over the epochs, the confusion matrix,
+//! and the metrics of each class.
+
+use stratus_run::validation::{
+    CLASS_COLUMNS, CORRECT_COLOUR, ClassSample, Confusion, MASK_COLUMNS, MaskEpoch, Mistake, Pictures,
+    TaskImages, ValidationImages, WRONG_COLOUR,
+};
+
+use super::html::{Cell, Html, escape};
+use super::pictures::MAX_EMBEDDED_BYTES;
+use super::svg::{Anchor, Svg};
+use crate::report::{ClassHistory, RunReport, ValidationReport};
+use stratus_base::text::bytes;
+
+/// Maximum number of classes of the confusion matrix that is drawn.
+const MAX_DRAWN_CLASSES: usize = 40;
+/// Maximum number of classes whose counts are written into the matrix.
+const MAX_COUNTED_CLASSES: usize = 15;
+/// Maximum number of listed confusions.
+const MAX_LISTED_CONFUSIONS: usize = 30;
+/// Maximum number of pictures of a file that the page shows; those of an edited index may be more.
+const MAX_PICTURES: usize = 128;
+/// Maximum length of the name of a class beside the matrix.
+const MAX_LABEL_CHARACTERS: usize = 16;
+/// The colours of the differences, with their names.
+const DIFFERENCE_COLOURS: [([u8; 3], &str); 3] =
+    [(CORRECT_COLOUR, "correct"), (WRONG_COLOUR, "wrong"), ([0; 3], "without a class")];
+
+/// Adds the section; nothing if the run kept nothing.
+pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
+    let Some(validation) = &run.validation else { return };
+    if validation.images.is_none() && validation.confusion.is_empty() && validation.history.is_none() {
+        return;
+    }
+    html.element("h3", "", "What the network gets wrong");
+    if let Some(images) = &validation.images {
+        let note = format!("The images of the validation after epoch {}.", images.epoch);
+        html.element("p", "note", &note);
+        let files = Files { run, validation, images, number };
+        match &images.images {
+            TaskImages::Classification { mistake_count, mistakes, samples } => {
+                files.mistakes(html, *mistake_count, mistakes);
+                files.samples(html, samples);
+            }
+            TaskImages::Segmentation { samples, predictions, colours } => {
+                files.masks(html, samples, predictions, colours);
+            }
+        }
+    }
+    confusion(html, validation);
+    if let Some(history) = &validation.history {
+        class_history(html, history, number);
+    }
+}
+
+/// The files of pictures of a run.
+struct Files<'a> {
+    run: &'a RunReport,
+    validation: &'a ValidationReport,
+    images: &'a ValidationImages,
+    number: usize,
+}
+
+impl Files<'_> {
+    /// The id of a file's image in the page.
+    fn id(&self, file: Pictures) -> String {
+        let name = match file {
+            Pictures::Samples => "samples".to_owned(),
+            Pictures::Epoch(epoch) => epoch.to_string(),
+        };
+        format!("pictures-{}-{name}", self.number)
+    }
+
+    /// Adds a file once, to be shown in parts; false if it cannot be shown.
+    fn define(&self, html: &mut Html, file: Pictures, count: usize, columns: usize) -> bool {
+        if !self.validation.has_pictures(file) {
+            return false;
+        }
+        let Some(address) = html.pictures.address(&self.run.record.path, self.images, file) else {
+            return false;
+        };
+        let [height, width] = self.images.file_size(count, columns);
+        html.raw(&format!(
+            "<svg class=\"definitions\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs><image id=\"{}\" \
+             href=\"{}\" width=\"{width}\" height=\"{height}\" preserveAspectRatio=\"none\"/></defs></svg>\n",
+            self.id(file),
+            escape(&address)
+        ));
+        true
+    }
+
+    /// Adds picture `position` of a file; `label` describes it.
+    fn picture(&self, html: &mut Html, file: Pictures, [position, columns]: [usize; 2], label: &str) {
+        let [height, width] = self.images.size.map(u64::from);
+        let [row, column] = [position / columns.max(1), position % columns.max(1)].map(|at| at as u64);
+        html.raw(&format!(
+            "<svg class=\"picture\" viewBox=\"{} {} {width} {height}\" role=\"img\" aria-label=\"{}\"><use \
+             href=\"#{}\"/></svg>",
+            column * width,
+            row * height,
+            escape(label),
+            self.id(file)
+        ));
+    }
+
+    /// Adds a picture of a classified image with the classes, and `more` about it.
+    fn classified(
+        &self,
+        html: &mut Html,
+        (file, position): (Pictures, usize),
+        name: &str,
+        [class, predicted]: [u32; 2],
+        more: &str,
+    ) {
+        let [truth, prediction] = [class, predicted].map(|class| self.validation.name(class.into()));
+        let is_correct = class == predicted;
+        let classes = if is_correct { truth } else { format!("{truth} → {prediction}") };
+        html.open("figure", if is_correct { "shown" } else { "shown wrong" });
+        self.picture(html, file, [position, CLASS_COLUMNS], &format!("{classes}, {name}"));
+        html.open("figcaption", "");
+        html.element("strong", "", &classes);
+        if !more.is_empty() {
+            html.element("span", "", more);
+        }
+        file_name(html, name);
+        html.close("figcaption");
+        html.close("figure");
+    }
+
+    fn mistakes(&self, html: &mut Html, count: u64, mistakes: &[Mistake]) {
+        if mistakes.is_empty() {
+            return html.element("p", "", "No mistake among the images of the validation.");
+        }
+        html.element("h4", "", "Most confident mistakes");
+        let shown = mistakes.len().min(MAX_PICTURES);
+        let text = format!(
+            "{count} images have another predicted class than their own; these are the {shown} of the \
+             highest probability: true class → predicted class."
+        );
+        html.element("p", "note", &text);
+        let file = Pictures::Epoch(self.images.epoch);
+        if !self.define(html, file, mistakes.len(), CLASS_COLUMNS) {
+            return self.cut(html);
+        }
+        html.open("div", "pictures");
+        for (position, mistake) in mistakes.iter().take(shown).enumerate() {
+            let Mistake { file: name, class, predicted, probability } = mistake;
+            let probability = format!("{:.1} %", 100.0 * probability);
+            self.classified(html, (file, position), name, [*class, *predicted], &probability);
+        }
+        html.close("div");
+    }
+
+    /// Adds the images of each class, collapsed.
+    fn samples(&self, html: &mut Html, samples: &[ClassSample]) {
+        if samples.is_empty() {
+            return;
+        }
+        html.open("details", "");
+        html.element("summary", "", "Images of each class");
+        let file = Pictures::Samples;
+        if self.define(html, file, samples.len(), CLASS_COLUMNS) {
+            let mut position = 0;
+            for group in samples.chunk_by(|one, other| one.class == other.class) {
+                if position >= MAX_PICTURES {
+                    break;
+                }
+                let correct = group.iter().filter(|sample| sample.class == sample.predicted).count();
+                let name = group.first().map(|sample| self.validation.name(sample.class.into()));
+                let title = format!("{}: {correct} of {} correct", name.unwrap_or_default(), group.len());
+                html.element("h4", "", &title);
+                html.open("div", "pictures");
+                for ClassSample { file: name, class, predicted } in group.iter().take(MAX_PICTURES) {
+                    self.classified(html, (file, position), name, [*class, *predicted], "");
+                    position += 1;
+                }
+                html.close("div");
+            }
+        } else {
+            self.cut(html);
+        }
+        html.close("details");
+    }
+
+    /// Adds the segmented images. The script shows the masks of other epochs.
+    fn masks(&self, html: &mut Html, samples: &[String], predictions: &[MaskEpoch], colours: &[[u8; 3]]) {
+        if samples.is_empty() {
+            return;
+        }
+        html.element("h4", "", "Images, truth, prediction and difference");
+        let count = MASK_COLUMNS * samples.len();
+        if !self.define(html, Pictures::Samples, count, MASK_COLUMNS) {
+            return self.cut(html);
+        }
+        // The newest first, since a page embeds no more than a limit.
+        let mut shown: Vec<&MaskEpoch> = predictions.iter().rev().collect();
+        shown.retain(|shown| self.define(html, Pictures::Epoch(shown.epoch), count, MASK_COLUMNS));
+        shown.reverse();
+        if shown.len() < predictions.len() {
+            self.cut(html);
+        }
+        let Some(newest) = shown.last() else { return };
+        html.open("div", "masks");
+        if shown.len() > 1 {
+            let last = shown.len() - 1;
+            let epochs: Vec<String> = shown.iter().map(|shown| shown.epoch.to_string()).collect();
+            html.raw(&format!(
+                "<p class=\"slider\"><label>Epoch <input type=\"range\" min=\"0\" max=\"{last}\" \
+                 value=\"{last}\" data-mask-epochs=\"{}\" data-pictures=\"pictures-{}-\"></label> \
+                 <output>{}</output></p>\n",
+                epochs.join(","),
+                self.number,
+                newest.epoch
+            ));
+        }
+        let file = Pictures::Epoch(newest.epoch);
+        for (row, name) in samples.iter().take(MAX_PICTURES).enumerate() {
+            let percent =
+                |iou: &Option<f64>| iou.map_or("–".to_owned(), |iou| format!("{:.1} %", 100.0 * iou));
+            let ious: Vec<String> =
+                shown.iter().map(|shown| shown.iou.get(row).map_or("–".to_owned(), percent)).collect();
+            html.open("figure", "shown");
+            html.open("div", "panels");
+            for (part, file, column) in [
+                ("image", Pictures::Samples, 0),
+                ("truth", Pictures::Samples, 1),
+                ("prediction", file, 0),
+                ("difference", file, 1),
+            ] {
+                html.open("div", if file == Pictures::Samples { "" } else { "predicted" });
+                self.picture(
+                    html,
+                    file,
+                    [MASK_COLUMNS * row + column, MASK_COLUMNS],
+                    &format!("{part}, {name}"),
+                );
+                html.element("span", "muted", part);
+                html.close("div");
+            }
+            html.close("div");
+            html.raw(&format!("<figcaption>mean IoU <strong data-ious=\"{}\">", ious.join(",")));
+            html.raw(ious.last().map_or("–", String::as_str));
+            html.raw("</strong>");
+            file_name(html, name);
+            html.close("figcaption");
+            html.close("figure");
+        }
+        html.close("div");
+        self.legend(html, colours);
+    }
+
+    /// Adds the colours of the classes.
+    fn legend(&self, html: &mut Html, colours: &[[u8; 3]]) {
+        html.open("ul", "legend");
+        let classes =
+            colours.iter().enumerate().map(|(class, colour)| (*colour, self.validation.name(class as u64)));
+        let differences = DIFFERENCE_COLOURS.iter().map(|(colour, name)| (*colour, (*name).to_owned()));
+        for ([red, green, blue], name) in classes.chain(differences) {
+            html.raw(&format!(
+                "<li><svg class=\"swatch\" viewBox=\"0 0 1 1\" aria-hidden=\"true\"><rect width=\"1\" \
+                 height=\"1\" fill=\"#{red:02x}{green:02x}{blue:02x}\"/></svg>{}</li>\n",
+                escape(&name)
+            ));
+        }
+        html.close("ul");
+    }
+
+    /// Adds a note that pictures are missing.
+    fn cut(&self, html: &mut Html) {
+        let text = format!(
+            "Pictures are left out: their files are missing or damaged, or exceed the {} that a page embeds.",
+            bytes(MAX_EMBEDDED_BYTES as u64)
+        );
+        html.element("p", "note", &text);
+    }
+}
+
+/// Adds the last part of the name of a file, with the whole name as its tooltip.
+fn file_name(html: &mut Html, name: &str) {
+    let short = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    html.raw(&format!("<span class=\"file muted\" title=\"{}\">{}</span>", escape(name), escape(short)));
+}
+
+/// Adds the confusion matrix: drawn for few classes, and its largest errors as a table.
+fn confusion(html: &mut Html, validation: &ValidationReport) {
+    let counts = &validation.confusion;
+    let Some(classes) = counts.iter().map(|found| found.class.max(found.predicted)).max() else { return };
+    let classes = classes.saturating_add(1).max(validation.names.len());
+    html.element("h4", "", "Confusion matrix");
+    if classes <= MAX_DRAWN_CLASSES {
+        html.open("div", "scroll matrix");
+        html.raw(&matrix(validation, classes).inline("Confusion matrix"));
+        html.close("div");
+    }
+    let total = |class: usize| -> u64 {
+        counts.iter().filter(|found| found.class == class).map(|found| found.count).sum()
+    };
+    let mut wrong: Vec<&Confusion> = counts.iter().filter(|found| found.class != found.predicted).collect();
+    wrong.sort_by_key(|found| (u64::MAX - found.count, found.class, found.predicted));
+    let listed = wrong.len().min(MAX_LISTED_CONFUSIONS);
+    if listed == 0 {
+        return html.element("p", "note", "No class was predicted as another one.");
+    }
+    html.open("details", "");
+    html.element("summary", "", "Most frequent errors");
+    let rows: Vec<Vec<Cell>> = wrong[..listed]
+        .iter()
+        .map(|found| {
+            let total = total(found.class).max(1);
+            vec![
+                Cell::text(validation.name(found.class as u64)),
+                Cell::text(validation.name(found.predicted as u64)),
+                Cell::number(Some(found.count as f64), 0),
+                Cell::number(Some(100.0 * found.count as f64 / total as f64), 2),
+            ]
+        })
+        .collect();
+    html.table(&["true class", "predicted", "count", "share of the class %"], &rows);
+    html.close("details");
+}
+
+/// Draws the matrix: a row per true class, whose cells are as opaque as their share of the row.
+fn matrix(validation: &ValidationReport, classes: usize) -> Svg {
+    let label_width = 7.0 * MAX_LABEL_CHARACTERS as f64;
+    let cell = if classes <= MAX_COUNTED_CLASSES { 44.0 } else { 18.0 };
+    let side = cell * classes as f64;
+    let [left, top] = [label_width + 24.0, label_width];
+    let mut svg = Svg::new(left + side + 8.0, top + side + 8.0);
+    let mut totals = vec![0_u64; classes];
+    for found in &validation.confusion {
+        totals[found.class] = totals[found.class].saturating_add(found.count);
+    }
+    for class in 0..classes {
+        let name = short(&validation.name(class as u64));
+        let middle = (class as f64 + 0.5) * cell;
+        svg.text("", [left - 6.0, top + middle + 4.0], Anchor::End, &name);
+        svg.turned_text([left + middle + 4.0, top - 6.0], &name);
+    }
+    svg.rect("cells", [left, top, side, side], "");
+    for &Confusion { class, predicted, count } in &validation.confusion {
+        let share = count as f64 / totals[class].max(1) as f64;
+        let [x, y] = [left + predicted as f64 * cell, top + class as f64 * cell];
+        let [truth, prediction] = [class, predicted].map(|class| validation.name(class as u64));
+        let title = format!("{truth} → {prediction}: {count} ({:.1} %)", 100.0 * share);
+        svg.shaded_rect([x, y, cell, cell], share, &title);
+        if classes <= MAX_COUNTED_CLASSES {
+            let at = [x + cell / 2.0, y + cell / 2.0 + 4.0];
+            svg.text(if share > 0.5 { "on" } else { "tick" }, at, Anchor::Middle, &compact(count));
+        }
+    }
+    svg.text("tick", [left - 6.0, top - 6.0], Anchor::End, "true ↓, predicted →");
+    svg
+}
+
+/// A count in few characters: `987`, `12k`, `3.4M`.
+fn compact(count: u64) -> String {
+    match count as f64 {
+        value if value < 1e4 => count.to_string(),
+        value if value < 1e6 => format!("{:.0}k", value / 1e3),
+        value if value < 1e8 => format!("{:.1}M", value / 1e6),
+        value => format!("{:.0}M", value / 1e6),
+    }
+}
+
+/// The beginning of a long name.
+fn short(name: &str) -> String {
+    if name.chars().count() <= MAX_LABEL_CHARACTERS {
+        return name.to_owned();
+    }
+    name.chars().take(MAX_LABEL_CHARACTERS - 1).chain(['…']).collect()
+}
+
+fn class_history(html: &mut Html, history: &ClassHistory, number: usize) {
+    let ClassHistory { metric, classes, curves, .. } = history;
+    let which = match curves.len() < *classes {
+        true => format!("The {} of {classes} classes with the lowest values. ", curves.len()),
+        false => String::new(),
+    };
+    let note = which + "The lowest first. Click a name below the chart to hide or show its class.";
+    html.chart("class-history", number, &format!("Validation {metric} of each class by epoch, %"), &note);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_names_are_short() {
+        let texts = [0, 9_999, 10_000, 999_400, 1_234_567, 123_456_789].map(compact);
+        assert_eq!(texts, ["0", "9999", "10k", "999k", "1.2M", "123M"]);
+        assert_eq!(short("a class of sixt."), "a class of sixt.");
+        assert_eq!(short("a class of sixteen"), "a class of sixt…");
+    }
+}

@@ -1,0 +1,175 @@
+//! The errors of the network: images, confusion matrix, and the metrics of each class over the epochs.
+
+use serde::Serialize;
+use stratus_run::RunDir;
+use stratus_run::classes::read_names;
+use stratus_run::csv::{CsvReader, Task};
+use stratus_run::validation::{
+    ClassRow, Confusion, Pictures, ValidationDir, ValidationImages, read_confusion,
+};
+
+/// Maximum number of classes with a curve: those with the lowest values.
+const MAX_CURVES: usize = 100;
+/// Maximum number of validations in a curve.
+const MAX_POINTS: usize = 200;
+/// How often the index is read again if its pictures were replaced meanwhile.
+const MAX_ATTEMPTS: usize = 3;
+
+/// The part of the validations that a run kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ValidationReport {
+    /// The images of the newest validation; `None` if there are none.
+    pub images: Option<ValidationImages>,
+    /// The counts of the newest confusion matrix that are not 0.
+    pub confusion: Vec<Confusion>,
+    /// The metrics of each class over the epochs; `None` if there are none.
+    pub history: Option<ClassHistory>,
+    /// The names of classes, if they are known.
+    #[serde(skip)]
+    pub names: Vec<String>,
+    /// The files of pictures that cannot be shown.
+    #[serde(skip)]
+    pub damaged: Vec<Pictures>,
+}
+
+/// A metric of each class over the epochs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ClassHistory {
+    /// The name of the metric.
+    pub metric: &'static str,
+    /// The number of classes of the run.
+    pub classes: usize,
+    /// The validated epochs.
+    pub epochs: Vec<u32>,
+    /// A curve for each class, the lowest last value first.
+    pub curves: Vec<ClassCurve>,
+}
+
+/// The metric of a class over the epochs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ClassCurve {
+    /// The class.
+    pub class: u64,
+    /// Its name.
+    pub name: String,
+    /// Its values at the epochs of [`ClassHistory`], 0 to 1.
+    pub values: Vec<Option<f64>>,
+}
+
+impl ValidationReport {
+    /// Reads what a run kept; `None` if it kept nothing. Passes what cannot be read to `missing`.
+    pub fn read(run: &RunDir, task: Task, missing: &mut dyn FnMut(&str, String)) -> Option<Self> {
+        let folder = run.validation();
+        if !folder.path().exists() {
+            return None;
+        }
+        let mut report = Self { names: read_names(&run.classes()).unwrap_or_default(), ..Self::default() };
+        report.read_images(&folder, missing);
+        match read_confusion(&folder.confusion()) {
+            Ok(confusion) => report.confusion = confusion,
+            Err(error) if error.is_not_found() => {}
+            Err(error) => missing("confusion matrix", error.to_string()),
+        }
+        match read_history(&folder, task) {
+            Ok(history) => {
+                report.history = history.map(|history| history.with_names(|class| report.name(class)));
+            }
+            Err(error) if error.is_not_found() => {}
+            Err(error) => missing("metrics of each class over the epochs", error.to_string()),
+        }
+        Some(report)
+    }
+
+    /// Reads the index and checks its pictures. Training may replace them at any time.
+    fn read_images(&mut self, folder: &ValidationDir, missing: &mut dyn FnMut(&str, String)) {
+        for attempt in 1..=MAX_ATTEMPTS {
+            let images = match ValidationImages::read(folder) {
+                Ok(Some(images)) => images,
+                Ok(None) => return,
+                Err(error) => return missing("images of the validations", error.to_string()),
+            };
+            let problems: Vec<_> = images
+                .files()
+                .into_iter()
+                .filter_map(|(file, ..)| Some((file, images.read_pictures(folder, file).err()?)))
+                .collect();
+            if attempt < MAX_ATTEMPTS && problems.iter().any(|(_, error)| error.is_not_found()) {
+                continue;
+            }
+            for (file, error) in problems {
+                self.damaged.push(file);
+                missing("pictures of a validation", error.to_string());
+            }
+            self.images = Some(images);
+            return;
+        }
+    }
+
+    /// The name of a class, or else its number.
+    #[must_use]
+    pub fn name(&self, class: u64) -> String {
+        let name = usize::try_from(class).ok().and_then(|class| self.names.get(class));
+        name.cloned().unwrap_or_else(|| class.to_string())
+    }
+
+    /// Returns whether a file of pictures can be shown.
+    #[must_use]
+    pub fn has_pictures(&self, file: Pictures) -> bool {
+        let is_described =
+            |images: &ValidationImages| images.files().iter().any(|(known, ..)| *known == file);
+        self.images.as_ref().is_some_and(is_described) && !self.damaged.contains(&file)
+    }
+}
+
+/// Reads the table of classes; `None` if it has no rows. Of many validations, some at equal distances and the
+/// last one are kept.
+fn read_history(folder: &ValidationDir, task: Task) -> stratus_run::Result<Option<ClassHistory>> {
+    let value: fn(&ClassRow) -> Option<f64> = match task {
+        Task::Classification => |row| row.accuracy,
+        Task::Segmentation => |row| row.iou,
+    };
+    let rows: Vec<ClassRow> =
+        CsvReader::<ClassRow>::open(&folder.class_history())?.collect::<stratus_run::Result<_>>()?;
+    let mut epochs: Vec<u32> = rows.iter().map(|row| row.epoch).collect();
+    epochs.dedup();
+    epochs.sort_unstable();
+    epochs.dedup();
+    let Some(&last) = epochs.last() else { return Ok(None) };
+    let distance = epochs.len().div_ceil(MAX_POINTS).max(1);
+    let epochs: Vec<u32> = epochs
+        .iter()
+        .enumerate()
+        .filter(|(number, epoch)| number % distance == 0 || **epoch == last)
+        .map(|(_, epoch)| *epoch)
+        .collect();
+    let mut lowest: Vec<&ClassRow> = rows.iter().filter(|row| row.epoch == last).collect();
+    let order = |row: &ClassRow| value(row).unwrap_or(f64::INFINITY);
+    lowest.sort_by(|one, other| order(one).total_cmp(&order(other)).then(one.class.cmp(&other.class)));
+    let classes = lowest.len();
+    lowest.truncate(MAX_CURVES);
+    let mut curves: Vec<ClassCurve> = lowest
+        .iter()
+        .map(|row| ClassCurve { class: row.class, name: String::new(), values: vec![None; epochs.len()] })
+        .collect();
+    let positions: std::collections::HashMap<u64, usize> =
+        curves.iter().enumerate().map(|(position, curve)| (curve.class, position)).collect();
+    for row in &rows {
+        if let (Some(&position), Ok(epoch)) = (positions.get(&row.class), epochs.binary_search(&row.epoch)) {
+            curves[position].values[epoch] = value(row).filter(|value| value.is_finite());
+        }
+    }
+    let metric = match task {
+        Task::Classification => "accuracy",
+        Task::Segmentation => "IoU",
+    };
+    Ok(Some(ClassHistory { metric, classes, epochs, curves }))
+}
+
+impl ClassHistory {
+    fn with_names(mut self, name: impl Fn(u64) -> String) -> Self {
+        for curve in &mut self.curves {
+            curve.name = name(curve.class);
+        }
+        self
+    }
+}

@@ -1,0 +1,165 @@
+//! Tests of the folder `validation/`.
+
+use super::*;
+use stratus_measures::ConfusionMatrix;
+use stratus_testing::png::undecodable_png;
+
+fn mistake(file: &str) -> Mistake {
+    Mistake { file: file.to_owned(), class: 3, predicted: 5, probability: 0.1 + 0.2 }
+}
+
+fn classification(epoch: u32, mistakes: usize) -> ValidationImages {
+    let mistakes = vec![mistake("a\"</script>\n\u{1b}[2J,.png"); mistakes];
+    let images = TaskImages::Classification { mistake_count: 31, mistakes, samples: Vec::new() };
+    ValidationImages { epoch, size: [4, 6], images }
+}
+
+#[test]
+fn the_index_survives_a_round_trip() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = ValidationDir::new(root.path().join("validation"));
+    assert_eq!(ValidationImages::read(&folder).unwrap(), None);
+    folder.create().unwrap();
+    let segmentation = ValidationImages {
+        epoch: 7,
+        size: [4, 6],
+        images: TaskImages::Segmentation {
+            samples: vec!["a.png".to_owned(), "../b.png".to_owned()],
+            predictions: vec![
+                MaskEpoch { epoch: 5, iou: vec![Some(0.1 + 0.2), None] },
+                MaskEpoch { epoch: 7, iou: vec![Some(1.0), None] },
+            ],
+            colours: vec![[1, 2, 3]],
+        },
+    };
+    for images in [classification(5, 2), segmentation.clone()] {
+        images.write(&folder).unwrap();
+        assert_eq!(ValidationImages::read(&folder).unwrap(), Some(images));
+    }
+    assert_eq!(
+        segmentation.files(),
+        [(Pictures::Samples, 4, 2), (Pictures::Epoch(5), 4, 2), (Pictures::Epoch(7), 4, 2)]
+    );
+    assert_eq!(segmentation.file_size(4, 2), [8, 12]);
+    // Edited or torn files.
+    let text = fs::read_to_string(folder.images()).unwrap();
+    for (from, to) in
+        [("\"epoch\": 7,\n        \"iou", "\"epoch\": 4,\n        \"iou"), ("null\n", "null, 1\n"), ("}", "")]
+    {
+        let other = text.replacen(from, to, 1);
+        assert_ne!(other, text, "{from}");
+        fs::write(folder.images(), other).unwrap();
+        let error = ValidationImages::read(&folder).unwrap_err().to_string();
+        assert!(error.contains("images.json is damaged"), "{error}");
+    }
+}
+
+#[test]
+fn pictures_are_read_only_if_whole_and_of_the_expected_size() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = ValidationDir::new(root.path().to_owned());
+    let images = classification(5, 9);
+    assert_eq!(images.files(), [(Pictures::Epoch(5), 9, 8)]);
+    let path = folder.pictures(Pictures::Epoch(5));
+    assert!(path.ends_with("0000000005.png"));
+    let file = undecodable_png([8, 48], 3);
+    let read = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        images.read_pictures(&folder, Pictures::Epoch(5))
+    };
+    assert_eq!(read(&file).unwrap(), file);
+    for length in 0..file.len() {
+        read(&file[..length]).unwrap_err();
+        let mut other = file.clone();
+        other[length] ^= 1;
+        read(&other).unwrap_err();
+    }
+    read(&[&file[..], b"\0"].concat()).unwrap_err();
+    let error = read(&undecodable_png([4, 48], 3)).unwrap_err().to_string();
+    assert!(error.contains("it has 4×48 pixels instead of 8×48"), "{error}");
+    images.read_pictures(&folder, Pictures::Samples).unwrap_err();
+    images.read_pictures(&folder, Pictures::Epoch(4)).unwrap_err();
+    fs::File::create(&path).unwrap().set_len(MAX_PICTURES_BYTES + 1).unwrap();
+    let error = images.read_pictures(&folder, Pictures::Epoch(5)).unwrap_err().to_string();
+    assert!(error.contains("larger than 8 MiB"), "{error}");
+}
+
+#[test]
+fn only_pictures_of_epochs_are_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = ValidationDir::new(root.path().to_owned());
+    let others = ["samples.png", "5.png", "mine.png", "images.json"];
+    for name in others {
+        fs::write(root.path().join(name), "").unwrap();
+    }
+    for epoch in 1..=4 {
+        fs::write(folder.pictures(Pictures::Epoch(epoch)), "").unwrap();
+    }
+    folder.remove_pictures_except(&classification(3, 1)).unwrap();
+    let mut left: Vec<_> = fs::read_dir(root.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["0000000003.png", "5.png", "images.json", "mine.png", "samples.png"]);
+    folder.remove_index().unwrap();
+    assert!(!folder.images().exists() && !folder.pictures(Pictures::Epoch(3)).exists());
+    assert!(folder.pictures(Pictures::Samples).exists() && root.path().join("mine.png").exists());
+    ValidationDir::new(root.path().join("none")).remove_index().unwrap();
+}
+
+#[test]
+fn kept_validations_are_few_and_what_is_dropped_stays_dropped() {
+    let kept = |newest: u64| (1..=newest).filter(|&number| is_kept(number, newest)).collect::<Vec<_>>();
+    assert_eq!(kept(1), [1]);
+    assert_eq!(kept(19), (1..=19).collect::<Vec<_>>());
+    assert_eq!(kept(20), [1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 20]);
+    for newest in 1..400 {
+        let (now, next) = (kept(newest), kept(newest + 1));
+        assert!(now.len() as u64 <= MAX_EPOCHS && now[0] == 1 && now.last() == Some(&newest), "{now:?}");
+        assert!(next.iter().all(|number| now.contains(number) || *number == newest + 1), "{now:?} {next:?}");
+    }
+}
+
+#[test]
+fn confusions_survive_a_round_trip() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join(CONFUSION);
+    let mut matrix = ConfusionMatrix::new(3);
+    matrix.add(&[0, 0, 0, 1, 2, -1], &[0, 0, 2, 1, 1, 1]).unwrap();
+    let counts = confusions(&matrix);
+    let flat: Vec<_> = counts.iter().map(|found| (found.class, found.predicted, found.count)).collect();
+    assert_eq!(flat, [(0, 0, 2), (0, 2, 1), (1, 1, 1), (2, 1, 1)]);
+    write_confusion(&path, 4, &counts).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text, "epoch,class,predicted,count\n4,0,0,2\n4,0,2,1\n4,1,1,1\n4,2,1,1\n");
+    assert_eq!(read_confusion(&path).unwrap(), counts);
+    write_confusion(&path, 4, &[]).unwrap();
+    assert_eq!(read_confusion(&path).unwrap(), []);
+    for damaged in [
+        "",
+        "epoch,class\n",
+        "epoch,class,predicted,count\n1,2,3\n",
+        "epoch,class,predicted,count\n1,2,3,-4\n",
+    ] {
+        fs::write(&path, damaged).unwrap();
+        let error = read_confusion(&path).unwrap_err().to_string();
+        assert!(error.contains("is damaged: line "), "{error}");
+    }
+}
+
+#[test]
+fn of_many_confusions_the_diagonal_and_the_largest_are_kept() {
+    let classes = 150;
+    let mut matrix = ConfusionMatrix::new(classes);
+    let pairs = (0..classes as i32).flat_map(|class| (0..classes as i32).map(move |other| (class, other)));
+    let (labels, predictions): (Vec<i32>, Vec<i32>) = pairs.unzip();
+    matrix.add(&labels, &predictions).unwrap();
+    matrix.add(&[149, 149], &[148, 148]).unwrap();
+    let counts = confusions(&matrix);
+    assert_eq!(counts.len(), classes + MAX_CONFUSIONS);
+    assert!(counts.contains(&Confusion { class: 149, predicted: 148, count: 3 }));
+    assert!(
+        (0..classes).all(|class| counts.iter().any(|found| found.class == class && found.predicted == class))
+    );
+}

@@ -1,0 +1,206 @@
+//! Collects the predictions that a validation of a run keeps: the most confident mistakes and a few images of
+//! each class, or the masks of the same few images.
+
+use super::mistakes::{MistakeCollector, MistakeRequest, mean_iou};
+use super::scorer::{BatchPredictions, Scorer};
+use super::views::ViewAverage;
+use crate::TrainError;
+use crate::resolve::Rank;
+use stratus_data::BatchBuffer;
+use stratus_measures::ConfusionMatrix;
+use stratus_run::csv::Task;
+
+/// The maximum number of images of each class that are shown with their predictions.
+const MAX_SAMPLES_PER_CLASS: usize = 6;
+/// The maximum number of those images of all classes.
+const MAX_SAMPLES: usize = 60;
+
+/// The predictions to keep of a validation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CollectorRequest {
+    pub task: Task,
+    /// The maximum number of mistakes, or the number of images with masks.
+    pub images: usize,
+    pub classes: usize,
+    /// The images of the data set.
+    pub samples: usize,
+    /// The images of a batch.
+    pub batch: usize,
+    pub rank: Rank,
+}
+
+/// A classified image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ClassPrediction {
+    /// Its index in the data set.
+    pub index: u32,
+    pub class: usize,
+    pub predicted: usize,
+    /// The probability of the predicted class.
+    pub probability: f64,
+}
+
+/// The predicted mask of an image.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MaskPrediction {
+    /// Its index in the data set.
+    pub index: u32,
+    /// The mean IoU; `None` without labelled pixels.
+    pub iou: Option<f64>,
+    /// The predicted class of each pixel.
+    pub mask: Vec<i32>,
+}
+
+/// The predictions that were collected.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum CollectedPredictions {
+    Classes {
+        mistake_count: usize,
+        /// The most confident mistakes, the most confident first.
+        mistakes: Vec<ClassPrediction>,
+        /// The first images of each class, ordered by class.
+        samples: Vec<ClassPrediction>,
+    },
+    Masks {
+        samples: Vec<MaskPrediction>,
+        /// Height and width of the masks.
+        size: [usize; 2],
+    },
+}
+
+/// Collects predictions, batch by batch. Several workers each collect those of their own batches.
+#[derive(Debug)]
+pub(super) struct PredictionCollector {
+    request: CollectorRequest,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Classes { mistakes: MistakeCollector, samples: Vec<ClassPrediction>, counts: Vec<usize> },
+    Masks { chosen: Vec<u32>, samples: Vec<MaskPrediction>, size: [usize; 2], counts: ConfusionMatrix },
+}
+
+impl PredictionCollector {
+    pub(super) fn new(request: CollectorRequest) -> Self {
+        let CollectorRequest { task, images, classes, .. } = request;
+        let kind = match task {
+            Task::Classification => Kind::Classes {
+                mistakes: MistakeCollector::new(MistakeRequest { max_listed: images.max(1), gallery: false }),
+                samples: Vec::new(),
+                counts: vec![0; classes],
+            },
+            Task::Segmentation => Kind::Masks {
+                chosen: chosen(request),
+                samples: Vec::new(),
+                size: [0; 2],
+                counts: ConfusionMatrix::new(classes),
+            },
+        };
+        Self { request, kind }
+    }
+
+    /// Adds the images of a batch, with the predictions of the last batch that was scored.
+    ///
+    /// # Errors
+    /// If a class is out of range.
+    pub(super) fn add(
+        &mut self,
+        scorer: &Scorer,
+        views: Option<&ViewAverage>,
+        batch: &BatchBuffer,
+    ) -> Result<(), TrainError> {
+        let per_class = (MAX_SAMPLES / self.request.classes.max(1)).clamp(1, MAX_SAMPLES_PER_CLASS);
+        match (&mut self.kind, scorer.last_predictions(views)) {
+            (
+                Kind::Classes { mistakes, samples, counts },
+                BatchPredictions::Classes { classes, probabilities },
+            ) => {
+                let labels = batch.indices.iter().zip(&batch.labels[..]).take(batch.samples);
+                for ((&index, &class), (&predicted, probability)) in
+                    labels.zip(classes.iter().zip(probabilities))
+                {
+                    let (Ok(class), Ok(predicted)) = (usize::try_from(class), usize::try_from(predicted))
+                    else {
+                        continue;
+                    };
+                    let prediction = ClassPrediction { index, class, predicted, probability };
+                    mistakes.add_prediction(prediction);
+                    if let Some(count) = counts.get_mut(class)
+                        && *count < per_class
+                        && samples.len() < MAX_SAMPLES
+                    {
+                        *count += 1;
+                        samples.push(prediction);
+                    }
+                }
+            }
+            (
+                Kind::Masks { chosen, samples, size, counts },
+                BatchPredictions::Pixels { classes, size: mask_size },
+            ) => {
+                *size = mask_size;
+                let pixels = (mask_size[0] * mask_size[1]).max(1);
+                let images = batch.labels.chunks_exact(pixels).zip(classes.chunks_exact(pixels));
+                for (&index, (labels, mask)) in batch.indices.iter().zip(images).take(batch.samples) {
+                    if chosen.contains(&index) {
+                        let iou = mean_iou(counts, labels, mask)?;
+                        samples.push(MaskPrediction { index, iou, mask: mask.to_vec() });
+                    }
+                }
+            }
+            // The task of a scorer does not change.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The predictions.
+    pub(super) fn finish(self) -> CollectedPredictions {
+        match self.kind {
+            Kind::Classes { mistakes, mut samples, .. } => {
+                samples.sort_by_key(|sample| (sample.class, sample.index));
+                let (mistake_count, mistakes) = mistakes.into_predictions();
+                CollectedPredictions::Classes { mistake_count, mistakes, samples }
+            }
+            Kind::Masks { mut samples, size, .. } => {
+                samples.sort_by_key(|sample| sample.index);
+                CollectedPredictions::Masks { samples, size }
+            }
+        }
+    }
+}
+
+/// The indices of the images whose masks are kept, evenly spread over those of this worker's batches.
+fn chosen(request: CollectorRequest) -> Vec<u32> {
+    let CollectorRequest { images, samples, batch, rank: Rank { rank, world_size }, .. } = request;
+    let batch = batch.max(1);
+    let batches = (rank..samples.div_ceil(batch)).step_by(world_size.max(1));
+    let own: usize = batches.map(|number| batch.min(samples - number * batch)).sum();
+    let index = |position: usize| (position / batch * world_size + rank) * batch + position % batch;
+    let images = images.min(own);
+    (0..images).filter_map(|number| u32::try_from(index(number * own / images)).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(images: usize, samples: usize, rank: Rank) -> CollectorRequest {
+        CollectorRequest { task: Task::Segmentation, images, classes: 3, samples, batch: 4, rank }
+    }
+
+    #[test]
+    fn images_are_evenly_spread_over_the_batches_of_a_worker() {
+        assert_eq!(chosen(request(4, 10, Rank::SINGLE)), [0, 2, 5, 7]);
+        assert_eq!(chosen(request(8, 3, Rank::SINGLE)), [0, 1, 2]);
+        assert!(chosen(request(8, 0, Rank::SINGLE)).is_empty());
+        // Batches 0 and 2 of three: images 0 to 3 and 8, 9.
+        assert_eq!(chosen(request(3, 10, Rank { rank: 0, world_size: 2 })), [0, 2, 8]);
+        assert_eq!(chosen(request(9, 10, Rank { rank: 1, world_size: 2 })), [4, 5, 6, 7]);
+        for images in 1..40 {
+            let all = chosen(request(images, 33, Rank { rank: 0, world_size: 2 }));
+            assert!(all.windows(2).all(|pair| pair[0] < pair[1]) && all.len() == images.min(17), "{all:?}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! `validation/`: what the network gets wrong after every validation, as pictures and figures. The files of a
+//! resumed run equal those of an uninterrupted one.
+
+mod pictures;
+
+use super::super::run_position::RunPosition;
+use super::super::setup::RunSetup;
+use super::known_classes;
+use crate::TrainError;
+use crate::evaluate::Scores;
+use crate::evaluate::collector::{ClassPrediction, CollectedPredictions, MaskPrediction};
+use pictures::{MaskPictures, ShownImages};
+use std::fs;
+use std::io;
+use stratus_data::contact_sheet::ClassPalette;
+use stratus_run::csv::CsvWriter;
+use stratus_run::log::Log;
+use stratus_run::validation::{
+    ClassRow, ClassSample, MAX_CLASSES, MaskEpoch, Mistake, Pictures, TaskImages, ValidationDir,
+    ValidationImages, confusions, is_kept, write_confusion,
+};
+use stratus_run::{Error, RunDir, atomic};
+
+/// The key of the length of the table of classes in a checkpoint's state.
+pub(super) const CLASS_HISTORY_POSITION: &str = "validation/classes.csv";
+/// The maximum length of the name of an image.
+const MAX_NAME_CHARACTERS: usize = 500;
+
+/// Records what validations get wrong.
+pub(super) struct ValidationRecord {
+    folder: ValidationDir,
+    classes: CsvWriter<ClassRow>,
+    /// The validations whose masks are kept.
+    masks: Vec<MaskEpoch>,
+    images: ShownImages,
+    /// The samples whose pictures this process has written.
+    written_samples: Vec<u32>,
+}
+
+impl ValidationRecord {
+    /// Opens the files of a run, without what was written after the checkpoint at `position`, which recorded
+    /// `class_bytes` of the table of classes. `None` if the run keeps nothing, or another worker writes it.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn open(
+        run: &RunDir,
+        setup: &RunSetup,
+        position: RunPosition,
+        class_bytes: u64,
+        log: &mut Log,
+    ) -> Result<Option<Self>, TrainError> {
+        let images = setup.resolved.settings().validation.images.unwrap_or(0);
+        if images == 0 || !setup.role.is_first() {
+            return Ok(None);
+        }
+        let folder = run.validation();
+        folder.create()?;
+        // A folder that was removed is made again, with the validations that follow.
+        let written = fs::metadata(folder.class_history()).map_or(0, |facts| facts.len());
+        let task = setup.resolved.task();
+        let class_bytes = if written == 0 { 0 } else { class_bytes };
+        let classes = CsvWriter::resume_at(&folder.class_history(), task, class_bytes)?;
+        let masks = remove_later(&folder, epoch_of(position), log)?;
+        Ok(Some(Self { folder, classes, masks, images: ShownImages::default(), written_samples: Vec::new() }))
+    }
+
+    /// Records a validation, after the epoch that `position` ends. An image that cannot be read again is left
+    /// out.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn epoch(
+        &mut self,
+        position: RunPosition,
+        scores: &Scores,
+        predictions: CollectedPredictions,
+        setup: &RunSetup,
+        log: &mut Log,
+    ) -> Result<(), TrainError> {
+        let epoch = epoch_of(position);
+        if scores.confusion.classes() <= MAX_CLASSES {
+            self.tables(epoch, scores)?;
+        }
+        let problems = self.images.read(&predictions, setup);
+        problems.iter().try_for_each(|problem| log.write(problem))?;
+        let name = |index: u32| -> String {
+            let name = setup.datasets.validation.sample_name(index as usize);
+            name.chars().take(MAX_NAME_CHARACTERS).collect()
+        };
+        let images = match predictions {
+            CollectedPredictions::Classes { mistake_count, mistakes, samples } => {
+                self.classified(epoch, mistake_count, [mistakes, samples], name)?
+            }
+            CollectedPredictions::Masks { samples, size } => {
+                let names: Vec<String> = scores.classes().iter().map(|class| class.name.clone()).collect();
+                self.masks.retain(|shown| {
+                    is_kept(position.validation_number(shown.epoch), position.validation_number(epoch))
+                });
+                self.segmented(epoch, &samples, size, &names, name)?
+            }
+        };
+        let size = self.images.size().map(|side| u32::try_from(side).unwrap_or(u32::MAX));
+        let index = ValidationImages { epoch, size, images };
+        index.write(&self.folder)?;
+        Ok(self.folder.remove_pictures_except(&index)?)
+    }
+
+    /// Syncs the table of classes; returns its length.
+    pub fn sync(&mut self) -> Result<u64, TrainError> {
+        self.classes.sync()?;
+        Ok(self.classes.position())
+    }
+
+    /// Adds the classes to their table, and replaces the confusion matrix.
+    fn tables(&mut self, epoch: u32, scores: &Scores) -> Result<(), TrainError> {
+        for class in known_classes(scores) {
+            self.classes.append(&ClassRow {
+                epoch,
+                class: class.class as u64,
+                samples: class.samples,
+                accuracy: class.accuracy,
+                iou: class.iou,
+                bf: class.bf,
+            })?;
+        }
+        self.classes.flush()?;
+        let counts = if scores.loss.is_finite() { confusions(&scores.confusion) } else { Vec::new() };
+        Ok(write_confusion(&self.folder.confusion(), epoch, &counts)?)
+    }
+
+    /// Writes the pictures of classified images.
+    fn classified(
+        &mut self,
+        epoch: u32,
+        mistake_count: usize,
+        predictions: [Vec<ClassPrediction>; 2],
+        name: impl Fn(u32) -> String,
+    ) -> Result<TaskImages, TrainError> {
+        let [mistakes, samples] = predictions.map(|all| self.images.known(all, |image| image.index));
+        let [mistake_indices, sample_indices] =
+            [&mistakes, &samples].map(|all| all.iter().map(|image| image.index).collect::<Vec<_>>());
+        if !mistakes.is_empty() {
+            self.write(Pictures::Epoch(epoch), self.images.class_pictures(&mistake_indices))?;
+        }
+        if !samples.is_empty() && sample_indices != self.written_samples {
+            self.write(Pictures::Samples, self.images.class_pictures(&sample_indices))?;
+            self.written_samples = sample_indices;
+        }
+        let class = |class: usize| u32::try_from(class).unwrap_or(u32::MAX);
+        let mistake = |&ClassPrediction { index, class: label, predicted, probability }: &ClassPrediction| {
+            Mistake { file: name(index), class: class(label), predicted: class(predicted), probability }
+        };
+        let sample = |&ClassPrediction { index, class: label, predicted, .. }: &ClassPrediction| {
+            ClassSample { file: name(index), class: class(label), predicted: class(predicted) }
+        };
+        Ok(TaskImages::Classification {
+            mistake_count: mistake_count as u64,
+            mistakes: mistakes.iter().map(mistake).collect(),
+            samples: samples.iter().map(sample).collect(),
+        })
+    }
+
+    /// Writes the pictures of segmented images, whose masks have this size.
+    fn segmented(
+        &mut self,
+        epoch: u32,
+        samples: &[MaskPrediction],
+        mask_size: [usize; 2],
+        class_names: &[String],
+        name: impl Fn(u32) -> String,
+    ) -> Result<TaskImages, TrainError> {
+        let samples = self.images.known(samples.iter().collect(), |sample| sample.index);
+        let indices: Vec<u32> = samples.iter().map(|sample| sample.index).collect();
+        let palette = ClassPalette::for_classes(class_names);
+        let colours = (0..class_names.len()).map(|class| palette.colour(class)).collect();
+        if !samples.is_empty() {
+            let pictures =
+                MaskPictures { images: &self.images, palette, classes: class_names.len(), mask_size };
+            if indices != self.written_samples {
+                self.write(Pictures::Samples, pictures.images_and_truth(&indices))?;
+            }
+            self.write(Pictures::Epoch(epoch), pictures.predictions_and_differences(&samples))?;
+            // The masks of other images, if one of them could not be read this time or before.
+            if !self.written_samples.is_empty() && indices != self.written_samples {
+                self.masks.clear();
+            }
+            self.masks.retain(|shown| shown.iou.len() == samples.len());
+            self.masks.push(MaskEpoch { epoch, iou: samples.iter().map(|sample| sample.iou).collect() });
+            self.written_samples = indices.clone();
+        }
+        Ok(TaskImages::Segmentation {
+            samples: indices.into_iter().map(name).collect(),
+            predictions: self.masks.clone(),
+            colours,
+        })
+    }
+
+    /// Writes a file of pictures.
+    fn write(&self, pictures: Pictures, file: Result<Vec<u8>, io::Error>) -> Result<(), TrainError> {
+        let path = self.folder.pictures(pictures);
+        let file = file.map_err(Error::io("write", &path))?;
+        Ok(atomic::write(&path, &file)?)
+    }
+}
+
+/// The number of epochs that are done.
+fn epoch_of(position: RunPosition) -> u32 {
+    u32::try_from(position.epochs_done()).unwrap_or(u32::MAX)
+}
+
+/// Removes what validations after the `last` epoch wrote. Returns the validations whose masks are kept.
+fn remove_later(folder: &ValidationDir, last: u32, log: &mut Log) -> Result<Vec<MaskEpoch>, TrainError> {
+    let index = match ValidationImages::read(folder) {
+        Ok(index) => index,
+        Err(error) => {
+            log.write(&format!("{error}; the next validation replaces it"))?;
+            None
+        }
+    };
+    match index {
+        Some(index) if index.epoch <= last => match index.images {
+            TaskImages::Segmentation { predictions, .. } => Ok(predictions),
+            TaskImages::Classification { .. } => Ok(Vec::new()),
+        },
+        Some(ValidationImages {
+            size,
+            images: TaskImages::Segmentation { samples, predictions, colours },
+            ..
+        }) if predictions.first().is_some_and(|shown| shown.epoch <= last) => {
+            let mut predictions = predictions;
+            predictions.retain(|shown| shown.epoch <= last);
+            let epoch = predictions.last().map_or(last, |shown| shown.epoch);
+            let images = TaskImages::Segmentation { samples, predictions: predictions.clone(), colours };
+            let index = ValidationImages { epoch, size, images };
+            index.write(folder)?;
+            folder.remove_pictures_except(&index)?;
+            folder.remove_confusion()?;
+            Ok(predictions)
+        }
+        _ => {
+            folder.remove_index()?;
+            folder.remove_confusion()?;
+            Ok(Vec::new())
+        }
+    }
+}

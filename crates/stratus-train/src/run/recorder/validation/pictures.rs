@@ -1,0 +1,155 @@
+//! The pictures of validations, drawn from the images as the network sees them.
+
+use super::super::super::setup::RunSetup;
+use crate::TrainError;
+use crate::evaluate::collector::{CollectedPredictions, MaskPrediction};
+use crate::evaluate::mistakes::read_image;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use stratus_data::buffer::IGNORED_LABEL;
+use stratus_data::contact_sheet::{ClassPalette, RgbImage, grid, grid_of_masks, mask_to_png, resized};
+use stratus_run::validation::{CLASS_COLUMNS, CORRECT_COLOUR, MASK_COLUMNS, WRONG_COLOUR};
+
+/// The maximum side of the pictures of classified images.
+const MAX_CLASS_SIDE_PIXELS: usize = 80;
+/// The maximum side of the pictures of segmented images.
+const MAX_MASK_SIDE_PIXELS: usize = 192;
+/// The maximum number of colours of a file with a palette, besides that of ignored pixels.
+const MAX_PALETTE_COLOURS: usize = u8::MAX as usize;
+
+/// The images that the last validation showed, by their indices.
+#[derive(Default)]
+pub(super) struct ShownImages {
+    images: BTreeMap<u32, ShownImage>,
+}
+
+/// An image as the network sees it, made small.
+struct ShownImage {
+    picture: RgbImage,
+    /// The labels of its pixels, as small; none for classification.
+    labels: Vec<i32>,
+}
+
+impl ShownImage {
+    fn read(index: u32, mask_size: Option<[usize; 2]>, setup: &RunSetup) -> Result<Option<Self>, TrainError> {
+        let dataset = Arc::clone(&setup.datasets.validation);
+        let (picture, labels) = read_image(setup.resolved.input(), dataset, index)?;
+        if picture.pixels.len() != 3 * picture.height * picture.width {
+            return Ok(None);
+        }
+        Ok(Some(match mask_size {
+            None => Self { picture: picture.shrunk_to(MAX_CLASS_SIDE_PIXELS), labels: Vec::new() },
+            Some(mask_size) => {
+                let picture = picture.shrunk_to(MAX_MASK_SIDE_PIXELS);
+                let labels = resized(&labels, mask_size, [picture.height, picture.width]);
+                Self { picture, labels }
+            }
+        }))
+    }
+}
+
+impl ShownImages {
+    /// Reads the images that are shown now and were not shown before, and forgets the others. Returns the
+    /// reasons why images could not be read.
+    pub fn read(&mut self, predictions: &CollectedPredictions, setup: &RunSetup) -> Vec<String> {
+        let (shown, mask_size): (Vec<u32>, _) = match predictions {
+            CollectedPredictions::Classes { mistakes, samples, .. } => {
+                (mistakes.iter().chain(samples).map(|image| image.index).collect(), None)
+            }
+            CollectedPredictions::Masks { samples, size } => {
+                (samples.iter().map(|image| image.index).collect(), Some(*size))
+            }
+        };
+        self.images.retain(|index, _| shown.contains(index));
+        let mut problems = Vec::new();
+        for index in shown {
+            if !self.images.contains_key(&index) {
+                match ShownImage::read(index, mask_size, setup) {
+                    Ok(image) => self.images.extend(image.map(|image| (index, image))),
+                    Err(error) => problems.push(format!("validation/ lacks an image: {error}")),
+                }
+            }
+        }
+        problems
+    }
+
+    /// Those of `all` whose image is known.
+    pub fn known<T>(&self, all: Vec<T>, index: impl Fn(&T) -> u32) -> Vec<T> {
+        all.into_iter().filter(|image| self.images.contains_key(&index(image))).collect()
+    }
+
+    /// Height and width of a picture; all have the same.
+    pub fn size(&self) -> [usize; 2] {
+        self.images.values().next().map_or([0; 2], |image| [image.picture.height, image.picture.width])
+    }
+
+    /// The file of these classified images.
+    pub fn class_pictures(&self, indices: &[u32]) -> Result<Vec<u8>, io::Error> {
+        let pictures = indices.iter().filter_map(|index| self.images.get(index));
+        let pictures: Vec<&RgbImage> = pictures.map(|image| &image.picture).collect();
+        grid(&pictures, self.size(), CLASS_COLUMNS).to_png().map_err(io::Error::other)
+    }
+}
+
+/// Draws the pictures of segmented images.
+pub(super) struct MaskPictures<'a> {
+    pub images: &'a ShownImages,
+    pub palette: ClassPalette,
+    pub classes: usize,
+    /// Height and width of predicted masks.
+    pub mask_size: [usize; 2],
+}
+
+impl MaskPictures<'_> {
+    /// The file of images with their truth.
+    pub fn images_and_truth(&self, indices: &[u32]) -> Result<Vec<u8>, io::Error> {
+        let size = self.images.size();
+        let images: Vec<&ShownImage> =
+            indices.iter().filter_map(|index| self.images.images.get(index)).collect();
+        let truth: Vec<RgbImage> =
+            images.iter().map(|image| RgbImage::of_mask(&image.labels, size, &self.palette)).collect();
+        let pairs = images.iter().zip(&truth).flat_map(|(image, truth)| [&image.picture, truth]);
+        grid(&pairs.collect::<Vec<_>>(), size, MASK_COLUMNS).to_png().map_err(io::Error::other)
+    }
+
+    /// The file of predicted masks, with their differences from the truth.
+    pub fn predictions_and_differences(&self, samples: &[&MaskPrediction]) -> Result<Vec<u8>, io::Error> {
+        let size = self.images.size();
+        let mut masks = Vec::new();
+        for sample in samples {
+            let predicted = resized(&sample.mask, self.mask_size, size);
+            let labels = self.images.images.get(&sample.index).map_or(&[][..], |image| &image.labels);
+            let different = difference(labels, &predicted, self.classes);
+            masks.extend([predicted, different]);
+        }
+        let palette = self.palette.followed_by(self.classes, &[CORRECT_COLOUR, WRONG_COLOUR]);
+        let (mask, size) = grid_of_masks(&masks, size, MASK_COLUMNS);
+        let file = if self.classes + 2 <= MAX_PALETTE_COLOURS {
+            mask_to_png(&mask, size, Some(&palette))
+        } else {
+            RgbImage::of_mask(&mask, size, &palette).to_png()
+        };
+        file.map_err(io::Error::other)
+    }
+}
+
+/// The picture of a difference as a mask: `classes` for a correct pixel, the next number for a wrong one.
+fn difference(labels: &[i32], predicted: &[i32], classes: usize) -> Vec<i32> {
+    let correct = i32::try_from(classes).unwrap_or(i32::MAX - 1);
+    let pixel = |(&label, &predicted): (&i32, &i32)| match label {
+        IGNORED_LABEL => IGNORED_LABEL,
+        label => correct + i32::from(label != predicted),
+    };
+    labels.iter().zip(predicted).map(pixel).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_correct_wrong_or_ignored() {
+        assert_eq!(difference(&[0, 1, IGNORED_LABEL, 2], &[0, 2, 1, 2], 3), [3, 4, IGNORED_LABEL, 3]);
+    }
+}
