@@ -74,7 +74,7 @@ mod tests {
         let all = Retention { last: 9, pinned: None };
         for (iteration, epoch, batch) in [(20, 3, 0), (25, 3, 5)] {
             let state = State { iteration, epoch, batch, ..State::default() };
-            checkpoints.save(&state, &Tensors::default(), all).unwrap();
+            checkpoints.save(&state, &Tensors::default(), &all).unwrap();
         }
         let found = checkpoints.describe().unwrap();
         let of = |info: &CheckpointInfo| (info.iteration, info.progress, info.problem.clone());
