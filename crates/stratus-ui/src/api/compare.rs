@@ -55,7 +55,7 @@ impl Selection {
 /// How much of a run is read.
 #[derive(Clone, Copy)]
 enum Extent {
-    /// What a comparison needs.
+    /// The results, which are enough for a comparison.
     Results,
     /// The whole report, with the times of layers.
     Report,
