@@ -128,7 +128,7 @@
     const { metric, factor, is_asynchronous } = sweep.halving, rounds = sweep.rounds;
     byId("rounds-note").textContent = `One of ${factor} cells continues after each round, by ${metric.name} (${metric.is_higher_better ? "higher" : "lower"} is better)`
       + (is_asynchronous ? "; a cell continues as soon as it is among the best of those that got as far." : ".");
-    const title = `${metric.name} after the epochs of the rounds`;
+    const title = `${metric.name} at the end of each round`;
     byId("rounds-title").textContent = title;
     const all = rounds.flatMap(round => round.cells.map(([, v]) => v)).filter(v => v !== null);
     const room = Math.min(byId("rounds-plot").clientWidth, 1100);
