@@ -430,7 +430,7 @@ def check_files(browser, target, folder):
 
 
 def check_actions(browser, program, folder):
-    """A training is stopped and continued by keyboard, and the row tells it without being loaded again."""
+    """A training is stopped and continued by keyboard, and the row shows it without a reload."""
     runs = folder / "acting/runs"
     runs.mkdir(parents=True)
     process = subprocess.Popen(training(program, runs, "digits/1", 64, 30), cwd=folder,

@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 # The longest wait for anything on a page.
 MAX_WAIT_S = 120
 # Sets `window.drawn` to the time, in milliseconds since 1970, at which the first frame with the wanted
-# content was painted: the test runs at the begin of each frame, and the time is taken after that frame.
+# content was painted: the test runs at the start of each frame, and the time is taken after that frame.
 WATCH = """(() => {
     const test = () => { try { return EXPRESSION; } catch { return false; } };
     const watch = () => {

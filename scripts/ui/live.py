@@ -20,7 +20,7 @@ ROW_MS = 20
 # Between two samples of memory.
 SAMPLE_S = 5
 # Memory is flat if the median of the last quarter exceeds that of the second by no more than this. In the
-# first quarter the first epochs end, which add sections, and the curves reach their number of points.
+# first quarter the first epochs end, which add sections, and curves grow to their maximum number of points.
 MAX_GROWTH_PERCENT = 10
 
 
@@ -129,7 +129,7 @@ def measure_speed(results, program, folder, browser, pairs):
 
 
 class PageMemory:
-    """The heap of a page after a collection of garbage, and its number of nodes."""
+    """The heap of a page after garbage collection, and its number of DOM nodes."""
 
     def __init__(self, page):
         self.session = page.context.new_cdp_session(page)

@@ -15,12 +15,12 @@ COMPARED = 20
 
 
 def run_id(run):
-    """The id of a run in addresses: the begin of the hash of its path."""
+    """The id of a run in addresses: the start of the hash of its path."""
     return hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
 
 
 def compared_runs(runs):
-    """Runs in equal distances, so that none of the programs reads only the first ones."""
+    """Evenly spaced runs, so that none of the programs reads only the first ones."""
     step = max(len(runs) // COMPARED, 1)
     return runs[step - 1 :: step][:COMPARED]
 

@@ -599,9 +599,10 @@ settings! {
         /// each corner and reflected at the edges. With `validation.mirror` these are ten views. Takes five
         /// times as long. 0: off.
         shift: usize = 0, Constraint::Inclusive(0.0, 1024.0);
-        /// Number of images that each validation keeps in `validation/` of the run: the most confident
-        /// mistakes of a classifier, or images with truth, prediction and difference of a segmentation, with
-        /// confusion matrix and metrics of each class. Default: 24, or 8 for segmentation. 0: keeps nothing.
+        /// Number of images that each validation keeps in the run's folder `validation/`: the most confident
+        /// mistakes of a classifier; for segmentation, images with truth, prediction and difference. The
+        /// confusion matrix and the metrics of each class are kept beside them. 0: nothing is kept. Default:
+        /// 24, or 8 for segmentation.
         images: Option<usize> = None, Constraint::Inclusive(0.0, 64.0);
     }
 }

@@ -142,8 +142,8 @@ pub fn read_events(record: &Path) -> Result<Vec<LaunchEvent>> {
 }
 
 impl LaunchRecord {
-    /// Saves what the target answered, for those who must not ask it. An answer that failed keeps the last
-    /// state.
+    /// Saves what the target answered, for programs that do not contact it, such as `stratus ui`. If it did
+    /// not answer, the last state is kept.
     ///
     /// # Errors
     /// If the file cannot be written.

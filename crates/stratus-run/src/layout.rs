@@ -42,7 +42,7 @@ pub const WORKERS: &str = "workers";
 pub const FIRST_STAGE: &str = "first_stage";
 /// Metrics of each class, see [`crate::classes`].
 pub const CLASSES: &str = "classes.csv";
-/// The folder of pictures and figures of validations, see [`crate::validation`]; missing if
+/// The folder of pictures and tables of validations, see [`crate::validation`]; missing if
 /// `validation.images` is 0.
 pub const VALIDATION: &str = "validation";
 /// The folder of the times per layer and phase of every iteration.

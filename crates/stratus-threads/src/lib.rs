@@ -5,7 +5,7 @@
 //! spinning: if the CPU of another thread has been given to another program, the waiting thread spins for
 //! milliseconds and takes CPU time from programs that could use it. The functions are therefore implemented
 //! here (`gomp`), on thread teams (`team`) whose waiting (`wait`) is short as soon as other programs load the
-//! CPUs (`load`), and which then find out whether to wake their threads at all (`trial`).
+//! CPUs (`load`), and which then measure whether it is faster to wake their threads or not (`trial`).
 //!
 //! A program has to export the functions, or oneDNN finds GNU's: the build scripts of the binary packages
 //! pass `--export-dynamic-symbol` to the linker. [`are_exported`] checks that.

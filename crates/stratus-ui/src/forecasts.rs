@@ -65,7 +65,9 @@ type Answer = Arc<Result<String, String>>;
 pub struct Forecasts {
     forecaster: Option<Arc<dyn Forecaster>>,
     answers: Arc<Mutex<HashMap<ForecastRequest, (Instant, Answer)>>>,
-    turn: Arc<Semaphore>,
+    /// One permit, since one forecast is computed at a time.
+    computing: Arc<Semaphore>,
+    /// [`MAX_PENDING`] permits.
     pending: Arc<Semaphore>,
 }
 
@@ -92,7 +94,7 @@ impl Forecasts {
         Self {
             forecaster,
             answers: Arc::default(),
-            turn: Arc::new(Semaphore::new(1)),
+            computing: Arc::new(Semaphore::new(1)),
             pending: Arc::new(Semaphore::new(MAX_PENDING)),
         }
     }
@@ -109,15 +111,15 @@ impl Forecasts {
         if let Some(answer) = self.kept(&request) {
             return to_result(&answer);
         }
-        let place = Arc::clone(&self.pending).try_acquire_owned().map_err(|_| NoForecast::Busy)?;
-        let permit = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| NoForecast::Busy)?;
+        let waiting = Arc::clone(&self.pending).try_acquire_owned().map_err(|_| NoForecast::Busy)?;
+        let permit = Arc::clone(&self.computing).acquire_owned().await.map_err(|_| NoForecast::Busy)?;
         // Another page may have asked the same.
         if let Some(answer) = self.kept(&request) {
             return to_result(&answer);
         }
         let (forecaster, all) = (Arc::clone(forecaster), self.clone());
         let task = tokio::task::spawn_blocking(move || {
-            let _permits = (permit, place);
+            let _permits = (permit, waiting);
             let answer = Arc::new(forecaster.forecast(&request));
             all.keep(request, Arc::clone(&answer));
             answer

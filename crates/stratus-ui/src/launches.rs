@@ -29,31 +29,31 @@ pub struct ReadLaunch {
 
 impl ReadLaunch {
     /// Reads what is kept of a launch.
-    pub fn new(index: &Index, place: &ScannedItem) -> Self {
+    pub fn new(index: &Index, item: &ScannedItem) -> Self {
         let mut problems = Vec::new();
-        let record = match &place.refused {
+        let record = match &item.refused {
             Some(reason) => Err(reason.clone()),
-            None => LaunchRecord::read(place.path()).map(Box::new).map_err(|error| error.to_string()),
+            None => LaunchRecord::read(item.path()).map(Box::new).map_err(|error| error.to_string()),
         };
         let (mut saved, mut events) = (SavedState::default(), Vec::new());
         if record.is_ok() {
-            match SavedState::read(place.path()) {
+            match SavedState::read(item.path()) {
                 Ok(found) => saved = found.unwrap_or_default(),
                 Err(error) => problems.push(error.to_string()),
             }
-            match read_events(place.path()) {
+            match read_events(item.path()) {
                 Ok(found) => events = found,
                 Err(error) => problems.push(error.to_string()),
             }
         }
         let paths: Vec<PathBuf> = match &record {
-            Ok(record) => record.runs.iter().map(|run| local_path(place.path(), run)).collect(),
+            Ok(record) => record.runs.iter().map(|run| local_path(item.path(), run)).collect(),
             Err(_) => Vec::new(),
         };
         let runs = paths.iter().map(|path| index.entry(&RunId::of(path))).collect();
-        let sweeps = index.places().sweeps;
+        let sweeps = index.items().sweeps;
         let sweep = paths.first().and_then(|run| run.ancestors().nth(3)).map(RunId::of);
-        let sweep = sweep.filter(|id| sweeps.iter().any(|place| place.id() == id));
+        let sweep = sweep.filter(|id| sweeps.iter().any(|item| item.id() == id));
         Self { record, saved, events, problems, runs, sweep }
     }
 }
@@ -162,11 +162,11 @@ struct EventFacts<'a> {
 
 impl<'a> LaunchLine<'a> {
     /// The line of a launch.
-    pub fn new(place: &'a ScannedItem, read: &'a ReadLaunch, roots: &[PathBuf]) -> Self {
-        Self::of(place, read, &repetitions(read, roots))
+    pub fn new(item: &'a ScannedItem, read: &'a ReadLaunch, roots: &[PathBuf]) -> Self {
+        Self::of(item, read, &repetitions(read, roots))
     }
 
-    fn of(place: &'a ScannedItem, read: &'a ReadLaunch, rows: &[RepetitionFacts<'_>]) -> Self {
+    fn of(item: &'a ScannedItem, read: &'a ReadLaunch, rows: &[RepetitionFacts<'_>]) -> Self {
         let unknown = LaunchRecord::default();
         let record = read.record.as_deref().unwrap_or(&unknown);
         let mut statuses = BTreeMap::new();
@@ -179,8 +179,8 @@ impl<'a> LaunchLine<'a> {
         };
         let LaunchRecord { launched, expected_s, lease, released, .. } = *record;
         Self {
-            id: place.id().as_str(),
-            name: &place.found.label,
+            id: item.id().as_str(),
+            name: &item.found.label,
             problem: read.record.as_ref().err().map(String::as_str),
             target: read.record.as_ref().map_or("", |record| &record.target),
             launched,
@@ -202,7 +202,7 @@ impl<'a> LaunchLine<'a> {
 
 impl<'a> LaunchDocument<'a> {
     /// The document of a launch.
-    pub fn new(place: &'a ScannedItem, read: &'a ReadLaunch, version: String, roots: &[PathBuf]) -> Self {
+    pub fn new(item: &'a ScannedItem, read: &'a ReadLaunch, version: String, roots: &[PathBuf]) -> Self {
         let rows = repetitions(read, roots);
         let none = LaunchState::default();
         let state = read.saved.state.as_ref();
@@ -211,7 +211,7 @@ impl<'a> LaunchDocument<'a> {
             (state.is_running, state.stopped, state.heartbeat_s)
         };
         Self {
-            line: LaunchLine::of(place, read, &rows),
+            line: LaunchLine::of(item, read, &rows),
             version,
             problems: &read.problems,
             sweep: read.sweep.as_ref().map(RunId::as_str),
@@ -232,7 +232,7 @@ impl<'a> EventFacts<'a> {
     }
 }
 
-/// The repetitions of a launch: what the target said of them, or else what their local copies say.
+/// The repetitions of a launch, as of the last answer of the target, or else by their local copies.
 fn repetitions<'a>(read: &'a ReadLaunch, roots: &[PathBuf]) -> Vec<RepetitionFacts<'a>> {
     let Ok(record) = &read.record else { return Vec::new() };
     let goals = record.goals();

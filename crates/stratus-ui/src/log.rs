@@ -98,15 +98,16 @@ fn plain(line: &[u8]) -> String {
             '\n' | '\t' => out.push(letter),
             '\r' if matches!(letters.peek(), None | Some('\n' | '\r')) => {}
             '\r' => out.clear(),
-            letter if letter.is_control() || is_direction(letter) => out.push(char::REPLACEMENT_CHARACTER),
+            letter if letter.is_control() || is_bidi_control(letter) => out.push(char::REPLACEMENT_CHARACTER),
             letter => out.push(letter),
         }
     }
     out
 }
 
-/// Characters that reverse the order of the text after them.
-fn is_direction(letter: char) -> bool {
+/// Returns whether a character is a bidirectional embedding, override or isolate, which would change the
+/// order in which the text after it is shown.
+fn is_bidi_control(letter: char) -> bool {
     matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -35,7 +35,7 @@ pub struct CachedReport {
 #[derive(Debug, Default)]
 pub struct Reports {
     reports: Mutex<Recent<Arc<CachedReport>>>,
-    /// The parts of runs that comparisons need, read in a tenth of the time.
+    /// Reports with only what comparisons need, which are read in a tenth of the time.
     compared: Mutex<Recent<Arc<CachedReport>>>,
     series: Mutex<Recent<Arc<Mutex<LiveSeries>>>>,
 }

@@ -38,7 +38,7 @@ impl RgbImage {
     }
 }
 
-/// A mask of `size` (H, W), scaled to `to`: each pixel is the nearest one.
+/// A mask of `size` (H, W), scaled to the size `to` (nearest neighbour).
 #[must_use]
 pub fn resized(mask: &[i32], size: [usize; 2], to: [usize; 2]) -> Vec<i32> {
     let [height, width] = to;

@@ -136,8 +136,8 @@ impl Accounting {
         Ok(accounting.with_workers(run, options))
     }
 
-    /// The wall time of the training iterations of a run alone, without rows: the times of slots, nearly all
-    /// of a timeline, are not decoded. The values are those of [`Accounting::for_run`].
+    /// Only the wall time of a run's training iterations, without rows. The times of slots, nearly all of a
+    /// timeline, are not decoded. The values are those of [`Accounting::for_run`].
     pub fn wall_for_run(run: &RunDir, options: &AccountingOptions) -> Result<Self> {
         let mut reader = TimelineReader::open(&run.timeline())?;
         let (mut iteration, mut walls) = (Iteration::default(), Vec::new());

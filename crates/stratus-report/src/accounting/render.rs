@@ -16,9 +16,9 @@ const NUMBER_WIDTH: usize = 8;
 /// Width of all columns except names and kinds: five numbers, a percentage and separators.
 const FIXED_WIDTH: usize = 5 * (NUMBER_WIDTH + 1) + 7;
 
-/// Renders the accounting as text of at most `width` columns, unless that is too narrow. With `rows`, only
-/// that number of lines, more layers are shown as blocks; if there are too many outside of blocks, only those
-/// with the longest times are shown individually.
+/// Renders the accounting as text of at most `width` columns, unless that is too narrow. With `rows`, the
+/// layers have at most that number of lines: more layers are summed in blocks or, if too many are outside of
+/// blocks, only those with the longest times are shown individually.
 #[must_use]
 pub fn render(accounting: &Accounting, rows: Option<usize>, width: usize) -> String {
     let columns = if width >= NAME_WIDTH + 1 + KIND_WIDTH + FIXED_WIDTH {

@@ -16,12 +16,20 @@ pub fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // Control characters are not allowed in HTML.
-            letter if letter.is_control() && !letter.is_whitespace() => escaped.push('\u{fffd}'),
+            // Control characters are not allowed in HTML; others make text look like another one.
+            letter if letter.is_control() && !letter.is_whitespace() || is_bidi_control(letter) => {
+                escaped.push('\u{fffd}');
+            }
             letter => escaped.push(letter),
         }
     }
     escaped
+}
+
+/// Returns whether a character is a bidirectional embedding, override or isolate, which would change the
+/// order in which the text after it is shown.
+fn is_bidi_control(letter: char) -> bool {
+    matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A page that is being written.
@@ -86,11 +94,11 @@ impl Html {
         let _ = writeln!(self.text, "</{name}>");
     }
 
-    /// Adds a drawing. In a narrow window its box scrolls, which needs the focus for keys to do it.
+    /// Adds a drawing. In a narrow window its box scrolls, by keyboard only because it can have the focus.
     pub(super) fn drawing(&mut self, title: &str, drawing: &Svg) {
         let label = escape(title);
-        let box_of = format!("<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\">");
-        self.raw(&box_of);
+        let opening = format!("<div class=\"scroll\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\">");
+        self.raw(&opening);
         self.raw(&drawing.inline(title));
         self.close("div");
     }
@@ -164,6 +172,10 @@ mod tests {
     #[test]
     fn text_never_becomes_markup() {
         assert_eq!(escape("<img onerror='x'>&\"\u{7}"), "&lt;img onerror=&#39;x&#39;&gt;&amp;&quot;\u{fffd}");
+        for letter in ('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}') {
+            assert_eq!(escape(&format!("cat{letter}gpj.exe")), "cat\u{fffd}gpj.exe", "{letter:?}");
+        }
+        assert_eq!(escape("שלום \u{200f}é"), "שלום \u{200f}é", "right-to-left text stays as it is");
         let mut html = Html::default();
         html.table(&["<b>"], &[vec![Cell::text("</td><script>"), Cell::number(Some(f64::NAN), 1)]]);
         let text = html.finish();

@@ -200,8 +200,7 @@ pub fn problems_section(problems: &[Problem]) -> String {
 }
 
 /// The JSON document of [`SCRIPT`], with the curves of the first `detailed` runs, and the repetitions of a
-/// comparison. `<` is escaped, so that no
-/// text of a run can end its element.
+/// comparison. `<` is escaped, so that no text of a run can end its element.
 #[must_use]
 pub fn data_json(runs: &[RunReport], detailed: usize, comparison: Option<&Comparison>) -> String {
     let groups = comparison.iter().flat_map(|comparison| &comparison.repetitions);

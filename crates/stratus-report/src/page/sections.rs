@@ -15,8 +15,8 @@ use stratus_engine::memory_map::MemoryMap;
 /// Maximum number of values of the arena that the page lists.
 const MAX_LISTED_VALUES: usize = 12;
 /// The meaning of the bands of the comparison.
-const BAND_NOTE: &str = "Repetitions are one line, their mean, with a band from the lowest to the highest of \
-                         them. Runs that have not come that far do not count.";
+const BAND_NOTE: &str = "Repetitions are drawn as one line, their mean, with a band from the lowest to the \
+                         highest of the runs that have reached a point.";
 
 /// Adds the section of a run; `alone` is true if the report has no other run.
 pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) {

@@ -36,7 +36,7 @@ pub(super) fn layer_table(html: &mut Html, runs: &[RunReport]) {
                  whether differences are significant.";
     }
     if runs.len() > counted.len() {
-        note += &format!(" {} of {} runs.", counted.len(), runs.len());
+        note += &format!(" The table has {} of {} runs.", counted.len(), runs.len());
     }
     html.element("p", "note", &note);
     let mut heads = vec!["layer", "kind"];

@@ -38,7 +38,7 @@ impl Svg {
         );
     }
 
-    /// Adds a rectangle of the first colour, as opaque as `share` from 0 to 1.
+    /// Adds a rectangle of the first colour with an opacity of `share`, from 0 to 1.
     pub(super) fn shaded_rect(&mut self, [x, y, width, height]: [f64; 4], share: f64, title: &str) {
         let title = escape(title);
         let _ = writeln!(
@@ -50,7 +50,7 @@ impl Svg {
     }
 
     /// Adds a text that begins at a point and reads upwards.
-    pub(super) fn turned_text(&mut self, [x, y]: [f64; 2], text: &str) {
+    pub(super) fn rotated_text(&mut self, [x, y]: [f64; 2], text: &str) {
         let text = escape(text);
         let _ = writeln!(
             self.body,

@@ -133,14 +133,15 @@ impl Files<'_> {
         }
         html.element("h4", "", "Most confident mistakes");
         let shown = mistakes.len().min(MAX_PICTURES);
+        let images = if count == 1 { "image is" } else { "images are" };
         let text = format!(
-            "{count} images have another predicted class than their own; these are the {shown} of the \
-             highest probability: true class → predicted class."
+            "{count} {images} misclassified. Below are the {shown} whose wrong prediction has the highest \
+             probability: true class → predicted class."
         );
         html.element("p", "note", &text);
         let file = Pictures::Epoch(self.images.epoch);
         if !self.define(html, file, mistakes.len(), CLASS_COLUMNS) {
-            return self.cut(html);
+            return self.note_missing(html);
         }
         html.open("div", "pictures");
         for (position, mistake) in mistakes.iter().take(shown).enumerate() {
@@ -177,7 +178,7 @@ impl Files<'_> {
                 html.close("div");
             }
         } else {
-            self.cut(html);
+            self.note_missing(html);
         }
         html.close("details");
     }
@@ -190,14 +191,14 @@ impl Files<'_> {
         html.element("h4", "", "Images, truth, prediction and difference");
         let count = MASK_COLUMNS * samples.len();
         if !self.define(html, Pictures::Samples, count, MASK_COLUMNS) {
-            return self.cut(html);
+            return self.note_missing(html);
         }
         // The newest first, since a page embeds no more than a limit.
         let mut shown: Vec<&MaskEpoch> = predictions.iter().rev().collect();
         shown.retain(|shown| self.define(html, Pictures::Epoch(shown.epoch), count, MASK_COLUMNS));
         shown.reverse();
         if shown.len() < predictions.len() {
-            self.cut(html);
+            self.note_missing(html);
         }
         let Some(newest) = shown.last() else { return };
         html.open("div", "masks");
@@ -266,7 +267,7 @@ impl Files<'_> {
     }
 
     /// Adds a note that pictures are missing.
-    fn cut(&self, html: &mut Html) {
+    fn note_missing(&self, html: &mut Html) {
         let text = format!(
             "Pictures are left out: their files are missing or damaged, or exceed the {} that a page embeds.",
             bytes(MAX_EMBEDDED_BYTES as u64)
@@ -334,7 +335,7 @@ fn matrix(validation: &ValidationReport, classes: usize) -> Svg {
         let name = short(&validation.name(class as u64));
         let middle = (class as f64 + 0.5) * cell;
         svg.text("", [left - 6.0, top + middle + 4.0], Anchor::End, &name);
-        svg.turned_text([left + middle + 4.0, top - 6.0], &name);
+        svg.rotated_text([left + middle + 4.0, top - 6.0], &name);
     }
     svg.rect("cells", [left, top, side, side], "");
     for &Confusion { class, predicted, count } in &validation.confusion {

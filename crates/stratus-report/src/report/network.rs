@@ -269,7 +269,7 @@ impl Reader<'_> {
     /// The parameter or statistic that a value belongs to.
     fn root(&self, id: ValueId) -> ValueId {
         let mut root = id;
-        // A verified plan has no circle of origins; a bound costs nothing.
+        // A verified plan has no cycle of origins; the bound is a safeguard.
         for _ in 0..8 {
             match self.plan.program.values.get(root.0).and_then(|value| value.origin) {
                 Some(

@@ -145,9 +145,10 @@ impl LayerTree {
         }
     }
 
-    /// Blocks and layers that contain every layer once, at most `max` of them unless there are more outermost
-    /// ones: those of the deepest level that fits, and then the contents of the blocks with the longest times
-    /// that are made of blocks.
+    /// A selection of blocks and layers that contains every layer exactly once: those of the deepest level
+    /// that has at most `max` of them. As long as the result does not exceed `max`, the slowest block that
+    /// contains blocks is then replaced by its contents. More than `max` are returned only if the outermost
+    /// level has more.
     #[must_use]
     pub fn cut(&self, max: usize) -> Vec<usize> {
         let level = |depth: usize| {

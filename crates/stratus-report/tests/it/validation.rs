@@ -89,7 +89,7 @@ fn mistakes_are_shown_with_their_names_as_text() {
     let page = render(&run);
     for text in [
         "after epoch 3",
-        "31 images have another predicted class",
+        "31 images are misclassified",
         "93.8 %",
         "17.png",
         "href=\"data:image/png;base64,iVBORw0KGgo",

@@ -1,4 +1,4 @@
-//! `validation/`: what a network got wrong in the validations of a run, as small pictures and figures.
+//! `validation/`: what a network got wrong in the validations of a run, as small pictures and tables.
 //!
 //! | file | content |
 //! |---|---|

@@ -9,14 +9,17 @@
 //! still wait for each other at barriers, because every part that waits has its own thread.
 //!
 //! If other programs load the CPUs so much that one thread may be faster than a small team, work that is
-//! repeated ([`run_repeated`]) is done in two ways in turn, of which the faster one is kept (`trial`). Either
-//! the others are woken for each region. Or, if the parts are known not to wait for each other
-//! ([`with_independent_parts`]), they are left asleep, and the thread that opened the region claims all
-//! parts. A part that was claimed by a thread whose CPU is then given to another program would take
-//! milliseconds. A barrier wakes them; and if parts wait for each other in some other way after all, they
-//! wake by themselves after a while. If the parts may wait for each other, the others are woken in that way
-//! too, but not on the CPU of the thread that opened the region: after a long sleep they would often get
-//! that one, and not start before the thread had spun for its whole time slice.
+//! repeated ([`run_repeated`]) is tried in two ways, of which the faster one is kept (`trial`):
+//!
+//! - The other threads are woken for each region.
+//! - They are left asleep, and the thread that opened the region claims all parts: a part that is claimed by
+//!   a thread whose CPU is then given to another program takes milliseconds. This needs parts that are known
+//!   not to wait for each other ([`with_independent_parts`]). A barrier wakes the others; and if parts wait
+//!   for each other in some other way after all, they wake by themselves after a while.
+//!
+//! If parts may wait for each other, the others are woken in the second way too, but not on the CPU of the
+//! thread that opened the region: after a long sleep they would often get that one, and not start before the
+//! thread had spun for its whole time slice.
 
 use crate::load;
 use crate::trial::{self, UsualTime, WakeUp};

@@ -22,9 +22,9 @@ pub(crate) struct CollectorRequest {
     /// The maximum number of mistakes, or the number of images with masks.
     pub images: usize,
     pub classes: usize,
-    /// The images of the data set.
+    /// The number of images of the data set.
     pub samples: usize,
-    /// The images of a batch.
+    /// The number of images of a batch.
     pub batch: usize,
     pub rank: Rank,
 }

@@ -4,13 +4,13 @@ use stratus_experiment::Experiment;
 use stratus_measures::ClassMetrics;
 use stratus_run::csv::{EpochRow, Task};
 
-/// A set of validation samples can tell chance from results if a random answer is right for all of them less
-/// often than this.
+/// The maximum probability that constant answers are right for all validation samples. Where it is higher,
+/// there are too few samples to tell results from chance.
 const MAX_PERFECT_BY_CHANCE: f64 = 1e-3;
 /// The number of standard errors that separate a result from chance.
 const STANDARD_ERRORS: f64 = 2.0;
-/// Runs of fewer iterations have probably learned nothing for this reason.
-const FEW_ITERATIONS: u64 = 100;
+/// The number of iterations below which the warning suggests more of them.
+const MIN_ITERATIONS: u64 = 100;
 
 /// The warning for a run whose validation results are not distinguishable from always answering the most
 /// frequent class. `classes` are those of the last validation. `None` if the classes were not counted, or if
@@ -79,7 +79,7 @@ fn is_segmentation_by_chance(best: f64, rows: &[EpochRow], classes: usize, share
 /// The suggested change: of the number of iterations if they were few, else of the learning rate.
 fn advice(settings: &Experiment, iterations: u64) -> String {
     let batch = settings.train.batch_size;
-    if iterations < FEW_ITERATIONS {
+    if iterations < MIN_ITERATIONS {
         let plural = if iterations == 1 { "" } else { "s" };
         return format!(
             "{iterations} iteration{plural} of {batch} images are few: use smaller batches (--batch), more \

@@ -57,7 +57,7 @@ impl ActionLog {
         self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an action begins.
+    /// Records that an action begins.
     ///
     /// # Errors
     /// If one is under way.
@@ -70,7 +70,7 @@ impl ActionLog {
     ) -> Result<Progress, String> {
         let mut actions = self.actions();
         if let Some(action) = actions.get(id).filter(|action| action.progress.stage == Stage::Pending) {
-            return Err(format!("{} already", action.progress.text.trim_end_matches('…')));
+            return Err(format!("already {}", action.progress.text.trim_end_matches('…')));
         }
         let text = match kind {
             Kind::Stop => "stopping…",
@@ -92,7 +92,7 @@ impl ActionLog {
         self.actions().remove(id);
     }
 
-    /// Notes the result of the process of an action, unless the state of the run told it before.
+    /// Records the result of an action's process, unless the run's state has already ended the action.
     pub fn end(&self, id: &RunId, ended: Result<String, String>) {
         let mut actions = self.actions();
         let Some(action) = actions.get_mut(id).filter(|action| action.progress.stage == Stage::Pending)
@@ -155,7 +155,7 @@ mod tests {
             let log = ActionLog::default();
             log.begin(&id(), Kind::Stop, "running", Some(1)).unwrap();
             assert_eq!(text(&log, "running", 1).as_deref(), Some("stopping…"));
-            assert_eq!(log.begin(&id(), Kind::Stop, "running", Some(1)), Err("stopping already".to_owned()));
+            assert_eq!(log.begin(&id(), Kind::Stop, "running", Some(1)), Err("already stopping".to_owned()));
             assert_eq!(text(&log, state, 1).as_deref(), Some(said));
             assert_eq!(text(&log, state, 1).as_deref(), Some(said), "it remains");
             assert_eq!(text(&log, "running", 2), None, "until the run changes");

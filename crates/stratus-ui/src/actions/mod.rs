@@ -85,7 +85,7 @@ impl Actions {
         let offer = Facts::of(&run, state).offer();
         if offer.kind != Some(kind) {
             let reason =
-                offer.refusal.unwrap_or_else(|| format!("a run that is {state} cannot {}", kind.verb()));
+                offer.refusal.unwrap_or_else(|| format!("a run that is {state} cannot {}", kind.passive()));
             return Err(not_possible(reason));
         }
         // As of now: the last scan may have seen an earlier process.

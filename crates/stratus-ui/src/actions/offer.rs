@@ -32,8 +32,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The verb for messages.
-    pub fn verb(self) -> &'static str {
+    /// The words after “cannot” in messages.
+    pub fn passive(self) -> &'static str {
         match self {
             Self::Stop => "be stopped",
             Self::Continue => "be continued",

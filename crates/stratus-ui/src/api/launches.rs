@@ -19,11 +19,10 @@ struct Listing<'a> {
 }
 
 fn read_list(site: &Site) -> String {
-    let (places, roots) = (site.index.places(), site.index.roots());
-    let read: Vec<_> =
-        places.launches.iter().map(|place| (place, ReadLaunch::new(&site.index, place))).collect();
+    let (items, roots) = (site.index.items(), site.index.roots());
+    let read: Vec<_> = items.launches.iter().map(|item| (item, ReadLaunch::new(&site.index, item))).collect();
     let listing = Listing {
-        launches: read.iter().map(|(place, read)| LaunchLine::new(place, read, &roots)).collect(),
+        launches: read.iter().map(|(item, read)| LaunchLine::new(item, read, &roots)).collect(),
         folders: site.index.folders().iter().map(|folder| folder.display().to_string()).collect(),
         problems: &site.index.problems(),
     };
@@ -31,22 +30,22 @@ fn read_list(site: &Site) -> String {
 }
 
 /// The launch of an id in an address.
-fn place(site: &Site, id: &str) -> Result<ScannedItem, Failure> {
+fn item(site: &Site, id: &str) -> Result<ScannedItem, Failure> {
     let id = RunId::parse(id).ok_or(Failure::NoSuch("launch"))?;
-    let places = site.index.places();
-    let found = places.launches.iter().find(|place| *place.id() == id);
+    let items = site.index.items();
+    let found = items.launches.iter().find(|item| *item.id() == id);
     found.cloned().ok_or(Failure::NoSuch("launch"))
 }
 
 /// The document of a launch. Its version is the revision of the folders: it is small, and sent again whenever
 /// something in them changes.
-fn read_document(site: &Site, place: &ScannedItem, version: Option<&str>) -> String {
+fn read_document(site: &Site, item: &ScannedItem, version: Option<&str>) -> String {
     let now = format!("{}-{}", site.instance, site.index.revision());
     if version == Some(now.as_str()) {
         return format!("{{\"version\":{},\"is_same\":true}}", to_json(&now));
     }
-    let read = ReadLaunch::new(&site.index, place);
-    to_json(&LaunchDocument::new(place, &read, now, &site.index.roots()))
+    let read = ReadLaunch::new(&site.index, item);
+    to_json(&LaunchDocument::new(item, &read, now, &site.index.roots()))
 }
 
 /// `/launches`: the list.
@@ -61,8 +60,8 @@ pub async fn list_data(State(site): State<Site>) -> Result<Json, Failure> {
 
 /// `/launches/ID`: the page of a launch.
 pub async fn page(State(site): State<Site>, Path(id): Path<String>) -> Result<Html<String>, Failure> {
-    let place = place(&site, &id)?;
-    site.read(move |site| Ok(pages::launch(&place.found.label, &read_document(site, &place, None)))).await
+    let item = item(&site, &id)?;
+    site.read(move |site| Ok(pages::launch(&item.found.label, &read_document(site, &item, None)))).await
 }
 
 /// `/api/launches/ID?version=V`: the document of a launch.
@@ -71,7 +70,7 @@ pub async fn data(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json, Failure> {
-    let place = place(&site, &id)?;
+    let item = item(&site, &id)?;
     let version = QueryPairs::of(query.as_deref()).get("version");
-    site.read(move |site| Ok(Json(read_document(site, &place, version.as_deref())))).await
+    site.read(move |site| Ok(Json(read_document(site, &item, version.as_deref())))).await
 }

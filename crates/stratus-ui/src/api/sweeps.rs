@@ -19,11 +19,10 @@ struct Listing<'a> {
 }
 
 fn read_list(site: &Site) -> String {
-    let places = site.index.places();
-    let read: Vec<_> =
-        places.sweeps.iter().map(|place| (place, site.sweeps.read(&site.index, place))).collect();
+    let items = site.index.items();
+    let read: Vec<_> = items.sweeps.iter().map(|item| (item, site.sweeps.read(&site.index, item))).collect();
     let listing = Listing {
-        sweeps: read.iter().map(|(place, read)| SweepLine::new(place, read)).collect(),
+        sweeps: read.iter().map(|(item, read)| SweepLine::new(item, read)).collect(),
         folders: site.index.folders().iter().map(|folder| folder.display().to_string()).collect(),
         problems: &site.index.problems(),
     };
@@ -31,21 +30,21 @@ fn read_list(site: &Site) -> String {
 }
 
 /// The sweep of an id in an address.
-fn place(site: &Site, id: &str) -> Result<ScannedItem, Failure> {
+fn item(site: &Site, id: &str) -> Result<ScannedItem, Failure> {
     let id = RunId::parse(id).ok_or(Failure::NoSuch("sweep"))?;
-    let places = site.index.places();
-    let found = places.sweeps.iter().find(|place| *place.id() == id);
+    let items = site.index.items();
+    let found = items.sweeps.iter().find(|item| *item.id() == id);
     found.cloned().ok_or(Failure::NoSuch("sweep"))
 }
 
 /// The document of a sweep; a short one, if `version` is that of the sweep.
-fn read_document(site: &Site, place: &ScannedItem, version: Option<&str>) -> String {
-    let read = site.sweeps.read(&site.index, place);
+fn read_document(site: &Site, item: &ScannedItem, version: Option<&str>) -> String {
+    let read = site.sweeps.read(&site.index, item);
     let now = format!("{}-{}", site.instance, read.version);
     if version == Some(now.as_str()) {
         return format!("{{\"version\":{},\"is_same\":true}}", to_json(&now));
     }
-    to_json(&SweepDocument::new(place, &read, now))
+    to_json(&SweepDocument::new(item, &read, now))
 }
 
 /// `/sweeps`: the list.
@@ -60,8 +59,8 @@ pub async fn list_data(State(site): State<Site>) -> Result<Json, Failure> {
 
 /// `/sweeps/ID`: the page of a sweep.
 pub async fn page(State(site): State<Site>, Path(id): Path<String>) -> Result<Html<String>, Failure> {
-    let place = place(&site, &id)?;
-    site.read(move |site| Ok(pages::sweep(&place.found.label, &read_document(site, &place, None)))).await
+    let item = item(&site, &id)?;
+    site.read(move |site| Ok(pages::sweep(&item.found.label, &read_document(site, &item, None)))).await
 }
 
 /// `/api/sweeps/ID?version=V`: the document of a sweep.
@@ -70,7 +69,7 @@ pub async fn data(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Json, Failure> {
-    let place = place(&site, &id)?;
+    let item = item(&site, &id)?;
     let version = QueryPairs::of(query.as_deref()).get("version");
-    site.read(move |site| Ok(Json(read_document(site, &place, version.as_deref())))).await
+    site.read(move |site| Ok(Json(read_document(site, &item, version.as_deref())))).await
 }

@@ -71,7 +71,7 @@
     const missing = compared.length - lines.length;
     const notes = missing ? [`${missing} of the runs have no such values yet.`] : [];
     if (asBands.checked && stratus.data().repetitions.length) {
-      notes.push("Repetitions are their mean, with a band from the lowest to the highest of those that have come that far.");
+      notes.push("Repetitions are drawn as their mean, with a band from the lowest to the highest of the runs that have reached a point.");
     }
     ui.byId("curve-note").textContent = notes.join(" ");
     showBands();

@@ -2,7 +2,7 @@
 // The log and the files of a run, below its sections. They are read while they are open.
 const details = (() => {
   const { byId, element } = ui;
-  // As the server sends at once.
+  // The number of lines that the server sends at once.
   const MAX_LINES = 200;
 
   const size = bytes => {

@@ -1,5 +1,5 @@
 "use strict";
-// What the pages of sweeps, launches and forecasts share: tables that can be sorted, colours of values, data
+// Shared by the pages of sweeps, launches and forecasts: tables that can be sorted, colours of values, data
 // as CSV, and a document that is asked for again whenever something changes.
 const figures = (() => {
   const { byId, element, fixed } = ui;

@@ -22,7 +22,7 @@
   figures.fill(byId("experiment"), [...choices.experiments.map(name => [name, name]),
     ...choices.runs.map(([id, label]) => [RUN + id, `run ${label}`])],
   query.has("run") ? RUN + query.get("run") : query.get("experiment") || "digits");
-  figures.fill(byId("precision"), [["", "its own"], ...choices.precisions.map(name => [name, name])], query.get("precision") || "");
+  figures.fill(byId("precision"), [["", "as configured"], ...choices.precisions.map(name => [name, name])], query.get("precision") || "");
   for (const name of ["batch", "images", "epochs"]) byId(name).value = query.get(name) || "";
   const [kind, limit] = (query.get("objective") || "value").split("=");
   figures.fill(byId("objective"), OBJECTIVES, kind);
@@ -31,7 +31,7 @@
     const kind = byId("objective").value, has = kind === "deadline" || kind === "budget";
     byId("limit-part").hidden = !has;
     byId("limit-name").textContent = kind === "deadline" ? "Deadline" : "Budget";
-    byId("limit").placeholder = kind === "deadline" ? "like 6h" : "like 20";
+    byId("limit").placeholder = kind === "deadline" ? "such as 6h" : "such as 20";
   };
   const request = () => {
     const experiment = byId("experiment").value, kind = byId("objective").value;
@@ -57,9 +57,9 @@
     { name: "high", title: "Total, up to", n: true, key: r => r.total_high_s, cell: r => dash(r.total_high_s, duration) },
     { name: "price", title: "Price", n: true, key: r => r.price, cell: money },
     { name: "price_high", title: "Price, up to", n: true, key: r => r.price_high, cell: r => dash(r.price_high, v => `${fixed(v, 2)} ${r.currency}`) },
-    { name: "date", title: "Price of", key: r => r.price_date, cell: r => r.price_date ? r.price_date + (isOld(r) ? "*" : "") : "–" },
+    { name: "date", title: "Price as of", key: r => r.price_date, cell: r => r.price_date ? r.price_date + (isOld(r) ? "*" : "") : "–" },
     { name: "device", title: "Device memory", n: true, key: r => r.device_bytes, cell: r => bytes(r.device_bytes) },
-    { name: "free", title: "Free", n: true, key: r => r.spare_bytes, cell: r => dash(r.spare_bytes, bytes) },
+    { name: "free", title: "Free memory", n: true, key: r => r.spare_bytes, cell: r => dash(r.spare_bytes, bytes) },
     { name: "largest", title: "Largest batch", n: true, key: r => r.largest_batch, cell: r => dash(r.largest_batch, String) },
     { name: "limit", title: "Bound by", key: r => r.limit, cell: r => String(r.limit).replaceAll("_", " ") },
     { name: "source", title: "Source", key: r => r.source, cell: r => String(r.source).replaceAll("_", " ") },
@@ -117,7 +117,7 @@
   const show = () => {
     const { forecast } = answer;
     byId("state").textContent = `${forecast.network}, ${forecast.epochs} epochs of ${forecast.images ?? "an unknown number of"} images`
-      + (forecast.images === null ? ": neither total nor price, set the number of images" : "");
+      + (forecast.images === null ? ": set the number of images for total times and prices" : "");
     byId("choice").replaceChildren(...answer.choice.trimEnd().split("\n").map((line, i) => element("p", { class: i ? "note" : "headline" }, line)));
     byId("command").textContent = answer.command;
     const best = answer.best === null ? null : forecast.machines[answer.best], bill = best ? best.bill : [];
@@ -159,7 +159,7 @@
       const kind = response.headers.get("content-type") || "";
       const made = kind.startsWith("application/json") ? await response.json() : {};
       if (turn !== asked) return;
-      if (!response.ok) throw new Error(made.problem || (response.status === 503 ? "Other forecasts are being computed: try again soon." : "This experiment or run is not here."));
+      if (!response.ok) throw new Error(made.problem || (response.status === 503 ? "Other forecasts are being computed: try again soon." : "This experiment or run was not found."));
       answer = made;
       show();
     } catch (error) {

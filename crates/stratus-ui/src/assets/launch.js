@@ -15,14 +15,14 @@
     { name: "status", title: "Status", key: r => r.status, cell: r => element("span", { class: `state ${r.status}` },
       r.status + (r.exit ? `, exit code ${r.exit}` : "")) },
     { name: "host", title: "Host", key: r => r.host, cell: r => r.host || "–" },
-    ...(launch.rows.some(r => r.queue) ? [{ name: "queue", title: "In the queue", key: r => r.queue, cell: r => r.queue || "–" }] : []),
+    ...(launch.rows.some(r => r.queue) ? [{ name: "queue", title: "State in the queue", key: r => r.queue, cell: r => r.queue || "–" }] : []),
     ...(launch.rows.some(r => r.goal) ? [{ name: "goal", title: "Until epoch", key: r => r.goal, cell: r => r.goal || "–" }] : []),
     { name: "epochs", title: "Epochs", n: true, key: r => r.epochs, cell: r => r.epochs === null ? "–" : `${r.epochs}${r.of_epochs ? ` of ${r.of_epochs}` : ""}` },
     { name: "best", title: "Best, %", n: true, key: r => r.best, cell: r => r.best === null ? "–" : fixed(100 * r.best, 2) },
     { name: "time", title: "Training time", n: true, key: r => r.elapsed_s, cell: r => r.elapsed_s === null ? "–" : duration(r.elapsed_s) },
     { name: "spent", title: "Spent, of the budget", n: true, key: r => r.spent, cell: r => money(r.spent, r.budget) },
     { name: "run", title: "Run", key: r => r.path, cell: r => r.run ? element("a", { href: `/run/${r.run}` }, r.path) : `${r.path} (not fetched)` },
-    { name: "fetched", title: "Fetched", key: r => r.fetched, cell: r => r.is_done ? "completely" : r.fetched ? time(r.fetched) : "–" },
+    { name: "fetched", title: "Fetched", key: r => r.fetched, cell: r => r.is_done ? "complete" : r.fetched ? time(r.fetched) : "–" },
     { name: "last", title: "Last line of its log", key: r => r.last_line, cell: r => r.last_line || "–" },
   ];
   const drawRows = () => {
@@ -60,7 +60,7 @@
       ["Training time", launch.elapsed_s ? duration(launch.elapsed_s) : "–"],
       ["Forecast of a repetition", launch.expected_s === null ? "–" : duration(launch.expected_s)],
       ["Spent, of the budget", money(launch.spent, launch.budget)],
-      ["Started again", String(launch.retries)],
+      ["Restarts", String(launch.retries)],
       ["Lease", launch.released ? `released ${time(launch.released)}` : launch.lease_ends ? `ends ${time(launch.lease_ends)}` : "none"],
     ];
     byId("tiles").replaceChildren(...tiles.map(([title, text]) => element("div", {}, element("dt", {}, title), element("dd", {}, text))));
@@ -78,8 +78,8 @@
     byId("queue").textContent = waiting.length ? `Waiting, in this order: ${waiting.slice(0, 50).join(", ")}${waiting.length > 50 ? ` and ${waiting.length - 50} more` : ""}.` : "";
     drawRows();
     byId("events").replaceChildren(figures.table({ caption: "Events, the newest first", sort: "", rows: [...launch.events].reverse().slice(0, 200), columns: [
-      { title: "Time", cell: e => time(e.at) }, { title: "Event", cell: e => e.kind }, { title: "What", cell: e => e.text },
-    ], empty: "Nothing since the start: `stratus launch fetch --follow` notes lost hosts and what is started again." }));
+      { title: "Time", cell: e => time(e.at) }, { title: "Kind", cell: e => e.kind }, { title: "Event", cell: e => e.text },
+    ], empty: "No events. `stratus launch fetch --follow` records lost hosts and restarts." }));
   };
   figures.document(`/api/launches/${id}`, show, text => say(text || damage));
 })();

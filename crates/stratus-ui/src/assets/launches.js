@@ -19,7 +19,7 @@
     { name: "asked", title: "Last asked, UTC", key: l => l.asked, cell: l => l.unreachable
       ? [time(l.asked), element("span", { class: "problem" }, " ⚠ no answer")] : time(l.asked) },
     { name: "time", title: "Training time", n: true, key: l => l.elapsed_s, cell: l => l.elapsed_s ? duration(l.elapsed_s) : "–" },
-    { name: "retries", title: "Started again", n: true, key: l => l.retries, cell: l => String(l.retries) },
+    { name: "retries", title: "Restarts", n: true, key: l => l.retries, cell: l => String(l.retries) },
     { name: "spent", title: "Spent, of the budget", n: true, key: l => l.spent, cell: money },
     { name: "lease", title: "Lease ends, UTC", key: l => l.lease_ends, cell: l => l.released ? `released ${time(l.released)}` : time(l.lease_ends) },
   ];

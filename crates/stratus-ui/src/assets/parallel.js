@@ -119,7 +119,7 @@ const parallel = (() => {
     place.replaceChildren(drawing);
   };
 
-  // Fields for the limits of every axis. They are made again only if the axes differ, so that typing goes on.
+  // Fields for the limits of every axis. They are replaced only if the axes differ, so that typing is not interrupted.
   const fields = (place, axes, limits, onLimit) => {
     const shape = JSON.stringify(axes.map(axis => [axis.name, axis.label, axis.isNumber, axis.list]));
     if (place.shape !== shape) {

@@ -18,7 +18,7 @@
     f: parallel.format(view.limits), sort: view.sort === "cell" ? "" : view.sort, page: view.page > 1 ? view.page : "",
   });
 
-  // What cells are coloured by: the numbers of a cell's runs, and how they are written.
+  // The values that can colour the cells: the numbers of a cell's runs, and their text.
   const valuesOfSweep = () => {
     const values = [
       { name: "best", title: `Best validation ${sweep.measure || "score"}`, unit: "%", of: r => r.best === null ? null : 100 * r.best, text: v => fixed(v, 2) },
@@ -51,7 +51,7 @@
     const numbers = texts.map(Number).sort((a, b) => a - b);
     const most = sweep.method.startsWith("grid") ? MAX_GRID_VALUES : BINS;
     if (texts.length <= most) return numbers.map(v => [String(v), cell => Number(keyValue(cell, key)) === v]);
-    // Values of ranges are all different: they are put into intervals.
+    // The values of searched ranges are all different: they are grouped into intervals.
     const low = numbers[0], high = numbers[numbers.length - 1], isLog = low > 0 && high / low >= 50;
     const scale = isLog ? Math.log : v => v, back = isLog ? Math.exp : v => v;
     const ends = Array.from({ length: BINS + 1 }, (_, i) => back(scale(low) + (i / BINS) * (scale(high) - scale(low))));
@@ -115,7 +115,7 @@
       element("span", { class: "swatch missing" }), " no value yet", element("span", { class: "swatch none" }), " no such cell", " ★ best cell");
     const others = sweep.keys.filter(key => key !== view.across && key !== view.down);
     byId("heat-note").textContent = `×2: the mean of two runs${others.length ? `, over all values of ${others.join(", ")}` : ""}.`
-      + ([columns, rows].some(list => list.length === BINS && list[0][0].includes("–")) ? " Values of a range are put into intervals." : "")
+      + ([columns, rows].some(list => list.length === BINS && list[0][0].includes("–")) ? " Values of a searched range are grouped into intervals." : "")
       + (all.some(list => list.length > MAX_SHOWN_VALUES) ? ` Of keys with more values, the first ${MAX_SHOWN_VALUES} are shown.` : "");
     figures.addCsv(byId("heat-map").closest("figure"), () => [[view.down || "all", ...columns.map(([label]) => label)],
       ...grid.map((line, i) => [rows[i][0], ...line.map(one => one.mean ?? "")])]);
@@ -128,15 +128,18 @@
     const { metric, factor, is_asynchronous } = sweep.halving, rounds = sweep.rounds;
     byId("rounds-note").textContent = `One of ${factor} cells continues after each round, by ${metric.name} (${metric.is_higher_better ? "higher" : "lower"} is better)`
       + (is_asynchronous ? "; a cell continues as soon as it is among the best of those that got as far." : ".");
-    const title = `${metric.name} after the epochs of the rounds`;
+    const title = `${metric.name} at the end of each round`;
     byId("rounds-title").textContent = title;
     const all = rounds.flatMap(round => round.cells.map(([, v]) => v)).filter(v => v !== null);
     const room = Math.min(byId("rounds-plot").clientWidth, 1100);
-    const width = Math.max(640, 160 * rounds.length, room), height = 280, left = 70, top = 16, bottom = 40;
+    const width = Math.max(640, 180 * rounds.length, room), height = 290, left = 70, top = 16, bottom = 50;
     const low = Math.min(...all), high = Math.max(...all);
     const x = i => left + (rounds.length < 2 ? (width - 2 * left) / 2 : i * (width - 2 * left) / (rounds.length - 1));
     const y = v => height - bottom - (high > low ? (v - low) / (high - low) : 0.5) * (height - top - bottom);
-    const counts = rounds.map(round => `epoch ${round.epoch}: ${round.cells.length} cells, ${round.cells.filter(([, , o]) => o === "continues").length} continue`);
+    // Two lines each, since the labels of neighbouring rounds would overlap in one.
+    const labels = rounds.map(round => [`epoch ${round.epoch}`,
+      `${round.cells.length} cells, ${round.cells.filter(([, , o]) => o === "continues").length} continue`]);
+    const counts = labels.map(lines => lines.join(": "));
     const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "rounds", role: "img",
       "aria-label": `${title}. ${counts.join("; ")}. The table below has the values.` });
     const text = (content, attributes) => { const made = svg("text", attributes); made.textContent = content; drawing.append(made); };
@@ -146,8 +149,10 @@
       text(v.toPrecision(4), { x: left - 16, y: y(v) + 4, class: "tick", "text-anchor": "end" });
       if (high === low) break;
     }
-    rounds.forEach((round, i) => text(counts[i], { x: i ? x(i) : left - 10, y: height - 14, class: "tick",
-      "text-anchor": i === 0 ? "start" : i === rounds.length - 1 ? "end" : "middle" }));
+    // At the edges, labels end within the drawing.
+    const anchorOf = i => rounds.length < 2 ? "middle" : i === 0 ? "start" : i === rounds.length - 1 ? "end" : "middle";
+    labels.forEach((lines, i) => lines.forEach((content, line) =>
+      text(content, { x: x(i), y: height - 26 + 15 * line, class: "tick", "text-anchor": anchorOf(i) })));
     const places = new Map();
     rounds.forEach((round, i) => round.cells.forEach(([cell, v, outcome]) => {
       if (v === null) return;
@@ -249,7 +254,7 @@
   const say = text => { byId("notice").textContent = text; byId("notice").hidden = !text; };
   const draw = () => { drawHeat(); drawRounds(); drawParallel(); drawCells(); };
   const show = made => {
-    // A damaged file is said; what was read before stays.
+    // A damaged file is reported; what was read before stays.
     damage = made.problem ? `This sweep cannot be read: ${made.problem}` : "";
     say(damage);
     if (damage && sweep) return;

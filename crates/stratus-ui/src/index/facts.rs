@@ -90,7 +90,7 @@ impl Processors {
     }
 }
 
-/// The model of a processor without what all of them have: `Intel(R) Xeon(R) Gold 6230 CPU @ 2.10GHz` is
+/// The model of a processor without words that say nothing: `Intel(R) Xeon(R) Gold 6230 CPU @ 2.10GHz` is
 /// `Intel Xeon Gold 6230`.
 fn short_model(model: &str) -> String {
     let model = model.split(" @ ").next().unwrap_or_default().replace("(R)", " ").replace("(TM)", " ");

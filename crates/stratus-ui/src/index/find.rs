@@ -45,7 +45,7 @@ impl RunId {
 
 /// A run, a sweep, or the record of a launch that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundRun {
+pub struct FoundItem {
     /// Its id.
     pub id: RunId,
     /// The directory of the run or the sweep, or the file of the record, without links.
@@ -58,11 +58,11 @@ pub struct FoundRun {
 #[derive(Debug, Default)]
 pub struct Found {
     /// The runs, in the order of folders and names.
-    pub runs: Vec<FoundRun>,
+    pub runs: Vec<FoundItem>,
     /// The directories of sweeps, in the same order.
-    pub sweeps: Vec<FoundRun>,
+    pub sweeps: Vec<FoundItem>,
     /// The records of launches.
-    pub launches: Vec<FoundRun>,
+    pub launches: Vec<FoundItem>,
     /// The folders without links; runs in them may be read.
     pub roots: Vec<PathBuf>,
     /// Folders that are not shown, or not completely: path and reason.
@@ -119,7 +119,7 @@ impl Search<'_> {
         // Something else in place of the file is reported by who reads it.
         if fs::symlink_metadata(folder.join(EXPERIMENT)).is_ok_and(|facts| !facts.is_dir()) {
             let label = self.label(folder);
-            self.found.runs.push(FoundRun { id: RunId::of(folder), path: folder.to_owned(), label });
+            self.found.runs.push(FoundItem { id: RunId::of(folder), path: folder.to_owned(), label });
             return;
         }
         self.sweep(folder);
@@ -145,7 +145,7 @@ impl Search<'_> {
     fn sweep(&mut self, folder: &Path) {
         if fs::symlink_metadata(folder.join(SWEEP)).is_ok_and(|facts| !facts.is_dir()) {
             let (id, path, label) = (RunId::of(folder), folder.to_owned(), self.label(folder));
-            self.place(|found| &mut found.sweeps, "sweeps", FoundRun { id, path, label });
+            self.add(|found| &mut found.sweeps, "sweeps", FoundItem { id, path, label });
         }
     }
 
@@ -168,14 +168,14 @@ impl Search<'_> {
             let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
             if !is_hidden && path.extension().is_some_and(|extension| extension == "toml") {
                 let label = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                let found = FoundRun { id: RunId::of(&path), path, label };
-                self.place(|found| &mut found.launches, "launches", found);
+                let found = FoundItem { id: RunId::of(&path), path, label };
+                self.add(|found| &mut found.launches, "launches", found);
             }
         }
     }
 
     /// Adds a sweep or a launch; past the limit, a problem.
-    fn place(&mut self, list: impl Fn(&mut Found) -> &mut Vec<FoundRun>, what: &str, one: FoundRun) {
+    fn add(&mut self, list: impl Fn(&mut Found) -> &mut Vec<FoundItem>, what: &str, one: FoundItem) {
         if list(self.found).len() < MAX_ITEMS {
             list(self.found).push(one);
             return;

@@ -75,7 +75,7 @@ struct State {
     keys: Arc<Vec<Key>>,
     roots: Arc<Vec<PathBuf>>,
     problems: Arc<Vec<FolderProblem>>,
-    places: ScannedItems,
+    items: ScannedItems,
 }
 
 /// The sweeps and the launches.
@@ -166,7 +166,7 @@ impl Index {
         scan.problems = problems.collect();
         let sweeps = found.sweeps.into_iter().map(|sweep| ScannedItem::of_sweep(sweep, &found.roots));
         let launches = found.launches.into_iter().map(|launch| ScannedItem::of_launch(launch, &found.roots));
-        scan.places =
+        scan.items =
             ScannedItems { sweeps: Arc::new(sweeps.collect()), launches: Arc::new(launches.collect()) };
         scan.roots = found.roots;
         self.publish(scan, &records);
@@ -180,7 +180,7 @@ impl Index {
         let is_same = scan.changes.is_empty()
             && removed.is_empty()
             && *state.problems == scan.problems
-            && state.places == scan.places;
+            && state.items == scan.items;
         state.roots = Arc::new(scan.roots);
         // The first scan always counts: requests wait for it.
         if is_same && state.revision > 0 {
@@ -215,7 +215,7 @@ impl Index {
             state.keys = Arc::new(keys_of(&state.entries));
         }
         state.problems = Arc::new(scan.problems);
-        state.places = scan.places;
+        state.items = scan.items;
         drop(state);
         self.changes.send_replace(revision);
     }
@@ -262,8 +262,8 @@ impl Index {
     }
 
     /// The sweeps and the launches.
-    pub fn places(&self) -> ScannedItems {
-        self.state().places.clone()
+    pub fn items(&self) -> ScannedItems {
+        self.state().items.clone()
     }
 
     /// Folders that are not shown, or not completely.
@@ -302,7 +302,7 @@ struct Scan {
     changes: HashMap<RunId, record::Change>,
     roots: Vec<PathBuf>,
     problems: Vec<FolderProblem>,
-    places: ScannedItems,
+    items: ScannedItems,
 }
 
 /// The keys of the configurations; those with different values first, each group by name.

@@ -18,7 +18,7 @@ use stratus_run::layout::{CHECKPOINTS, EXPERIMENT, LOCK};
 use stratus_run::summary::{Status, Summary};
 
 use super::facts::{HourlyPrice, Processors, RowLabels};
-use super::find::{FoundRun, Stamp, stamp};
+use super::find::{FoundItem, Stamp, stamp};
 use super::row::{Pace, Progress, RunRow, Score};
 use crate::actions::{Actions, Offer};
 use crate::series::Sparkline;
@@ -31,7 +31,7 @@ pub type Settings = BTreeMap<String, String>;
 const MAX_SUMMARY_BYTES: u64 = 16 << 20;
 /// The bytes at the end of `iterations.csv` that contain its last row.
 const MAX_LAST_ROW_BYTES: u64 = 4 << 10;
-/// The time after which a reason against an action is checked again.
+/// The time after which the refusal of an action is checked again.
 const MAX_REFUSAL_AGE: Duration = Duration::from_secs(10);
 /// Length of the time at the beginning of a line of `log.txt`.
 const TIME_BYTES: usize = 24;
@@ -167,7 +167,7 @@ fn shortened(problems: &[String]) -> String {
 #[derive(Debug)]
 pub struct Record {
     run: RunDir,
-    found: FoundRun,
+    found: FoundItem,
     stamps: Stamps,
     /// Links out of the folders, and other files that must not be opened.
     refused: Vec<String>,
@@ -186,10 +186,11 @@ pub struct Record {
     row: Option<Arc<RunRow>>,
 }
 
-/// The action that a run permits, as of a state of its files. It is not asked every second, since the
-/// process that trains the run is looked at.
+/// The action that a run permits, as of a state of its files. It is not determined at every scan, since that
+/// inspects the process that trains the run.
 #[derive(Debug, Default)]
 struct KnownOffer {
+    /// The state of the run, and of its lock and remote files, for which the offer was determined.
     of: Option<(&'static str, Option<Stamp>, Option<Stamp>)>,
     offer: Offer,
     asked: Option<Instant>,
@@ -198,7 +199,7 @@ struct KnownOffer {
 impl KnownOffer {
     fn renew(&mut self, run: &RunDir, state: &'static str, stamps: &Stamps, actions: &Actions) -> Offer {
         let now = Some((state, stamps.lock, stamps.remote));
-        // A reason may pass with time.
+        // A refusal may no longer hold after a while.
         let is_old = self.asked.is_none_or(|asked| asked.elapsed() > MAX_REFUSAL_AGE);
         if self.of != now || self.offer.refusal.is_some() && is_old {
             *self = Self { of: now, offer: actions.offer(run, state), asked: Some(Instant::now()) };
@@ -221,7 +222,7 @@ impl Record {
     ///
     /// # Errors
     /// The reason why it is not a run.
-    pub fn new(found: FoundRun) -> Result<Self, String> {
+    pub fn new(found: FoundItem) -> Result<Self, String> {
         Ok(Self {
             run: RunDir::open(&found.path).map_err(|_| format!("{EXPERIMENT} is not a file"))?,
             found,

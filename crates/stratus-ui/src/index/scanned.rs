@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use stratus_run::layout::{CELLS, SWEEP};
 
-use super::find::{FoundRun, RunId, Stamp, stamp};
+use super::find::{FoundItem, RunId, Stamp, stamp};
 
 /// A sweep or the record of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedItem {
     /// Its id, path and label.
-    pub found: FoundRun,
+    pub found: FoundItem,
     /// The state of its files: if none of them differs, neither does the content.
     pub stamps: Vec<Option<Stamp>>,
     /// The reason why a file must not be opened.
@@ -20,19 +20,19 @@ pub struct ScannedItem {
 
 impl ScannedItem {
     /// A sweep.
-    pub fn of_sweep(found: FoundRun, roots: &[PathBuf]) -> Self {
+    pub fn of_sweep(found: FoundItem, roots: &[PathBuf]) -> Self {
         let files = [found.path.join(SWEEP), found.path.join(CELLS)];
         Self::new(found, &files, roots)
     }
 
     /// The record of a launch, with the files that are kept beside it.
-    pub fn of_launch(found: FoundRun, roots: &[PathBuf]) -> Self {
+    pub fn of_launch(found: FoundItem, roots: &[PathBuf]) -> Self {
         let record = &found.path;
         let files = [record.clone(), stratus_launch::state_file(record), stratus_launch::events_file(record)];
         Self::new(found, &files, roots)
     }
 
-    fn new(found: FoundRun, files: &[PathBuf], roots: &[PathBuf]) -> Self {
+    fn new(found: FoundItem, files: &[PathBuf], roots: &[PathBuf]) -> Self {
         let mut refused = None;
         let look = |file: &PathBuf| {
             stamp(file, roots).unwrap_or_else(|reason| {

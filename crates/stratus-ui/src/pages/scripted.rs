@@ -61,8 +61,8 @@ const SWEEP: &str = concat!(
     "</div></details>\n",
     "</section>\n",
     "<section id=\"parallel\" hidden>\n<h2>All keys</h2>\n",
-    "<p class=\"note\">A line is a cell. Drag along an axis, or set its limits below, to choose cells; the ",
-    "table of cells shows the same ones.</p>\n",
+    "<p class=\"note\">Each line is a cell. Drag along an axis, or set its limits below, to choose cells; ",
+    "the table of cells shows the same ones.</p>\n",
     "<figure><figcaption id=\"parallel-title\">",
     "</figcaption>\n<div class=\"scroll\" id=\"parallel-plot\" tabindex=\"0\" role=\"region\" ",
     "aria-label=\"Parallel coordinates\"></div></figure>\n",
@@ -96,12 +96,12 @@ const LAUNCH: &str = concat!(
     "</p>\n<div class=\"scroll\" id=\"repetitions\" tabindex=\"0\" role=\"region\" aria-label=\"Table of ",
     "repetitions\"></div>\n",
     "<div id=\"pager\" class=\"tools\"></div></section>\n",
-    "<section><h2>What has happened</h2>\n<div class=\"scroll\" id=\"events\" tabindex=\"0\" ",
+    "<section><h2>Events</h2>\n<div class=\"scroll\" id=\"events\" tabindex=\"0\" ",
     "role=\"region\" aria-label=\"Table of events\"></div></section>\n",
     no_script!("stratus launch status ID"),
 );
 
-/// The page of forecasts. `data` is what can be chosen.
+/// The page of forecasts. `data` is the choices of the form.
 pub fn forecast(data: &str) -> Html<String> {
     let body = format!("{}<h1>Forecast</h1>\n{FORECAST}", navigation("/forecast", ""));
     let scripts = ["common.js", "figures.js", "forecast.js"];
@@ -113,10 +113,10 @@ const FORECAST: &str = concat!(
     "`stratus forecast` computes them; intervals of 80 %.</p>\n",
     "<form id=\"request\" class=\"filters\">\n",
     "<label>Experiment <select id=\"experiment\"></select></label>\n",
-    "<label>Batch <input id=\"batch\" placeholder=\"its own\" autocomplete=\"off\"></label>\n",
-    "<label>Images <input id=\"images\" inputmode=\"numeric\" placeholder=\"of its data set\" ",
+    "<label>Batch <input id=\"batch\" placeholder=\"as configured\" autocomplete=\"off\"></label>\n",
+    "<label>Images <input id=\"images\" inputmode=\"numeric\" placeholder=\"of the data set\" ",
     "autocomplete=\"off\"></label>\n",
-    "<label>Epochs <input id=\"epochs\" inputmode=\"numeric\" placeholder=\"its own\" ",
+    "<label>Epochs <input id=\"epochs\" inputmode=\"numeric\" placeholder=\"as configured\" ",
     "autocomplete=\"off\"></label>\n",
     "<label>Precision <select id=\"precision\"></select></label>\n",
     "<label>Objective <select id=\"objective\"></select></label>\n",
@@ -134,7 +134,7 @@ const FORECAST: &str = concat!(
     "<div class=\"scroll\" id=\"machines\" tabindex=\"0\" role=\"region\" aria-label=\"Table of ",
     "machines\"></div></section>\n",
     "<section id=\"left-out-part\" hidden><h2>",
-    "What cannot run</h2>\n<div class=\"scroll\" id=\"left-out\" tabindex=\"0\" role=\"region\" ",
+    "Machines that cannot run it</h2>\n<div class=\"scroll\" id=\"left-out\" tabindex=\"0\" role=\"region\" ",
     "aria-label=\"Table of machines that cannot run it\"></div></section>\n",
     "<section id=\"notes-part\" hidden><h2>Notes</h2>\n<ul id=\"notes\"></ul></section>\n</div>\n",
     no_script!("stratus forecast EXPERIMENT"),

@@ -42,7 +42,7 @@ pub fn refusal(request: &Request<Body>, page_token: Option<&Token>) -> Option<Re
     }
     let given = headers.get(PAGE_HEADER).and_then(|given| given.to_str().ok());
     if !given.is_some_and(|given| token.equals(given)) {
-        return Some((StatusCode::FORBIDDEN, "the page is of an earlier server: load it again"));
+        return Some((StatusCode::FORBIDDEN, "the page was loaded from an earlier server: reload it"));
     }
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     if length.is_none_or(|length: usize| length > MAX_BODY_BYTES) {

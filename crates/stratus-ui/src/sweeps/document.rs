@@ -119,8 +119,8 @@ impl MetricName {
 
 impl<'a> SweepLine<'a> {
     /// The line of a sweep.
-    pub fn new(place: &'a ScannedItem, read: &'a ReadSweep) -> Self {
-        let (id, label) = (place.id().as_str(), place.found.label.as_str());
+    pub fn new(item: &'a ScannedItem, read: &'a ReadSweep) -> Self {
+        let (id, label) = (item.id().as_str(), item.found.label.as_str());
         let snapshot = match &read.snapshot {
             Ok(snapshot) => snapshot,
             Err(reason) => {
@@ -164,8 +164,8 @@ impl<'a> SweepLine<'a> {
 
 impl<'a> SweepDocument<'a> {
     /// The document of a sweep.
-    pub fn new(place: &'a ScannedItem, read: &'a ReadSweep, version: String) -> Self {
-        let line = SweepLine::new(place, read);
+    pub fn new(item: &'a ScannedItem, read: &'a ReadSweep, version: String) -> Self {
+        let line = SweepLine::new(item, read);
         let Ok(snapshot) = &read.snapshot else {
             return Self {
                 line,

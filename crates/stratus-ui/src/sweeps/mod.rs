@@ -35,7 +35,7 @@ pub struct ReadSweep {
 /// A sweep as it was last read.
 #[derive(Debug)]
 struct SweepCache {
-    place: ScannedItem,
+    item: ScannedItem,
     snapshot: Arc<Result<SweepSnapshot, String>>,
     /// The ids of the runs of the rows.
     ids: Arc<Vec<RunId>>,
@@ -56,11 +56,11 @@ pub struct Sweeps {
 
 impl Sweeps {
     /// A sweep as its files are now. What did not change is not read again.
-    pub fn read(&self, index: &Index, place: &ScannedItem) -> ReadSweep {
-        let kept = self.keep(index, place);
+    pub fn read(&self, index: &Index, item: &ScannedItem) -> ReadSweep {
+        let kept = self.keep(index, item);
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.place != *place {
-            *kept = SweepCache::read(index, place);
+        if kept.item != *item {
+            *kept = SweepCache::read(index, item);
         }
         let runs: Vec<Option<Entry>> = kept.ids.iter().map(|id| index.entry(id)).collect();
         let content = runs.iter().flatten().map(|entry| entry.content).max().unwrap_or(0);
@@ -81,30 +81,30 @@ impl Sweeps {
     }
 
     /// The cache of a sweep. Sweeps that are no longer in the folders are forgotten.
-    fn keep(&self, index: &Index, place: &ScannedItem) -> Arc<Mutex<SweepCache>> {
+    fn keep(&self, index: &Index, item: &ScannedItem) -> Arc<Mutex<SweepCache>> {
         let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = all.get(place.id()) {
+        if let Some(kept) = all.get(item.id()) {
             return Arc::clone(kept);
         }
-        let places = index.places();
-        all.retain(|id, _| places.sweeps.iter().any(|place| place.id() == id));
-        let kept = Arc::new(Mutex::new(SweepCache::read(index, place)));
-        all.insert(place.id().clone(), Arc::clone(&kept));
+        let items = index.items();
+        all.retain(|id, _| items.sweeps.iter().any(|item| item.id() == id));
+        let kept = Arc::new(Mutex::new(SweepCache::read(index, item)));
+        all.insert(item.id().clone(), Arc::clone(&kept));
         kept
     }
 }
 
 impl SweepCache {
-    fn read(index: &Index, place: &ScannedItem) -> Self {
-        let snapshot = match &place.refused {
+    fn read(index: &Index, item: &ScannedItem) -> Self {
+        let snapshot = match &item.refused {
             Some(reason) => Err(reason.clone()),
-            None => SweepSnapshot::read(place.path()).map_err(|error| error.to_string()),
+            None => SweepSnapshot::read(item.path()).map_err(|error| error.to_string()),
         };
         let id = |snapshot: &SweepSnapshot, row| RunId::of(&snapshot.run_path(row));
         let ids = snapshot.iter().flat_map(|found| found.rows.iter().map(move |row| id(found, row)));
         let ids = Arc::new(ids.collect());
         Self {
-            place: place.clone(),
+            item: item.clone(),
             snapshot: Arc::new(snapshot),
             ids,
             results: Arc::default(),

@@ -30,7 +30,7 @@ pub struct UiArguments {
     /// Open the page in a browser
     #[arg(long)]
     pub open: bool,
-    /// Offer no actions on runs
+    /// Do not offer to stop or continue runs
     #[arg(long)]
     pub read_only: bool,
 }
@@ -75,7 +75,7 @@ pub fn run(arguments: &UiArguments, output: &Output) -> Result {
     let url = server.url().to_owned();
     output.print_verbatim(&Serving { url: &url, port, folders: &folders }, || format!("{url}\n"))?;
     output.message("press Ctrl-C to stop");
-    // Other users see the arguments of the browser: they have no token.
+    // Other users can see the arguments of the browser, so the address in them has no token.
     if arguments.open && !open(&server.local_url()) {
         output.warning("cannot open a browser: open the address above by hand");
     }

@@ -2,7 +2,7 @@
 // choices belong to the page, so that they stay when a live page renews its sections.
 stratus.layers = (() => {
   const opened = new Map(), colouring = new Map();
-  let chosen = null, panel = null, cause = null;
+  let chosen = null, panel = null, opener = null;
 
   const runOf = number => stratus.data().runs[number];
   const layersOf = number => (runOf(number) && runOf(number).layers) || { nodes: [], details: [] };
@@ -177,14 +177,14 @@ stratus.layers = (() => {
     const title = make("h2", known.name, { tabindex: "-1" });
     panel.replaceChildren(title, button("Close", "close", close));
     if (known.parent !== null) {
-      panel.append(button(`In ${layers.nodes[known.parent].name}`, "up", () => choose(run, known.parent, cause)));
+      panel.append(button(`In ${layers.nodes[known.parent].name}`, "up", () => choose(run, known.parent, opener)));
     }
     const row = rowOf(run, node), memory = known.memory;
     list(panel, [
       ["kind", row && row.cells[1].textContent], ["device", details && details.device],
       ["input", details && shapes(details.inputs)], ["output", details && shapes(details.outputs)],
       ["parameters", memory && count(memory.parameters)],
-      ["their memory", memory && `${bytes(memory.persistent_bytes)}, with optimiser state and copies`],
+      ["parameter memory", memory && `${bytes(memory.persistent_bytes)}, with optimiser state and copies`],
       ["activations", memory && `${bytes(memory.activation_bytes)} a batch`],
       ["time", `${fixed(of("total"), 3, " ms")}, ${fixed(of("share"), 1, " %")} of an iteration`],
       ["median", fixed(of("median"), 3, " ms")],
@@ -236,7 +236,7 @@ stratus.layers = (() => {
       (document.querySelector("main") || document.body).append(panel);
     }
     chosen = { run, node, name: layersOf(run).nodes[node].name };
-    if (!panel.contains(from)) cause = from;
+    if (!panel.contains(from)) opener = from;
     panel.hidden = false;
     mark();
     show();
@@ -249,7 +249,7 @@ stratus.layers = (() => {
     panel.replaceChildren();
     chosen = null;
     mark();
-    if (cause && cause.isConnected) cause.focus({ preventScroll: true });
+    if (opener && opener.isConnected) opener.focus({ preventScroll: true });
   };
 
   const setUp = root => {

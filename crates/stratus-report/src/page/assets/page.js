@@ -86,14 +86,14 @@ const stratus = (() => {
   };
 
   // A drawing as a file of its own: what the style of the page sets becomes attributes.
-  const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "font-family",
+  const STYLE_PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "fill-opacity", "font-family",
     "font-size", "font-weight", "text-anchor"];
   const toSvg = drawing => {
     const copy = drawing.cloneNode(true), [, , width, height] = drawing.getAttribute("viewBox").split(" ");
     const shown = [...drawing.querySelectorAll("*")];
     [...copy.querySelectorAll("*")].forEach((mark, i) => {
       const style = getComputedStyle(shown[i]);
-      for (const name of DRAWN) mark.setAttribute(name, style.getPropertyValue(name));
+      for (const name of STYLE_PROPERTIES) mark.setAttribute(name, style.getPropertyValue(name));
       mark.removeAttribute("class");
     });
     const page = document.createElementNS("http://www.w3.org/2000/svg", "rect");

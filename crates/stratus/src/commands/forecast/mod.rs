@@ -193,7 +193,7 @@ struct Report {
     objective_text: String,
     #[serde(skip)]
     shows_all: bool,
-    /// Machines that are no rows, with the reason.
+    /// Machines without a row, with the reason.
     #[serde(skip)]
     #[cfg_attr(not(feature = "ui"), expect(dead_code, reason = "the page of forecasts shows them"))]
     left_out: Vec<(String, String)>,

@@ -26,7 +26,7 @@ pub struct PageForecaster;
 /// The arguments of `stratus forecast`, with those of every command.
 #[derive(Parser)]
 #[command(name = "stratus forecast", no_binary_name = true, disable_help_flag = true)]
-struct Line {
+struct CommandArguments {
     #[command(flatten)]
     arguments: ForecastArguments,
     #[command(flatten)]
@@ -45,7 +45,7 @@ struct PageForecast<'a> {
     reasons: Vec<Option<String>>,
     /// True for the rows whose price is old.
     old_prices: Vec<bool>,
-    /// Machines that are no rows, with the reason.
+    /// Machines without a row, with the reason.
     left_out: &'a [(String, String)],
     /// The choice in words.
     choice: String,
@@ -66,7 +66,8 @@ impl Forecaster for PageForecaster {
 
     fn forecast(&self, request: &ForecastRequest) -> Result<String, String> {
         let words = words_of(request)?;
-        let line = Line::try_parse_from(&words).map_err(|error| first_line(&error.to_string()))?;
+        let line =
+            CommandArguments::try_parse_from(&words).map_err(|error| first_line(&error.to_string()))?;
         let target = line.arguments.target.as_deref().unwrap_or_default();
         let mut notes = Vec::new();
         let output = Output::new(true, true).silent();

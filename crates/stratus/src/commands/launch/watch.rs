@@ -122,8 +122,8 @@ fn query_state(record: &LaunchRecord, output: &Output) -> Result<LaunchState> {
     answer
 }
 
-/// Saves the answer of a target for those who must not ask it, such as `stratus ui`. If it cannot be saved,
-/// there is a warning.
+/// Saves the answer of a target for programs that do not contact it, such as `stratus ui`. If it cannot be
+/// saved, there is a warning.
 fn save_state(record: &LaunchRecord, answer: std::result::Result<&LaunchState, &Failure>, output: &Output) {
     let answer = answer.map_err(|failure| failure.error.to_string());
     if let Err(error) = record.save_state(Path::new(RUNS), answer) {

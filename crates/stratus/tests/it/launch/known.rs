@@ -1,4 +1,4 @@
-//! The files that `stratus launch` keeps on this machine for those who must not ask a target.
+//! The files that `stratus launch` keeps on this machine for programs that do not contact a target.
 
 use super::{launch, target, text, wait_for_end};
 use crate::common::TestDir;

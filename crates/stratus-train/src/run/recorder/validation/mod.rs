@@ -1,4 +1,4 @@
-//! `validation/`: what the network gets wrong after every validation, as pictures and figures. The files of a
+//! `validation/`: what the network gets wrong after every validation, as pictures and tables. The files of a
 //! resumed run equal those of an uninterrupted one.
 
 mod pictures;

@@ -27,7 +27,7 @@ pub(super) struct ShownImages {
 /// An image as the network sees it, made small.
 struct ShownImage {
     picture: RgbImage,
-    /// The labels of its pixels, as small; none for classification.
+    /// The labels of its pixels, in the size of the picture; empty for classification.
     labels: Vec<i32>,
 }
 
@@ -74,7 +74,7 @@ impl ShownImages {
         problems
     }
 
-    /// Those of `all` whose image is known.
+    /// Those of `all` whose image could be read.
     pub fn known<T>(&self, all: Vec<T>, index: impl Fn(&T) -> u32) -> Vec<T> {
         all.into_iter().filter(|image| self.images.contains_key(&index(image))).collect()
     }
