@@ -14,7 +14,8 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 use stratus_base::checksum::sha256_of_reader;
 use stratus_base::printable;
-use stratus_run::layout::{CHECKPOINTS, LOCAL_FILES, LOCK};
+use stratus_run::layout::{CHECKPOINTS, LOCAL_FILES, LOCK, VALIDATION};
+use stratus_run::validation::{IMAGES, Pictures, ValidationDir};
 
 /// The maximum number of files of a run.
 const MAX_RUN_FILES: usize = 100_000;
@@ -93,8 +94,7 @@ pub(crate) fn fetch_run(
             (file.local_prefix, file.offset) = (None, 0);
         }
     }
-    // Checkpoints are fetched last, since rows newer than the checkpoint are truncated on resume.
-    files.sort_by_key(|file| file.path.starts_with(CHECKPOINTS));
+    files.sort_by_key(|file| fetch_order(&file.path));
     files.retain(|file| file.local_prefix.as_ref() != Some(&file.destination) || file.offset < file.size);
     check_local_space(into, files.iter().map(|file| file.size - file.offset).sum(), shell.name())?;
     let lines: String = files
@@ -113,7 +113,7 @@ pub(crate) fn fetch_run(
         )?;
     }
     if fetched.changing == 0 {
-        remove_old_checkpoints(into, &remote_paths)?;
+        remove_old_files(into, &remote_paths)?;
     }
     Ok(fetched)
 }
@@ -259,8 +259,22 @@ fn receive_file(file: &PendingFile, from: &mut dyn Read, fetched: &mut FetchStat
     Ok(())
 }
 
-/// Removes local checkpoints that the target no longer has.
-pub(crate) fn remove_old_checkpoints(into: &Path, remote_paths: &HashSet<PathBuf>) -> Result<()> {
+/// The position of a file in a fetch. Checkpoints are fetched last, since rows newer than the checkpoint are
+/// truncated on resume; the index of pictures after the pictures.
+pub(crate) fn fetch_order(path: &str) -> u8 {
+    let is_index = path.strip_prefix(VALIDATION).is_some_and(|rest| rest.strip_prefix('/') == Some(IMAGES));
+    if path.starts_with(CHECKPOINTS) { 2 } else { u8::from(is_index) }
+}
+
+/// Removes local checkpoints, and pictures of validations, that the target no longer has.
+pub(crate) fn remove_old_files(into: &Path, remote_paths: &HashSet<PathBuf>) -> Result<()> {
+    let path = into.join(VALIDATION);
+    // Not through a local symbolic link.
+    if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+        let folder = ValidationDir::new(path);
+        let is_old = |epoch: u32| !remote_paths.contains(&folder.pictures(Pictures::Epoch(epoch)));
+        folder.remove_pictures(is_old)?;
+    }
     remove_old(&into.join(CHECKPOINTS), remote_paths, MAX_DEPTH)
 }
 
@@ -301,6 +315,9 @@ mod tests {
         fs::write(remote.join("summary.json"), "one").unwrap();
         fs::write(remote.join("checkpoints/1/w"), "0123456789").unwrap();
         fs::write(remote.join("empty"), "").unwrap();
+        fs::create_dir_all(remote.join("validation")).unwrap();
+        fs::write(remote.join("validation/0000000001.png"), "p").unwrap();
+        fs::write(remote.join("validation/images.json"), "{1}").unwrap();
         fs::write(remote.join("run.lock"), "12").unwrap();
         fs::write(remote.join("labels.json"), "{}").unwrap();
         fs::write(remote.join("remote.json"), "{}").unwrap();
@@ -310,7 +327,7 @@ mod tests {
         fs::create_dir_all(here.join("checkpoints/1")).unwrap();
         fs::write(here.join("checkpoints/1/.w.launch.tmp"), "01234").unwrap();
         let fetched = fetch_run(&shell, &record, 1, &here).unwrap();
-        assert_eq!(fetched, FetchStats { files: 4, bytes: 4 + 3 + 5, changing: 0 });
+        assert_eq!(fetched, FetchStats { files: 6, bytes: 4 + 3 + 5 + 1 + 3, changing: 0 });
         assert_eq!(fs::read_to_string(here.join("checkpoints/1/w")).unwrap(), "0123456789");
         assert!(!here.join("run.lock").exists() && here.join("empty").exists());
         assert!(!here.join("labels.json").exists() && !here.join("remote.json").exists());
@@ -321,13 +338,20 @@ mod tests {
         fs::remove_dir_all(remote.join("checkpoints/1")).unwrap();
         fs::create_dir_all(remote.join("checkpoints/2")).unwrap();
         fs::write(remote.join("checkpoints/2/w"), "x").unwrap();
+        fs::remove_file(remote.join("validation/0000000001.png")).unwrap();
+        fs::write(remote.join("validation/0000000002.png"), "q").unwrap();
+        fs::write(remote.join("validation/images.json"), "{2}").unwrap();
+        // A file of the user's stays.
+        fs::write(here.join("validation/mine.png"), "m").unwrap();
         assert_eq!(
             fetch_run(&shell, &record, 1, &here).unwrap(),
-            FetchStats { files: 3, bytes: 2 + 3 + 1, changing: 0 }
+            FetchStats { files: 5, bytes: 2 + 3 + 1 + 1 + 3, changing: 0 }
         );
         assert_eq!(fs::read_to_string(here.join("rows.csv")).unwrap(), "a\nb\nc\n");
         assert_eq!(fs::read_to_string(here.join("summary.json")).unwrap(), "two");
         assert!(!here.join("checkpoints/1").exists());
+        let has = |name: &str| here.join("validation").join(name).exists();
+        assert!(!has("0000000001.png") && has("0000000002.png") && has("images.json") && has("mine.png"));
     }
 
     #[test]

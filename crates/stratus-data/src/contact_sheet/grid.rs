@@ -4,13 +4,26 @@ use super::image::RgbImage;
 use super::palette::ClassPalette;
 use crate::buffer::IGNORED_LABEL;
 
+/// The smallest whole factor that both sides of an image are divided by to be at most `max_side` pixels long.
+fn shrink_factor([height, width]: [usize; 2], max_side: usize) -> usize {
+    height.max(width).div_ceil(max_side.max(1)).max(1)
+}
+
+/// The size (H, W) of an image of `size` after [`RgbImage::shrunk_to`].
+#[must_use]
+pub fn shrunk_size(size: [usize; 2], max_side: usize) -> [usize; 2] {
+    let factor = shrink_factor(size, max_side);
+    size.map(|length| length.div_ceil(factor))
+}
+
 impl RgbImage {
     /// The image with both sides divided by the smallest whole factor that makes them at most `max_side`
     /// pixels long. A pixel is the mean of those that it replaces.
     #[must_use]
     pub fn shrunk_to(&self, max_side: usize) -> Self {
-        let factor = self.height.max(self.width).div_ceil(max_side.max(1)).max(1);
-        let [height, width] = [self.height, self.width].map(|length| length.div_ceil(factor));
+        let size = [self.height, self.width];
+        let factor = shrink_factor(size, max_side);
+        let [height, width] = shrunk_size(size, max_side);
         let mut pixels = Vec::with_capacity(3 * height * width);
         for y in 0..height {
             for x in 0..width {
@@ -96,6 +109,8 @@ mod tests {
         assert_eq!(whole.shrunk_to(5), whole);
         let half = whole.shrunk_to(4);
         assert_eq!((half.height, half.width), (2, 3));
+        assert_eq!(shrunk_size([3, 5], 4), [2, 3]);
+        assert_eq!(shrunk_size([1024, 2048], 192), [94, 187]);
         let grey: Vec<u8> = half.pixels.iter().copied().step_by(3).collect();
         // (0 + 10 + 50 + 60) / 4, …; the last row and column have fewer pixels.
         assert_eq!(grey, [30, 50, 65, 105, 125, 140]);

@@ -7,7 +7,7 @@ mod legend;
 mod palette;
 
 use self::font::Font;
-pub use self::grid::{grid, grid_of_masks, resized};
+pub use self::grid::{grid, grid_of_masks, resized, shrunk_size};
 pub use self::image::{RgbImage, blended, mask_to_png};
 use self::legend::Legend;
 pub use self::palette::ClassPalette;

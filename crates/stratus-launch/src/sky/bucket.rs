@@ -190,13 +190,12 @@ impl Bucket {
                 || fetch::hash_prefix(&file.destination, file.size).ok().as_ref() != hashes.get(&file.path)
         });
         fetch::check_local_space(into, files.iter().map(|file| file.size).sum(), &self.name)?;
-        // Checkpoints are fetched last, since rows newer than the checkpoint are truncated on resume.
-        files.sort_by_key(|file| file.path.starts_with(stratus_run::layout::CHECKPOINTS));
+        files.sort_by_key(|file| fetch::fetch_order(&file.path));
         for file in &files {
             self.download(&folder, file, hashes.get(&file.path), &mut fetched)?;
         }
         if fetched.changing == 0 {
-            fetch::remove_old_checkpoints(into, &remote_paths)?;
+            fetch::remove_old_files(into, &remote_paths)?;
         }
         Ok(fetched)
     }

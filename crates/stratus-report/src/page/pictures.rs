@@ -8,6 +8,17 @@ use stratus_run::validation::{Pictures, ValidationImages};
 /// Maximum size of all pictures that a page embeds, in bytes of their files.
 pub const MAX_EMBEDDED_BYTES: usize = 5 << 20;
 
+/// The reason why a page does not show a file of pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotShown {
+    /// The file does not exist.
+    Absent,
+    /// The file is damaged or cannot be read.
+    Damaged,
+    /// The page would embed more than [`MAX_EMBEDDED_BYTES`].
+    OverLimit,
+}
+
 /// The source of the pictures of a page.
 pub(super) enum PictureSource {
     /// The page embeds them, up to `left` bytes more.
@@ -23,20 +34,25 @@ impl Default for PictureSource {
 }
 
 impl PictureSource {
-    /// The address of a file, for an attribute; `None` if it exceeds the limit or cannot be read any more.
+    /// The address of a file, for an attribute.
     pub(super) fn address(
         &mut self,
         run: &Path,
         images: &ValidationImages,
         file: Pictures,
-    ) -> Option<String> {
+    ) -> Result<String, NotShown> {
         match self {
-            Self::Server { base } => Some(format!("{base}{}", name(file))),
+            Self::Server { base } => Ok(format!("{base}{}", name(file))),
             Self::Embedded { left } => {
-                let folder = RunDir::open(run).ok()?.validation();
-                let bytes = images.read_pictures(&folder, file).ok()?;
-                *left = left.checked_sub(bytes.len())?;
-                Some(format!("data:image/png;base64,{}", base64(&bytes)))
+                // Training may have removed it since the report was made.
+                let unreadable = |error: stratus_run::Error| match error.is_not_found() {
+                    true => NotShown::Absent,
+                    false => NotShown::Damaged,
+                };
+                let folder = RunDir::open(run).map_err(unreadable)?.validation();
+                let bytes = images.read_pictures(&folder, file).map_err(unreadable)?;
+                *left = left.checked_sub(bytes.len()).ok_or(NotShown::OverLimit)?;
+                Ok(format!("data:image/png;base64,{}", base64(&bytes)))
             }
         }
     }

@@ -7,7 +7,7 @@ use stratus_run::validation::{
 };
 
 use super::html::{Cell, Html, escape};
-use super::pictures::MAX_EMBEDDED_BYTES;
+use super::pictures::{MAX_EMBEDDED_BYTES, NotShown};
 use super::svg::{Anchor, Svg};
 use crate::report::{ClassHistory, RunReport, ValidationReport};
 use stratus_base::text::bytes;
@@ -20,6 +20,8 @@ const MAX_COUNTED_CLASSES: usize = 15;
 const MAX_LISTED_CONFUSIONS: usize = 30;
 /// Maximum number of pictures of a file that the page shows; those of an edited index may be more.
 const MAX_PICTURES: usize = 128;
+/// Maximum number of classes in the legend of masks.
+const MAX_LEGEND_CLASSES: usize = 256;
 /// Maximum length of the name of a class beside the matrix.
 const MAX_LABEL_CHARACTERS: usize = 16;
 /// The colours of the differences, with their names.
@@ -34,7 +36,10 @@ pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
     }
     html.element("h3", "", "What the network gets wrong");
     if let Some(images) = &validation.images {
-        let note = format!("The images of the validation after epoch {}.", images.epoch);
+        let mut note = format!("The images of the validation after epoch {}.", images.epoch);
+        if images.workers > 1 {
+            note += &format!(" {} workers shared it: these are images of the first one.", images.workers);
+        }
         html.element("p", "note", &note);
         let files = Files { run, validation, images, number };
         match &images.images {
@@ -46,6 +51,8 @@ pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
                 files.masks(html, samples, predictions, colours);
             }
         }
+    } else {
+        html.element("p", "note", "There are no pictures of validations to show. Pipeline stages keep none.");
     }
     confusion(html, validation);
     if let Some(history) = &validation.history {
@@ -71,14 +78,15 @@ impl Files<'_> {
         format!("pictures-{}-{name}", self.number)
     }
 
-    /// Adds a file once, to be shown in parts; false if it cannot be shown.
-    fn define(&self, html: &mut Html, file: Pictures, count: usize, columns: usize) -> bool {
-        if !self.validation.has_pictures(file) {
-            return false;
+    /// Adds a file once, to be shown in parts.
+    fn define(&self, html: &mut Html, file: Pictures, count: usize, columns: usize) -> Result<(), NotShown> {
+        if self.validation.absent.contains(&file) {
+            return Err(NotShown::Absent);
         }
-        let Some(address) = html.pictures.address(&self.run.record.path, self.images, file) else {
-            return false;
-        };
+        if self.validation.damaged.contains(&file) {
+            return Err(NotShown::Damaged);
+        }
+        let address = html.pictures.address(&self.run.record.path, self.images, file)?;
         let [height, width] = self.images.file_size(count, columns);
         html.raw(&format!(
             "<svg class=\"definitions\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs><image id=\"{}\" \
@@ -86,7 +94,7 @@ impl Files<'_> {
             self.id(file),
             escape(&address)
         ));
-        true
+        Ok(())
     }
 
     /// Adds picture `position` of a file; `label` describes it.
@@ -129,19 +137,26 @@ impl Files<'_> {
 
     fn mistakes(&self, html: &mut Html, count: u64, mistakes: &[Mistake]) {
         if mistakes.is_empty() {
-            return html.element("p", "", "No mistake among the images of the validation.");
+            let text = match count {
+                0 => "No mistake among the images of the validation.".to_owned(),
+                count => {
+                    format!("{count} images have another predicted class than their own; none is shown.")
+                }
+            };
+            return html.element("p", "", &text);
         }
         html.element("h4", "", "Most confident mistakes");
         let shown = mistakes.len().min(MAX_PICTURES);
         let images = if count == 1 { "image is" } else { "images are" };
+        let of = if self.images.workers > 1 { ", of those that the first worker evaluated," } else { "" };
         let text = format!(
-            "{count} {images} misclassified. Below are the {shown} whose wrong prediction has the highest \
+            "{count} {images} misclassified. Below are the {shown}{of} whose wrong prediction has the highest \
              probability: true class → predicted class."
         );
         html.element("p", "note", &text);
         let file = Pictures::Epoch(self.images.epoch);
-        if !self.define(html, file, mistakes.len(), CLASS_COLUMNS) {
-            return self.note_missing(html);
+        if let Err(reason) = self.define(html, file, mistakes.len(), CLASS_COLUMNS) {
+            return note_missing(html, reason);
         }
         html.open("div", "pictures");
         for (position, mistake) in mistakes.iter().take(shown).enumerate() {
@@ -160,7 +175,9 @@ impl Files<'_> {
         html.open("details", "");
         html.element("summary", "", "Images of each class");
         let file = Pictures::Samples;
-        if self.define(html, file, samples.len(), CLASS_COLUMNS) {
+        if let Err(reason) = self.define(html, file, samples.len(), CLASS_COLUMNS) {
+            note_missing(html, reason);
+        } else {
             let mut position = 0;
             for group in samples.chunk_by(|one, other| one.class == other.class) {
                 if position >= MAX_PICTURES {
@@ -177,8 +194,6 @@ impl Files<'_> {
                 }
                 html.close("div");
             }
-        } else {
-            self.note_missing(html);
         }
         html.close("details");
     }
@@ -190,16 +205,23 @@ impl Files<'_> {
         }
         html.element("h4", "", "Images, truth, prediction and difference");
         let count = MASK_COLUMNS * samples.len();
-        if !self.define(html, Pictures::Samples, count, MASK_COLUMNS) {
-            return self.note_missing(html);
+        if let Err(reason) = self.define(html, Pictures::Samples, count, MASK_COLUMNS) {
+            return note_missing(html, reason);
         }
         // The newest first, since a page embeds no more than a limit.
         let mut shown: Vec<&MaskEpoch> = predictions.iter().rev().collect();
-        shown.retain(|shown| self.define(html, Pictures::Epoch(shown.epoch), count, MASK_COLUMNS));
+        let mut reasons: Vec<NotShown> = Vec::new();
+        shown.retain(|shown| match self.define(html, Pictures::Epoch(shown.epoch), count, MASK_COLUMNS) {
+            Ok(()) => true,
+            Err(reason) => {
+                if !reasons.contains(&reason) {
+                    reasons.push(reason);
+                }
+                false
+            }
+        });
         shown.reverse();
-        if shown.len() < predictions.len() {
-            self.note_missing(html);
-        }
+        reasons.into_iter().for_each(|reason| note_missing(html, reason));
         let Some(newest) = shown.last() else { return };
         html.open("div", "masks");
         if shown.len() > 1 {
@@ -253,8 +275,8 @@ impl Files<'_> {
     /// Adds the colours of the classes.
     fn legend(&self, html: &mut Html, colours: &[[u8; 3]]) {
         html.open("ul", "legend");
-        let classes =
-            colours.iter().enumerate().map(|(class, colour)| (*colour, self.validation.name(class as u64)));
+        let listed = colours.iter().enumerate().take(MAX_LEGEND_CLASSES);
+        let classes = listed.map(|(class, colour)| (*colour, self.validation.name(class as u64)));
         let differences = DIFFERENCE_COLOURS.iter().map(|(colour, name)| (*colour, (*name).to_owned()));
         for ([red, green, blue], name) in classes.chain(differences) {
             html.raw(&format!(
@@ -264,16 +286,23 @@ impl Files<'_> {
             ));
         }
         html.close("ul");
+        if colours.len() > MAX_LEGEND_CLASSES {
+            let text = format!("The first {MAX_LEGEND_CLASSES} of {} classes.", colours.len());
+            html.element("p", "note", &text);
+        }
     }
+}
 
-    /// Adds a note that pictures are missing.
-    fn note_missing(&self, html: &mut Html) {
-        let text = format!(
-            "Pictures are left out: their files are missing or damaged, or exceed the {} that a page embeds.",
-            bytes(MAX_EMBEDDED_BYTES as u64)
-        );
-        html.element("p", "note", &text);
-    }
+/// Adds a note that pictures are missing.
+fn note_missing(html: &mut Html, reason: NotShown) {
+    let text = match reason {
+        NotShown::Absent => "their file is missing.".to_owned(),
+        NotShown::Damaged => "their file is damaged.".to_owned(),
+        NotShown::OverLimit => {
+            format!("they exceed the {} that a page embeds.", bytes(MAX_EMBEDDED_BYTES as u64))
+        }
+    };
+    html.element("p", "note", &format!("Pictures are left out: {text}"));
 }
 
 /// Adds the last part of the name of a file, with the whole name as its tooltip.

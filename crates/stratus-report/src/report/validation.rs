@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stratus_run::RunDir;
 use stratus_run::classes::read_names;
-use stratus_run::csv::{CsvReader, Task};
+use stratus_run::csv::Task;
 use stratus_run::validation::{
     ClassRow, Confusion, Pictures, ValidationDir, ValidationImages, read_confusion,
 };
@@ -27,9 +27,12 @@ pub struct ValidationReport {
     /// The names of classes, if they are known.
     #[serde(skip)]
     pub names: Vec<String>,
-    /// The files of pictures that cannot be shown.
+    /// The files of pictures that are damaged or cannot be read.
     #[serde(skip)]
     pub damaged: Vec<Pictures>,
+    /// The files of pictures that do not exist.
+    #[serde(skip)]
+    pub absent: Vec<Pictures>,
 }
 
 /// A metric of each class over the epochs.
@@ -97,7 +100,8 @@ impl ValidationReport {
                 continue;
             }
             for (file, error) in problems {
-                self.damaged.push(file);
+                let list = if error.is_not_found() { &mut self.absent } else { &mut self.damaged };
+                list.push(file);
                 missing("pictures of a validation", error.to_string());
             }
             self.images = Some(images);
@@ -111,14 +115,6 @@ impl ValidationReport {
         let name = usize::try_from(class).ok().and_then(|class| self.names.get(class));
         name.cloned().unwrap_or_else(|| class.to_string())
     }
-
-    /// Returns whether a file of pictures can be shown.
-    #[must_use]
-    pub fn has_pictures(&self, file: Pictures) -> bool {
-        let is_described =
-            |images: &ValidationImages| images.files().iter().any(|(known, ..)| *known == file);
-        self.images.as_ref().is_some_and(is_described) && !self.damaged.contains(&file)
-    }
 }
 
 /// Reads the table of classes; `None` if it has no rows. Of many validations, some at equal distances and the
@@ -128,8 +124,7 @@ fn read_history(folder: &ValidationDir, task: Task) -> stratus_run::Result<Optio
         Task::Classification => |row| row.accuracy,
         Task::Segmentation => |row| row.iou,
     };
-    let rows: Vec<ClassRow> =
-        CsvReader::<ClassRow>::open(&folder.class_history())?.collect::<stratus_run::Result<_>>()?;
+    let rows = folder.read_class_history()?;
     let mut epochs: Vec<u32> = rows.iter().map(|row| row.epoch).collect();
     epochs.dedup();
     epochs.sort_unstable();

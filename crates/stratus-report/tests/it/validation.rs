@@ -8,8 +8,8 @@ use stratus_report::report::Report;
 use stratus_run::classes;
 use stratus_run::csv::{CsvWriter, Task};
 use stratus_run::validation::{
-    ClassRow, ClassSample, Confusion, MaskEpoch, Mistake, Pictures, TaskImages, ValidationImages,
-    write_confusion,
+    ClassRow, ClassSample, Confusion, MAX_CLASS_HISTORY_BYTES, MaskEpoch, Mistake, Pictures, TaskImages,
+    ValidationImages, write_confusion,
 };
 use stratus_run::{RunDir, atomic};
 use stratus_testing::png::undecodable_png;
@@ -42,6 +42,7 @@ fn classification(files: &[&str]) -> ValidationImages {
     ValidationImages {
         epoch: 3,
         size: [12, 10],
+        workers: 1,
         images: TaskImages::Classification {
             mistake_count: 31,
             mistakes: files.iter().map(mistake).collect(),
@@ -54,7 +55,7 @@ fn segmentation(epochs: u32) -> ValidationImages {
     let predictions = (1..=epochs).map(|epoch| MaskEpoch { epoch, iou: vec![Some(0.5), None] }).collect();
     let samples = vec!["val/1.png".to_owned(), HOSTILE.to_owned()];
     let images = TaskImages::Segmentation { samples, predictions, colours: vec![[1, 2, 3], [255, 0, 128]] };
-    ValidationImages { epoch: epochs, size: [12, 10], images }
+    ValidationImages { epoch: epochs, size: [12, 10], workers: 1, images }
 }
 
 #[test]
@@ -139,9 +140,48 @@ fn a_page_embeds_pictures_up_to_a_limit() {
     // The samples, and the newest six epochs.
     assert_eq!(page.matches("data:image/png").count(), 7);
     assert!(
-        page.contains("data-mask-epochs=\"15,16,17,18,19,20\"") && page.contains("Pictures are left out")
+        page.contains("data-mask-epochs=\"15,16,17,18,19,20\"")
+            && page.contains("left out: they exceed the 5 MiB")
     );
     assert!(page.len() < MAX_EMBEDDED_BYTES * 4 / 3 + (1 << 20));
+}
+
+#[test]
+fn mistakes_of_several_workers_are_said_to_be_of_one() {
+    let root = tempfile::tempdir().unwrap();
+    let images = ValidationImages { workers: 4, ..classification(&["a.png"]) };
+    let run = run(root.path(), &images, 10);
+    let page = render(&run);
+    for text in ["4 workers shared it", "31 images have", "highest probability among those of the first"] {
+        assert!(page.contains(text), "{text}");
+    }
+    // The first worker has none, the others have 31.
+    let images = ValidationImages { workers: 4, ..classification(&[]) };
+    images.write(&run.validation()).unwrap();
+    let page = render(&run);
+    assert!(page.contains("31 images have another predicted class than their own; none is shown"));
+    assert!(!page.contains("No mistake"));
+    // Pipeline stages have only tables.
+    run.validation().remove_index().unwrap();
+    let counts = [Confusion { class: 0, predicted: 1, count: 3 }];
+    write_confusion(&run.validation().confusion(), 3, &counts).unwrap();
+    let page = render(&run);
+    assert!(page.contains("Pipeline stages keep none") && !page.contains("No mistake"));
+}
+
+#[test]
+fn a_long_history_and_a_long_legend_are_cut() {
+    let root = tempfile::tempdir().unwrap();
+    let mut images = segmentation(1);
+    if let TaskImages::Segmentation { colours, .. } = &mut images.images {
+        *colours = vec![[1, 2, 3]; 300];
+    }
+    let run = run(root.path(), &images, 10);
+    let history = fs::File::create(run.validation().class_history()).unwrap();
+    history.set_len(MAX_CLASS_HISTORY_BYTES + 1).unwrap();
+    let page = render(&run);
+    assert!(page.contains("The first 256 of 300 classes.") && page.contains("it is larger than 16 MiB"));
+    assert_eq!(page.matches("#010203").count(), 256);
 }
 
 #[test]
@@ -164,7 +204,10 @@ fn damaged_files_are_named() {
     assert_eq!(found.len(), 3, "{found:?}");
     let page = render(&run);
     assert!(page.contains("data-mask-epochs=\"1,3\"") && page.contains("0000000002.png is damaged"));
+    assert!(page.contains("left out: their file is damaged") && !page.contains("their file is missing"));
     fs::remove_file(&picture).unwrap();
+    let page = render(&run);
+    assert!(page.contains("left out: their file is missing") && !page.contains("their file is damaged"));
     assert!(problems().iter().any(|reason| reason.contains("0000000002.png")));
     // A class that exceeds every matrix, and an index without images.
     write_confusion(

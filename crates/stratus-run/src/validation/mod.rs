@@ -20,12 +20,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use stratus_base::read_at_most;
+use stratus_base::{read_at_most, text};
 
-pub use confusion::{Confusion, MAX_CONFUSIONS, confusions, read_confusion, write_confusion};
+pub use confusion::{
+    Confusion, MAX_CONFUSIONS, confusion_epoch, confusions, read_confusion, write_confusion,
+};
 
 use crate::csv::{Field, Row, Task};
-use crate::{Error, Result, atomic};
+use crate::{Error, Result, atomic, csv};
 
 /// The index of the pictures.
 pub const IMAGES: &str = "images.json";
@@ -47,6 +49,15 @@ pub const WRONG_COLOUR: [u8; 3] = [224, 32, 32];
 pub const MAX_EPOCHS: u64 = 20;
 /// The maximum number of classes of the tables; of more classes there are none.
 pub const MAX_CLASSES: usize = 1000;
+/// The approximate maximum number of rows of [`CLASS_HISTORY`]. Of more, some validations are left out, see
+/// [`is_in_history`].
+pub const MAX_CLASS_ROWS: u64 = 100_000;
+/// The maximum size of [`CLASS_HISTORY`] that is read.
+pub const MAX_CLASS_HISTORY_BYTES: u64 = 16 << 20;
+/// The maximum number of images of a list in [`IMAGES`]. A run keeps fewer; an edited file may have more.
+pub const MAX_IMAGES: usize = 128;
+/// The maximum number of colours in [`IMAGES`].
+pub const MAX_COLOURS: usize = 1 << 16;
 /// The maximum size of a file of pictures.
 pub const MAX_PICTURES_BYTES: u64 = 8 << 20;
 
@@ -77,6 +88,17 @@ impl ValidationDir {
     #[must_use]
     pub fn class_history(&self) -> PathBuf {
         self.0.join(CLASS_HISTORY)
+    }
+
+    /// Reads [`CLASS_HISTORY`].
+    pub fn read_class_history(&self) -> Result<Vec<ClassRow>> {
+        let path = self.class_history();
+        let bytes = fs::metadata(&path).map_err(Error::io("read", &path))?.len();
+        if bytes > MAX_CLASS_HISTORY_BYTES {
+            let reason = format!("it is larger than {}", text::bytes(MAX_CLASS_HISTORY_BYTES));
+            return Err(Error::damaged(&path, reason, "remove it"));
+        }
+        csv::read(&path)
     }
 
     /// The path of [`CONFUSION`].
@@ -117,8 +139,8 @@ impl ValidationDir {
         self.remove_pictures(|epoch| kept.iter().all(|(file, ..)| *file != Pictures::Epoch(epoch)))
     }
 
-    /// Removes the pictures of some epochs.
-    fn remove_pictures(&self, is_removed: impl Fn(u32) -> bool) -> Result<()> {
+    /// Removes the pictures of some epochs. Other files stay.
+    pub fn remove_pictures(&self, is_removed: impl Fn(u32) -> bool) -> Result<()> {
         let entries = match fs::read_dir(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries.map_err(Error::io("read the folder", &self.0))?,
@@ -162,8 +184,16 @@ pub struct ValidationImages {
     pub epoch: u32,
     /// Height and width of each picture, in pixels.
     pub size: [u32; 2],
+    /// The number of workers that shared the validation; the images are those of the first worker's batches.
+    #[serde(default = "one_worker")]
+    pub workers: u32,
     /// The images.
     pub images: TaskImages,
+}
+
+/// The number of workers in files without it.
+fn one_worker() -> u32 {
+    1
 }
 
 /// The images of a task.
@@ -172,7 +202,7 @@ pub struct ValidationImages {
 pub enum TaskImages {
     /// One class per image.
     Classification {
-        /// The number of images with a mistake.
+        /// The number of images with a mistake, over all workers.
         mistake_count: u64,
         /// The most confident mistakes, the most confident first: the pictures of the newest epoch.
         mistakes: Vec<Mistake>,
@@ -246,10 +276,22 @@ impl ValidationImages {
 
     /// The first inconsistency, in a file that was edited or damaged.
     fn problem(&self) -> Option<&'static str> {
-        let TaskImages::Segmentation { samples, predictions, .. } = &self.images else { return None };
+        let (samples, predictions, colours) = match &self.images {
+            TaskImages::Classification { mistakes, samples, .. } => {
+                let is_short = mistakes.len().max(samples.len()) <= MAX_IMAGES;
+                return (!is_short).then_some("it has too many images");
+            }
+            TaskImages::Segmentation { samples, predictions, colours } => (samples, predictions, colours),
+        };
         let is_complete = predictions.iter().all(|epoch| epoch.iou.len() == samples.len());
         let is_ascending = predictions.windows(2).all(|pair| pair[0].epoch < pair[1].epoch);
-        if !is_complete {
+        if samples.len() > MAX_IMAGES {
+            Some("it has too many images")
+        } else if predictions.len() as u64 > MAX_EPOCHS {
+            Some("it has too many epochs")
+        } else if colours.len() > MAX_COLOURS {
+            Some("it has too many colours")
+        } else if !is_complete {
             Some("an epoch does not have all images")
         } else if !is_ascending {
             Some("its epochs are not in order")
@@ -319,6 +361,15 @@ pub fn is_kept(number: u64, newest: u64) -> bool {
         distance *= 2;
     }
     number == newest || (number < newest && number.saturating_sub(1).is_multiple_of(distance))
+}
+
+/// Returns whether a validation has rows in [`CLASS_HISTORY`]: the last of a run's `validations`, and those
+/// at equal distances, chosen so that there are about [`MAX_CLASS_ROWS`] rows of all `classes`. Validations
+/// are counted from 1.
+#[must_use]
+pub fn is_in_history(number: u64, validations: u64, classes: usize) -> bool {
+    let distance = validations.saturating_mul(classes as u64).div_ceil(MAX_CLASS_ROWS).max(1);
+    number >= validations || number.saturating_sub(1).is_multiple_of(distance)
 }
 
 /// A row of [`CLASS_HISTORY`]: a class after a validation.

@@ -11,7 +11,7 @@ fn mistake(file: &str) -> Mistake {
 fn classification(epoch: u32, mistakes: usize) -> ValidationImages {
     let mistakes = vec![mistake("a\"</script>\n\u{1b}[2J,.png"); mistakes];
     let images = TaskImages::Classification { mistake_count: 31, mistakes, samples: Vec::new() };
-    ValidationImages { epoch, size: [4, 6], images }
+    ValidationImages { epoch, size: [4, 6], workers: 1, images }
 }
 
 #[test]
@@ -23,6 +23,7 @@ fn the_index_survives_a_round_trip() {
     let segmentation = ValidationImages {
         epoch: 7,
         size: [4, 6],
+        workers: 2,
         images: TaskImages::Segmentation {
             samples: vec!["a.png".to_owned(), "../b.png".to_owned()],
             predictions: vec![
@@ -122,6 +123,53 @@ fn kept_validations_are_few_and_what_is_dropped_stays_dropped() {
 }
 
 #[test]
+fn edited_lists_are_limited() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = ValidationDir::new(root.path().to_owned());
+    let segmentation = |samples: usize, epochs: u32, colours: usize| {
+        let predictions = (1..=epochs).map(|epoch| MaskEpoch { epoch, iou: vec![None; samples] }).collect();
+        let samples = vec!["a.png".to_owned(); samples];
+        let images = TaskImages::Segmentation { samples, predictions, colours: vec![[0; 3]; colours] };
+        ValidationImages { epoch: epochs, size: [1, 1], workers: 1, images }
+    };
+    let epochs = MAX_EPOCHS as u32;
+    for images in [classification(1, MAX_IMAGES), segmentation(MAX_IMAGES, epochs, MAX_COLOURS)] {
+        images.write(&folder).unwrap();
+        assert_eq!(ValidationImages::read(&folder).unwrap(), Some(images));
+    }
+    for (images, reason) in [
+        (classification(1, MAX_IMAGES + 1), "too many images"),
+        (segmentation(MAX_IMAGES + 1, 1, 1), "too many images"),
+        (segmentation(1, epochs + 1, 1), "too many epochs"),
+        (segmentation(1, 1, MAX_COLOURS + 1), "too many colours"),
+    ] {
+        images.write(&folder).unwrap();
+        let error = ValidationImages::read(&folder).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    // A file of a version that did not record the workers.
+    let text = serde_json::to_string(&classification(1, 1)).unwrap();
+    let older = text.replacen("\"workers\":1,", "", 1);
+    assert_ne!(older, text);
+    fs::write(folder.images(), older).unwrap();
+    assert_eq!(ValidationImages::read(&folder).unwrap(), Some(classification(1, 1)));
+}
+
+#[test]
+fn the_history_of_many_classes_is_thinned() {
+    let recorded = |validations: u64, classes: usize| -> Vec<u64> {
+        (1..=validations).filter(|&number| is_in_history(number, validations, classes)).collect()
+    };
+    assert_eq!(recorded(1000, 100), (1..=1000).collect::<Vec<_>>());
+    assert_eq!(recorded(8, 40_000), [1, 5, 8]);
+    for (validations, classes) in [(1, 1), (300, 1000), (10_000, 1000), (7, 1_000_000)] {
+        let numbers = recorded(validations, classes);
+        assert!(numbers[0] == 1 && numbers.last() == Some(&validations));
+        assert!((numbers.len() as u64 - 1) * classes as u64 <= MAX_CLASS_ROWS + classes as u64);
+    }
+}
+
+#[test]
 fn confusions_survive_a_round_trip() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join(CONFUSION);
@@ -134,8 +182,10 @@ fn confusions_survive_a_round_trip() {
     let text = fs::read_to_string(&path).unwrap();
     assert_eq!(text, "epoch,class,predicted,count\n4,0,0,2\n4,0,2,1\n4,1,1,1\n4,2,1,1\n");
     assert_eq!(read_confusion(&path).unwrap(), counts);
+    assert_eq!(confusion_epoch(&path), Some(4));
     write_confusion(&path, 4, &[]).unwrap();
     assert_eq!(read_confusion(&path).unwrap(), []);
+    assert_eq!(confusion_epoch(&path), None);
     for damaged in [
         "",
         "epoch,class\n",

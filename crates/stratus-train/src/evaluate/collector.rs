@@ -7,6 +7,7 @@ use super::views::ViewAverage;
 use crate::TrainError;
 use crate::resolve::Rank;
 use stratus_data::BatchBuffer;
+use stratus_data::contact_sheet::{resized, shrunk_size};
 use stratus_measures::ConfusionMatrix;
 use stratus_run::csv::Task;
 
@@ -14,6 +15,8 @@ use stratus_run::csv::Task;
 const MAX_SAMPLES_PER_CLASS: usize = 6;
 /// The maximum number of those images of all classes.
 const MAX_SAMPLES: usize = 60;
+/// The maximum side of the pictures of segmented images, and of their masks.
+pub(crate) const MAX_MASK_SIDE_PIXELS: usize = 192;
 
 /// The predictions to keep of a validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub(crate) struct CollectorRequest {
     pub samples: usize,
     /// The number of images of a batch.
     pub batch: usize,
+    /// Height and width of the network's input.
+    pub input_size: [usize; 2],
     pub rank: Rank,
 }
 
@@ -47,7 +52,7 @@ pub(crate) struct MaskPrediction {
     pub index: u32,
     /// The mean IoU; `None` without labelled pixels.
     pub iou: Option<f64>,
-    /// The predicted class of each pixel.
+    /// The predicted class of each pixel, scaled to the size of its picture.
     pub mask: Vec<i32>,
 }
 
@@ -55,7 +60,6 @@ pub(crate) struct MaskPrediction {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CollectedPredictions {
     Classes {
-        mistake_count: usize,
         /// The most confident mistakes, the most confident first.
         mistakes: Vec<ClassPrediction>,
         /// The first images of each class, ordered by class.
@@ -63,7 +67,7 @@ pub(crate) enum CollectedPredictions {
     },
     Masks {
         samples: Vec<MaskPrediction>,
-        /// Height and width of the masks.
+        /// Height and width of the masks as the network predicts them.
         size: [usize; 2],
     },
 }
@@ -126,7 +130,8 @@ impl PredictionCollector {
                     };
                     let prediction = ClassPrediction { index, class, predicted, probability };
                     mistakes.add_prediction(prediction);
-                    if let Some(count) = counts.get_mut(class)
+                    if probability.is_finite()
+                        && let Some(count) = counts.get_mut(class)
                         && *count < per_class
                         && samples.len() < MAX_SAMPLES
                     {
@@ -142,10 +147,13 @@ impl PredictionCollector {
                 *size = mask_size;
                 let pixels = (mask_size[0] * mask_size[1]).max(1);
                 let images = batch.labels.chunks_exact(pixels).zip(classes.chunks_exact(pixels));
+                // Whole masks of all images would take hundreds of megabytes.
+                let shown_size = shrunk_size(self.request.input_size, MAX_MASK_SIDE_PIXELS);
                 for (&index, (labels, mask)) in batch.indices.iter().zip(images).take(batch.samples) {
                     if chosen.contains(&index) {
                         let iou = mean_iou(counts, labels, mask)?;
-                        samples.push(MaskPrediction { index, iou, mask: mask.to_vec() });
+                        let mask = resized(mask, mask_size, shown_size);
+                        samples.push(MaskPrediction { index, iou, mask });
                     }
                 }
             }
@@ -160,8 +168,7 @@ impl PredictionCollector {
         match self.kind {
             Kind::Classes { mistakes, mut samples, .. } => {
                 samples.sort_by_key(|sample| (sample.class, sample.index));
-                let (mistake_count, mistakes) = mistakes.into_predictions();
-                CollectedPredictions::Classes { mistake_count, mistakes, samples }
+                CollectedPredictions::Classes { mistakes: mistakes.into_predictions(), samples }
             }
             Kind::Masks { mut samples, size, .. } => {
                 samples.sort_by_key(|sample| sample.index);
@@ -187,7 +194,8 @@ mod tests {
     use super::*;
 
     fn request(images: usize, samples: usize, rank: Rank) -> CollectorRequest {
-        CollectorRequest { task: Task::Segmentation, images, classes: 3, samples, batch: 4, rank }
+        let (task, input_size) = (Task::Segmentation, [2, 2]);
+        CollectorRequest { task, images, classes: 3, samples, batch: 4, input_size, rank }
     }
 
     #[test]

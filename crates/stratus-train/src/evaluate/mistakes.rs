@@ -166,15 +166,15 @@ impl MistakeCollector {
         }
     }
 
-    /// The number of mistakes of a classifier, and the worst of them.
-    pub(super) fn into_predictions(self) -> (usize, Vec<ClassPrediction>) {
+    /// The worst mistakes of a classifier.
+    pub(super) fn into_predictions(self) -> Vec<ClassPrediction> {
         let prediction = |Candidate { index, severity, class, predicted, .. }: Candidate| ClassPrediction {
             index,
             class,
             predicted,
             probability: severity,
         };
-        (self.count, self.worst.into_iter().map(prediction).collect())
+        self.worst.into_iter().map(prediction).collect()
     }
 
     fn insert_mask(&mut self, index: u32, iou: f64, predictions: &[i32]) {

@@ -161,15 +161,18 @@ impl Evaluator {
         })
     }
 
-    /// Keeps the predictions of up to `images` images in every run from now on; 0 keeps none.
+    /// Keeps the predictions of up to `images` images in every run from now on; 0 keeps none. Pipeline stages
+    /// keep none: the first, which has the images, has no predictions.
     pub(crate) fn collect_predictions(&mut self, resolved: &ResolvedProcess, images: usize) {
         let dataset = self.loader.dataset();
-        self.collects = (images > 0).then(|| CollectorRequest {
+        let [_, height, width] = resolved.input().shape;
+        self.collects = (images > 0 && self.stage.is_none()).then(|| CollectorRequest {
             task: resolved.task(),
             images,
             classes: self.scorer.classes(),
             samples: dataset.len(),
             batch: resolved.validation_batch(),
+            input_size: [height, width],
             rank: resolved.rank(),
         });
     }

@@ -96,7 +96,7 @@ fn pictures_are_served_by_name_only() {
     let mistake = Mistake { file: HOSTILE.to_owned(), class: 0, predicted: 1, probability: 0.5 };
     let images =
         TaskImages::Classification { mistake_count: 1, mistakes: vec![mistake], samples: Vec::new() };
-    let images = ValidationImages { epoch: 2, size: [1, 1], images };
+    let images = ValidationImages { epoch: 2, size: [1, 1], workers: 1, images };
     images.write(&folder).unwrap();
     let picture = undecodable_png([1, 1], 9);
     fs::write(folder.pictures(Pictures::Epoch(2)), &picture).unwrap();

@@ -2,7 +2,7 @@
 
 #![cfg(unix)]
 
-use crate::common::{CommandOutput, RunResult, TestDir};
+use crate::common::{CommandOutput, RunResult, TestDir, validation_files};
 use crate::workers::has_mpi;
 
 /// Averaged weights and mixed images, so that all kinds of data pass through the stages.
@@ -33,6 +33,7 @@ fn stage_count_does_not_change_the_bits() {
     train(&dir, "unclipped", 3, &[]).expect(0);
     train(&dir, "alone", 3, &clip).expect(0);
     let alone = RunResult::read(&dir.path("alone"));
+    let files_alone = validation_files(&dir.path("alone"));
     assert!(RunResult::read(&dir.path("unclipped")) != alone, "gradients are clipped");
     for stages in ["2", "4"] {
         let set = format!("train.stages={stages}");
@@ -43,6 +44,10 @@ fn stage_count_does_not_change_the_bits() {
         let message = format!("{stages} processes, one per pipeline stage");
         assert_eq!(ran.err.matches(&message).count(), 1, "{}", ran.err);
         assert!(RunResult::read(&dir.path(stages)) == alone, "{stages} stages");
+        // Of validations, stages keep the tables, which are those of one process, and no images.
+        let files = validation_files(&dir.path(stages));
+        assert_eq!(files.keys().collect::<Vec<_>>(), ["classes.csv", "confusion.csv"]);
+        assert!(files.iter().all(|(name, bytes)| files_alone.get(name) == Some(bytes)), "{stages} stages");
     }
     let four = ["--set", "train.stages=4", "--workers", "4", "--until-epoch", "1"];
     train(&dir, "moved", 3, &[&clip[..], &four].concat()).expect(0);

@@ -220,11 +220,9 @@ impl<'a> Recorder<'a> {
         predictions: Option<CollectedPredictions>,
         setup: &RunSetup,
     ) -> Result<(), TrainError> {
-        match (&mut self.validation, predictions) {
-            (Some(record), Some(predictions)) => {
-                record.epoch(position, scores, predictions, setup, &mut self.log)
-            }
-            _ => Ok(()),
+        match &mut self.validation {
+            Some(record) => record.epoch(position, scores, predictions, setup, &mut self.log),
+            None => Ok(()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! `validation/`: what the network gets wrong after every validation, as pictures and tables. The files of a
 //! resumed run equal those of an uninterrupted one.
 
+mod masks;
 mod pictures;
 
 use super::super::run_position::RunPosition;
@@ -9,6 +10,7 @@ use super::known_classes;
 use crate::TrainError;
 use crate::evaluate::Scores;
 use crate::evaluate::collector::{ClassPrediction, CollectedPredictions, MaskPrediction};
+use masks::{MaskHistory, remove_later};
 use pictures::{MaskPictures, ShownImages};
 use std::fs;
 use std::io;
@@ -17,7 +19,7 @@ use stratus_run::csv::CsvWriter;
 use stratus_run::log::Log;
 use stratus_run::validation::{
     ClassRow, ClassSample, MAX_CLASSES, MaskEpoch, Mistake, Pictures, TaskImages, ValidationDir,
-    ValidationImages, confusions, is_kept, write_confusion,
+    ValidationImages, confusions, is_in_history, is_kept, write_confusion,
 };
 use stratus_run::{Error, RunDir, atomic};
 
@@ -31,7 +33,7 @@ pub(super) struct ValidationRecord {
     folder: ValidationDir,
     classes: CsvWriter<ClassRow>,
     /// The validations whose masks are kept.
-    masks: Vec<MaskEpoch>,
+    masks: MaskHistory,
     images: ShownImages,
     /// The samples whose pictures this process has written.
     written_samples: Vec<u32>,
@@ -66,7 +68,7 @@ impl ValidationRecord {
     }
 
     /// Records a validation, after the epoch that `position` ends. An image that cannot be read again is left
-    /// out.
+    /// out. Without `predictions`, as in pipeline stages, only the tables are written.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -74,14 +76,19 @@ impl ValidationRecord {
         &mut self,
         position: RunPosition,
         scores: &Scores,
-        predictions: CollectedPredictions,
+        predictions: Option<CollectedPredictions>,
         setup: &RunSetup,
         log: &mut Log,
     ) -> Result<(), TrainError> {
         let epoch = epoch_of(position);
         if scores.confusion.classes() <= MAX_CLASSES {
-            self.tables(epoch, scores)?;
+            self.tables(position, scores)?;
         }
+        let Some(predictions) = predictions else {
+            // The run may have images from a time without stages, which are out of date now.
+            self.masks = MaskHistory::default();
+            return Ok(self.folder.remove_index()?);
+        };
         let problems = self.images.read(&predictions, setup);
         problems.iter().try_for_each(|problem| log.write(problem))?;
         let name = |index: u32| -> String {
@@ -89,19 +96,22 @@ impl ValidationRecord {
             name.chars().take(MAX_NAME_CHARACTERS).collect()
         };
         let images = match predictions {
-            CollectedPredictions::Classes { mistake_count, mistakes, samples } => {
+            CollectedPredictions::Classes { mistakes, samples } => {
+                // Of all workers, while the images are those of this one.
+                let mistake_count = scores.confusion.total() - scores.confusion.correct();
                 self.classified(epoch, mistake_count, [mistakes, samples], name)?
             }
-            CollectedPredictions::Masks { samples, size } => {
+            CollectedPredictions::Masks { samples, .. } => {
                 let names: Vec<String> = scores.classes().iter().map(|class| class.name.clone()).collect();
-                self.masks.retain(|shown| {
+                self.masks.epochs.retain(|shown| {
                     is_kept(position.validation_number(shown.epoch), position.validation_number(epoch))
                 });
-                self.segmented(epoch, &samples, size, &names, name)?
+                self.segmented(epoch, &samples, &names, name)?
             }
         };
         let size = self.images.size().map(|side| u32::try_from(side).unwrap_or(u32::MAX));
-        let index = ValidationImages { epoch, size, images };
+        let workers = u32::try_from(setup.resolved.rank().world_size).unwrap_or(u32::MAX);
+        let index = ValidationImages { epoch, size, workers, images };
         index.write(&self.folder)?;
         Ok(self.folder.remove_pictures_except(&index)?)
     }
@@ -112,9 +122,13 @@ impl ValidationRecord {
         Ok(self.classes.position())
     }
 
-    /// Adds the classes to their table, and replaces the confusion matrix.
-    fn tables(&mut self, epoch: u32, scores: &Scores) -> Result<(), TrainError> {
-        for class in known_classes(scores) {
+    /// Adds the classes to their table, unless it would become too long, and replaces the confusion matrix.
+    fn tables(&mut self, position: RunPosition, scores: &Scores) -> Result<(), TrainError> {
+        let epoch = epoch_of(position);
+        let last = u32::try_from(position.epochs).unwrap_or(u32::MAX);
+        let [number, validations] = [epoch, last].map(|epoch| position.validation_number(epoch));
+        let is_recorded = is_in_history(number, validations, scores.confusion.classes());
+        for class in known_classes(scores).into_iter().filter(|_| is_recorded) {
             self.classes.append(&ClassRow {
                 epoch,
                 class: class.class as u64,
@@ -133,7 +147,7 @@ impl ValidationRecord {
     fn classified(
         &mut self,
         epoch: u32,
-        mistake_count: usize,
+        mistake_count: u64,
         predictions: [Vec<ClassPrediction>; 2],
         name: impl Fn(u32) -> String,
     ) -> Result<TaskImages, TrainError> {
@@ -155,45 +169,43 @@ impl ValidationRecord {
             ClassSample { file: name(index), class: class(label), predicted: class(predicted) }
         };
         Ok(TaskImages::Classification {
-            mistake_count: mistake_count as u64,
+            mistake_count,
             mistakes: mistakes.iter().map(mistake).collect(),
             samples: samples.iter().map(sample).collect(),
         })
     }
 
-    /// Writes the pictures of segmented images, whose masks have this size.
+    /// Writes the pictures of segmented images.
     fn segmented(
         &mut self,
         epoch: u32,
         samples: &[MaskPrediction],
-        mask_size: [usize; 2],
         class_names: &[String],
         name: impl Fn(u32) -> String,
     ) -> Result<TaskImages, TrainError> {
         let samples = self.images.known(samples.iter().collect(), |sample| sample.index);
         let indices: Vec<u32> = samples.iter().map(|sample| sample.index).collect();
+        let names: Vec<String> = indices.iter().copied().map(name).collect();
         let palette = ClassPalette::for_classes(class_names);
         let colours = (0..class_names.len()).map(|class| palette.colour(class)).collect();
+        // The masks of other images: one of them could not be read this time or before, or another number of
+        // workers divides the batches otherwise.
+        if !self.masks.is_of(&names) {
+            self.masks = MaskHistory::default();
+            // Its pictures must not be shown beside the new ones.
+            self.folder.remove_index()?;
+        }
         if !samples.is_empty() {
-            let pictures =
-                MaskPictures { images: &self.images, palette, classes: class_names.len(), mask_size };
+            let pictures = MaskPictures { images: &self.images, palette, classes: class_names.len() };
             if indices != self.written_samples {
                 self.write(Pictures::Samples, pictures.images_and_truth(&indices))?;
             }
             self.write(Pictures::Epoch(epoch), pictures.predictions_and_differences(&samples))?;
-            // The masks of other images, if one of them could not be read this time or before.
-            if !self.written_samples.is_empty() && indices != self.written_samples {
-                self.masks.clear();
-            }
-            self.masks.retain(|shown| shown.iou.len() == samples.len());
-            self.masks.push(MaskEpoch { epoch, iou: samples.iter().map(|sample| sample.iou).collect() });
-            self.written_samples = indices.clone();
+            let shown = MaskEpoch { epoch, iou: samples.iter().map(|sample| sample.iou).collect() };
+            self.masks.add(&names, shown);
+            self.written_samples = indices;
         }
-        Ok(TaskImages::Segmentation {
-            samples: indices.into_iter().map(name).collect(),
-            predictions: self.masks.clone(),
-            colours,
-        })
+        Ok(TaskImages::Segmentation { samples: names, predictions: self.masks.epochs.clone(), colours })
     }
 
     /// Writes a file of pictures.
@@ -207,41 +219,4 @@ impl ValidationRecord {
 /// The number of epochs that are done.
 fn epoch_of(position: RunPosition) -> u32 {
     u32::try_from(position.epochs_done()).unwrap_or(u32::MAX)
-}
-
-/// Removes what validations after the `last` epoch wrote. Returns the validations whose masks are kept.
-fn remove_later(folder: &ValidationDir, last: u32, log: &mut Log) -> Result<Vec<MaskEpoch>, TrainError> {
-    let index = match ValidationImages::read(folder) {
-        Ok(index) => index,
-        Err(error) => {
-            log.write(&format!("{error}; the next validation replaces it"))?;
-            None
-        }
-    };
-    match index {
-        Some(index) if index.epoch <= last => match index.images {
-            TaskImages::Segmentation { predictions, .. } => Ok(predictions),
-            TaskImages::Classification { .. } => Ok(Vec::new()),
-        },
-        Some(ValidationImages {
-            size,
-            images: TaskImages::Segmentation { samples, predictions, colours },
-            ..
-        }) if predictions.first().is_some_and(|shown| shown.epoch <= last) => {
-            let mut predictions = predictions;
-            predictions.retain(|shown| shown.epoch <= last);
-            let epoch = predictions.last().map_or(last, |shown| shown.epoch);
-            let images = TaskImages::Segmentation { samples, predictions: predictions.clone(), colours };
-            let index = ValidationImages { epoch, size, images };
-            index.write(folder)?;
-            folder.remove_pictures_except(&index)?;
-            folder.remove_confusion()?;
-            Ok(predictions)
-        }
-        _ => {
-            folder.remove_index()?;
-            folder.remove_confusion()?;
-            Ok(Vec::new())
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::super::super::setup::RunSetup;
 use crate::TrainError;
-use crate::evaluate::collector::{CollectedPredictions, MaskPrediction};
+use crate::evaluate::collector::{CollectedPredictions, MAX_MASK_SIDE_PIXELS, MaskPrediction};
 use crate::evaluate::mistakes::read_image;
 use std::collections::BTreeMap;
 use std::io;
@@ -13,8 +13,6 @@ use stratus_run::validation::{CLASS_COLUMNS, CORRECT_COLOUR, MASK_COLUMNS, WRONG
 
 /// The maximum side of the pictures of classified images.
 const MAX_CLASS_SIDE_PIXELS: usize = 80;
-/// The maximum side of the pictures of segmented images.
-const MAX_MASK_SIDE_PIXELS: usize = 192;
 /// The maximum number of colours of a file with a palette, besides that of ignored pixels.
 const MAX_PALETTE_COLOURS: usize = u8::MAX as usize;
 
@@ -97,8 +95,6 @@ pub(super) struct MaskPictures<'a> {
     pub images: &'a ShownImages,
     pub palette: ClassPalette,
     pub classes: usize,
-    /// Height and width of predicted masks.
-    pub mask_size: [usize; 2],
 }
 
 impl MaskPictures<'_> {
@@ -118,10 +114,9 @@ impl MaskPictures<'_> {
         let size = self.images.size();
         let mut masks = Vec::new();
         for sample in samples {
-            let predicted = resized(&sample.mask, self.mask_size, size);
             let labels = self.images.images.get(&sample.index).map_or(&[][..], |image| &image.labels);
-            let different = difference(labels, &predicted, self.classes);
-            masks.extend([predicted, different]);
+            let different = difference(labels, &sample.mask, self.classes);
+            masks.extend([sample.mask.clone(), different]);
         }
         let palette = self.palette.followed_by(self.classes, &[CORRECT_COLOUR, WRONG_COLOUR]);
         let (mask, size) = grid_of_masks(&masks, size, MASK_COLUMNS);
