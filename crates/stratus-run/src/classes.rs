@@ -9,6 +9,8 @@ use crate::{Result, atomic, csv};
 
 /// The columns, in order.
 const COLUMNS: [&str; 6] = ["class", "name", "samples", "accuracy", "iou", "bf"];
+/// Maximum length of a file whose names are read.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Formats the classes as CSV, with a header. Missing values are empty. Fractions are written as the shortest
 /// decimal that parses to the same bits.
@@ -52,7 +54,8 @@ pub fn is_confusion(text: &str) -> bool {
 /// differs.
 #[must_use]
 pub fn read_names(path: &Path) -> Option<Vec<String>> {
-    let mut reader = ::csv::Reader::from_path(path).ok()?;
+    let text = stratus_base::read_at_most(path, MAX_BYTES).ok()?;
+    let mut reader = ::csv::Reader::from_reader(&text[..]);
     reader.headers().ok()?.iter().eq(COLUMNS).then_some(())?;
     let names = reader.into_records().enumerate().map(|(class, record)| {
         let record = record.ok()?;

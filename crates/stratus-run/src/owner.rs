@@ -61,6 +61,9 @@ pub enum OwnerError {
         /// The error of the operating system.
         reason: String,
     },
+    /// The lock file has other names, so the process that holds it may train another run.
+    #[error("its run.lock is a link to that of another run")]
+    Linked,
     /// The lock file cannot be read.
     #[error("{0}")]
     Lock(String),
@@ -72,12 +75,20 @@ impl Owner {
     /// # Errors
     /// If no process does, or not one that may be asked to stop.
     pub fn find(run: &Path) -> Result<Self, OwnerError> {
+        let lock = match fs::symlink_metadata(run.join(LOCK)) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(OwnerError::Ended),
+            Err(error) => return Err(OwnerError::Lock(error.to_string())),
+        };
+        // A copy of a run may share the file with it: its process is not that of the copy.
+        if !lock.is_file() || lock.nlink() > 1 {
+            return Err(OwnerError::Linked);
+        }
         let pid = match lock_state(run) {
             Ok(LockState::Held(pid)) => pid,
             Ok(LockState::Free) => return Err(OwnerError::Ended),
             Err(error) => return Err(OwnerError::Lock(error.to_string())),
         };
-        let lock = fs::metadata(run.join(LOCK)).map_err(|_| OwnerError::Ended)?;
         let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)).ok_or(OwnerError::Elsewhere)?;
         // The handle comes first, so that it cannot be that of a later process.
         let handle = open_handle(pid)?;
@@ -125,10 +136,10 @@ impl Owner {
     }
 }
 
-/// Returns whether a file belongs to the user of this process.
+/// Returns whether a file belongs to the user of this process. A link counts itself.
 #[must_use]
 pub fn is_of_this_user(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|facts| facts.uid() == geteuid().as_raw())
+    fs::symlink_metadata(path).is_ok_and(|facts| facts.uid() == geteuid().as_raw())
 }
 
 /// A handle of a process; `None` if the system has no such handles.
@@ -307,6 +318,21 @@ mod tests {
         assert_eq!(Owner::find(run.path()).unwrap_err(), OwnerError::Elsewhere);
         assert!(Owner::find(other.path()).is_ok());
         drop(lock);
+        end(child);
+    }
+
+    /// As in a copy of a run by hard links, or a folder from elsewhere with a link.
+    #[test]
+    fn the_holder_of_a_linked_lock_is_that_of_another_run() {
+        let run = tempfile::tempdir().unwrap();
+        let mut child = holder(run.path(), true);
+        for link in [std::os::unix::fs::symlink::<PathBuf, PathBuf>, fs::hard_link::<PathBuf, PathBuf>] {
+            let copy = tempfile::tempdir_in(run.path()).unwrap();
+            link(run.path().join(LOCK), copy.path().join(LOCK)).unwrap();
+            assert_eq!(Owner::find(copy.path()).unwrap_err(), OwnerError::Linked);
+        }
+        assert!(Owner::find(run.path()).is_ok(), "the copies were removed");
+        assert!(child.try_wait().unwrap().is_none(), "no signal was sent");
         end(child);
     }
 

@@ -41,9 +41,13 @@ pub fn list(run: &Path) -> RunFiles {
     let mut opened = 0;
     while let Some(folder) = folders.pop() {
         opened += 1;
+        if opened > MAX_FILES {
+            listed.has_more = true;
+            break;
+        }
         let Ok(entries) = fs::read_dir(&folder) else { continue };
         for entry in entries.flatten() {
-            if listed.files.len() >= MAX_FILES || opened > MAX_FILES {
+            if listed.files.len() >= MAX_FILES || folders.len() >= MAX_FILES {
                 listed.has_more = true;
                 break;
             }
@@ -55,7 +59,7 @@ pub fn list(run: &Path) -> RunFiles {
             let modified = facts.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
             let path = entry.path();
             let name = path.strip_prefix(run).unwrap_or(&path).display().to_string();
-            listed.bytes += facts.len();
+            listed.bytes = listed.bytes.saturating_add(facts.len());
             let modified = modified.map(|time| time.as_secs());
             listed.files.push(RunFile { name, bytes: facts.len(), modified });
         }

@@ -323,7 +323,8 @@ fn confusion(html: &mut Html, validation: &ValidationReport) {
         html.close("div");
     }
     let total = |class: usize| -> u64 {
-        counts.iter().filter(|found| found.class == class).map(|found| found.count).sum()
+        let of_class = counts.iter().filter(|found| found.class == class);
+        of_class.fold(0, |sum, found| sum.saturating_add(found.count))
     };
     let mut wrong: Vec<&Confusion> = counts.iter().filter(|found| found.class != found.predicted).collect();
     wrong.sort_by_key(|found| (u64::MAX - found.count, found.class, found.predicted));

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 
 use serde::{Deserialize, Serialize};
-use stratus_engine::{Phase, Plan};
+use stratus_engine::{Phase, Plan, Role};
 use stratus_run::RunDir;
 use stratus_run::machine::Machine;
 
@@ -43,6 +43,16 @@ pub(super) fn read_plan(run: &RunDir) -> Result<Plan, String> {
         return Err(damaged("its placements and kernels do not match its program".to_owned()));
     }
     Ok(plan)
+}
+
+/// The shape `[C, H, W]` of the images of a run, by its plan; `None` if it cannot be read.
+#[must_use]
+pub fn planned_image_shape(run: &RunDir) -> Option<[usize; 3]> {
+    let plan = read_plan(run).ok()?;
+    let images = plan.program.values.iter().find(|value| value.role == Role::Images)?;
+    let shape = images.shape.get(usize::from(images.per_sample)..)?;
+    // Others are no photographs, or were padded.
+    <[usize; 3]>::try_from(shape).ok().filter(|[channels, ..]| matches!(channels, 1 | 3))
 }
 
 /// The peaks of a machine, as measured by `stratus doctor`.

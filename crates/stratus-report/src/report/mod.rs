@@ -20,7 +20,7 @@ mod validation;
 pub use checkpoints::CheckpointRow;
 pub use compare::{Comparison, ComparisonRow, Repetitions};
 pub(crate) use compare::{differing_keys, effective_settings, is_ignored_key, settings};
-pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint};
+pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint, planned_image_shape};
 pub use curves::{Curve, Curves, IterationCurves, LayerCurve, LayerHistory};
 pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
 pub use network::{DataEdge, Endpoint, LayerKernel, Network, NetworkLayer};

@@ -49,10 +49,32 @@ impl Planner {
     /// # Errors
     /// If the network is not found.
     pub fn new(
-        mut experiment: Experiment,
+        experiment: Experiment,
         framework: Framework,
         images: Option<u64>,
         epochs: Option<u64>,
+    ) -> Result<Self, TrainError> {
+        Self::with_access(experiment, framework, (images, epochs), true)
+    }
+
+    /// As [`Planner::new`], without opening the data set, wherever it is.
+    ///
+    /// # Errors
+    /// As [`Planner::new`].
+    pub fn without_data_set(
+        experiment: Experiment,
+        framework: Framework,
+        images: Option<u64>,
+        epochs: Option<u64>,
+    ) -> Result<Self, TrainError> {
+        Self::with_access(experiment, framework, (images, epochs), false)
+    }
+
+    fn with_access(
+        mut experiment: Experiment,
+        framework: Framework,
+        (images, epochs): (Option<u64>, Option<u64>),
+        may_open: bool,
     ) -> Result<Self, TrainError> {
         let mut notes = Vec::new();
         experiment.train.epochs = epochs.unwrap_or(experiment.train.epochs);
@@ -65,28 +87,35 @@ impl Planner {
         };
         let mut validation = None;
         let mut is_here = true;
-        let dataset: Arc<dyn Dataset> = match open_dataset(&experiment, Split::Train) {
-            Ok(dataset) => {
+        let opened = may_open.then(|| open_dataset(&experiment, Split::Train));
+        let dataset: Arc<dyn Dataset> = match opened {
+            Some(Ok(dataset)) => {
                 length.images = Some(dataset.len() as u64);
                 length.resident = dataset.resident_bytes();
                 validation = open_dataset(&experiment, Split::Validation).ok();
                 length.validation_images = validation.as_ref().map(|dataset| dataset.len() as u64);
                 dataset
             }
-            Err(error) => {
+            failed => {
                 is_here = false;
-                let problem = match &error {
-                    TrainError::Data(DataError::MissingRoot { .. }) => {
+                let problem = match &failed {
+                    Some(Err(TrainError::Data(DataError::MissingRoot { .. }))) => {
                         format!("is not at {}", experiment.data_path().display())
                     }
-                    other => format!("cannot be opened ({other})"),
+                    Some(Err(other)) => format!("cannot be opened ({other})"),
+                    _ => "is not opened".to_owned(),
+                };
+                let shape = match experiment.shape() {
+                    Some([channels, height, width]) if !may_open => {
+                        format!("images of {channels}x{height}x{width}")
+                    }
+                    _ => "the network's published image shape".to_owned(),
                 };
                 let advice = if images.is_some() { "" } else { "; set the number of images with --images" };
                 notes.push(match experiment.has_data_set() {
-                    true => format!(
-                        "data set `{}` {problem}: assuming the network's published image shape{advice}",
-                        experiment.data.name
-                    ),
+                    true => {
+                        format!("data set `{}` {problem}: assuming {shape}{advice}", experiment.data.name)
+                    }
                     false => format!("no data set is set: assuming images of the layer file's shape{advice}"),
                 });
                 Arc::new(PlaceholderDataset::of(&experiment)?)

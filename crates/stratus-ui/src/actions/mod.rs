@@ -20,7 +20,7 @@ use stratus_run::owner::{Owner, OwnerError};
 
 use crate::index::{Entry, RunId, check_files, stamp};
 use log::ActionLog;
-use offer::Facts;
+use offer::{Facts, check_launch};
 
 /// The reason why an action was not started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +87,9 @@ impl Actions {
             let reason =
                 offer.refusal.unwrap_or_else(|| format!("a run that is {state} cannot {}", kind.passive()));
             return Err(not_possible(reason));
+        }
+        if let Some(launch) = &offer.launch {
+            check_launch(run.path(), launch).map_err(not_possible)?;
         }
         // As of now: the last scan may have seen an earlier process.
         let lock = stamp(&run.path().join(LOCK), roots).map_err(not_possible)?;

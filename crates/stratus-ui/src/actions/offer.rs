@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use stratus_base::read_at_most;
+use stratus_launch::LaunchRecord;
 use stratus_run::RunDir;
 use stratus_run::layout::{LAUNCHES, RUNS, SWEEP};
 use stratus_run::owner::{Owner, is_of_this_user};
@@ -185,7 +186,30 @@ pub fn launch_folder(run: &Path, launch: &str) -> Option<PathBuf> {
     let folder = run.ancestors().skip(1).find(|folder| record(folder).is_file())?;
     let targets = folder.join(TARGETS);
     let is_own = is_of_this_user(&record(folder)) && (!targets.exists() || is_of_this_user(&targets));
+    // A folder of another user could be a link to one of this user, whose launch it is not.
+    let runs = folder.join(RUNS);
+    let is_own = is_own && is_of_this_user(&runs) && is_of_this_user(&runs.join(LAUNCHES));
     is_own.then(|| folder.to_owned())
+}
+
+/// Checks that a launch has trained a run, which only claims it: stopping the launch stops all of its runs.
+///
+/// # Errors
+/// The reason, if the record of the launch does not list the run.
+pub fn check_launch(run: &Path, launch: &str) -> Result<(), String> {
+    let Some(folder) = launch_folder(run, launch) else {
+        return Err(format!("the launch {launch} is no longer here"));
+    };
+    let path = folder.join(RUNS).join(LAUNCHES).join(format!("{launch}.toml"));
+    let record = LaunchRecord::read(&path).map_err(|error| error.to_string())?;
+    let is_it = |listed: &PathBuf| {
+        listed.file_name() == run.file_name()
+            && folder.join(listed).canonicalize().is_ok_and(|listed| listed == run)
+    };
+    if record.id != launch || !record.runs.iter().any(is_it) {
+        return Err(format!("the launch {launch} does not list this run"));
+    }
+    Ok(())
 }
 
 /// The sweep that a run belongs to: `SWEEP/runs/…/RUN`.

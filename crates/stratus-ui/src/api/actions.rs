@@ -47,7 +47,7 @@ async fn act(site: Site, kind: Kind, id: String, body: &[u8]) -> Response {
         let entry = site.entry(&id)?;
         Ok(site.index.actions().start(kind, &entry, &site.index.roots(), &request.state))
     };
-    match site.read(start).await {
+    match site.act(start).await {
         Ok(Ok(progress)) => {
             let headers = [(header::CONTENT_TYPE, "application/json")];
             (StatusCode::ACCEPTED, headers, to_json(&progress)).into_response()

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Failure, Json, Site, to_json};
 use crate::forecasts::{ForecastExperiment, ForecastRequest, NoForecast};
+use crate::index::check_files;
 use crate::pages::scripted as pages;
 use crate::server::QueryPairs;
 
@@ -61,7 +62,16 @@ pub async fn data(State(site): State<Site>, RawQuery(query): RawQuery) -> Result
             if let Some(problem) = entry.row.problem.as_ref().filter(|_| entry.settings.is_none()) {
                 return Err(Failure::Unreadable(problem.clone()));
             }
-            ForecastExperiment::Run(entry.path)
+            let path = entry.path.clone();
+            let check =
+                move |site: &Site| check_files(&entry.path, &site.index.roots()).map_err(Failure::Unreadable);
+            match site.read(check).await {
+                Err(Failure::Unreadable(reason)) => {
+                    return Ok(refuse(StatusCode::UNPROCESSABLE_ENTITY, &reason));
+                }
+                checked => checked?,
+            }
+            ForecastExperiment::Run(path)
         }
         None => {
             // No other name is looked up: it could be a path.

@@ -45,6 +45,8 @@ pub struct Site {
     sweeps: Arc<Sweeps>,
     forecasts: Forecasts,
     readers: Arc<Semaphore>,
+    /// The turn of actions, which do not wait for readers of large files.
+    acting: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     /// The token that pages send with actions; `None` if there are none.
     page_token: Option<Arc<str>>,
@@ -62,6 +64,7 @@ impl Site {
             sweeps: Arc::default(),
             forecasts: Forecasts::new(forecaster),
             readers: Arc::new(Semaphore::new(MAX_READERS)),
+            acting: Arc::new(Semaphore::new(1)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             page_token: page_token.map(Arc::from),
             instance: u64::try_from(now).unwrap_or(0),
@@ -79,7 +82,23 @@ impl Site {
         &self,
         read: impl FnOnce(&Site) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let permit = Arc::clone(&self.readers).acquire_owned().await.map_err(|_| Failure::Busy)?;
+        self.run_in_turn(&self.readers, read).await
+    }
+
+    /// Runs a function that acts on a run, as [`Site::read`].
+    async fn act<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Site) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.run_in_turn(&self.acting, act).await
+    }
+
+    async fn run_in_turn<T: Send + 'static>(
+        &self,
+        turn: &Arc<Semaphore>,
+        read: impl FnOnce(&Site) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let permit = Arc::clone(turn).acquire_owned().await.map_err(|_| Failure::Busy)?;
         let site = self.clone();
         let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;

@@ -141,6 +141,9 @@ impl Guard {
         if !headers.get_all(header::ORIGIN).iter().all(is_own) {
             return Some(Refusal::Origin);
         }
+        if is_foreign_load(request) {
+            return Some(Refusal::Origin);
+        }
         if is_action { post::refusal(request, self.page_token.as_ref()).map(Refusal::Action) } else { None }
     }
 
@@ -244,6 +247,14 @@ impl Refusal {
 /// Returns whether a request acts on a run.
 fn is_action(request: &Request<Body>) -> bool {
     *request.method() == Method::POST && post::is_action(request.uri().path())
+}
+
+/// Returns whether a page of another server loads something, as an image for example: it cannot read the
+/// answer, but would make this server work. Links to pages are followed. Only browsers tell.
+fn is_foreign_load(request: &Request<Body>) -> bool {
+    let said = |name| request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_link = said("sec-fetch-mode") == "navigate" && !request.uri().path().starts_with("/api/");
+    matches!(said("sec-fetch-site"), "cross-site" | "same-site") && !is_link
 }
 
 /// Answers a request, or refuses it.

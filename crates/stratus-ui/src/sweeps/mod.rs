@@ -121,8 +121,10 @@ impl SweepCache {
         self.results = match self.snapshot.as_ref() {
             Ok(snapshot) => Arc::new(snapshot.results(|run| {
                 let path = run.join(EPOCHS);
-                // Links out of the folders are not opened.
-                let may_be_read = matches!(stamp(&path, roots), Ok(Some(_)));
+                // Neither paths of the table nor links that lead out of the folders are opened.
+                let folder = run.canonicalize();
+                let is_inside = folder.is_ok_and(|run| roots.iter().any(|root| run.starts_with(root)));
+                let may_be_read = is_inside && matches!(stamp(&path, roots), Ok(Some(_)));
                 if may_be_read { csv::read(&path).unwrap_or_default() } else { Vec::new() }
             })),
             Err(_) => Arc::default(),

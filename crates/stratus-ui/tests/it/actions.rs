@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use stratus_launch::LaunchRecord;
 use stratus_run::lock::Lock;
 use stratus_run::remote::RemoteRun;
 use stratus_run::summary::Status;
@@ -262,11 +263,21 @@ fn a_run_of_a_launch_is_stopped_by_the_launch() {
     let label = "runs/digits/1";
     let row = row_when(&server, label, |row| !row["offer"]["refusal"].is_null());
     assert_eq!(row["offer"]["refusal"], "it belongs to the launch digits-1, which you did not start here");
-    fs::create_dir(root.path().join("runs/.launches")).unwrap();
-    fs::write(root.path().join("runs/.launches/digits-1.toml"), "").unwrap();
+    let mut record = LaunchRecord { id: "digits-1".to_owned(), ..LaunchRecord::default() };
+    record.runs = vec!["runs/digits/2".into(), "runs/other/1".into()];
+    record.write(&root.path().join("runs")).unwrap();
     let row = row_when(&server, label, |row| row["offer"]["kind"] == "stop");
     assert_eq!(row["offer"]["launch"], "digits-1");
     let stop = format!("/api/runs/{}/stop", server.id(label));
+    // A run that only claims to belong to a launch does not stop the runs of the launch.
+    let refused = server.post(&stop, &server.action_headers(), "{\"state\":\"running\"}");
+    assert_eq!(
+        (refused.status, reason(&refused).as_str()),
+        (409, "the launch digits-1 does not list this run")
+    );
+    assert!(!root.path().join("called").exists());
+    record.runs.push(label.into());
+    record.write(&root.path().join("runs")).unwrap();
     assert_eq!(server.post(&stop, &server.action_headers(), "{\"state\":\"running\"}").status, 202);
     let row = row_when(&server, label, |row| row["action"]["stage"] == "failed");
     assert_eq!(row["action"]["text"], "lab is away");

@@ -36,6 +36,26 @@ fn refuses_foreign_hosts_and_origins() {
     assert_eq!(events.status(), 200);
 }
 
+/// Browsers send no origin for images and links.
+#[test]
+fn pages_of_other_servers_may_link_but_not_load() {
+    let root = tempfile::tempdir().unwrap();
+    make(root.path(), &MadeRun::default());
+    let server = Running::start(root.path());
+    for (target, site, mode, status) in [
+        ("/", "cross-site", "navigate", 200),
+        ("/", "same-site", "navigate", 200),
+        ("/", "cross-site", "no-cors", 403),
+        ("/api/runs", "cross-site", "navigate", 403),
+        ("/api/runs", "same-site", "no-cors", 403),
+        ("/api/runs", "same-origin", "cors", 200),
+        ("/api/runs", "none", "navigate", 200),
+    ] {
+        let headers = [("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", mode)];
+        assert_eq!(server.get_with(target, &headers).status, status, "{target} {site} {mode}");
+    }
+}
+
 #[test]
 fn every_answer_has_the_policy_and_no_other_site_may_read_it() {
     let root = tempfile::tempdir().unwrap();

@@ -141,6 +141,18 @@ fn damaged_sweeps_are_reported_and_links_are_not_followed() {
     fs::remove_file(path.join("runs/1/2/epochs.csv")).unwrap();
     server.index.scan();
     assert_eq!(server.json(&address)["rows"][0]["result"], Value::Null);
+    // Nor do those of a folder that is a link.
+    fs::remove_dir_all(&path).unwrap();
+    server.index.scan();
+    let path = make_sweep(root.path(), "batch");
+    server.index.scan();
+    assert_ne!(server.json(&address)["rows"][0]["result"], Value::Null);
+    fs::rename(path.join("runs"), elsewhere.path().join("runs")).unwrap();
+    symlink(elsewhere.path().join("runs"), path.join("runs")).unwrap();
+    // Its files are read again.
+    fs::write(path.join("cells.csv"), table.trim_end()).unwrap();
+    server.index.scan();
+    assert_eq!(server.json(&address)["rows"][0]["result"], Value::Null);
 }
 
 #[test]

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod bench_here;
 mod choice;
 mod conditions;
+mod confined;
 mod evidence;
 mod fit;
 pub mod learn;
@@ -132,6 +133,9 @@ pub struct ForecastArguments {
     /// Print a SkyPilot task for the chosen machine
     #[arg(long, group = "form")]
     sky: bool,
+    /// The run directory that is forecast, if nothing outside of it may be opened.
+    #[arg(skip)]
+    confined_to: Option<PathBuf>,
 }
 
 /// The argument of `--framework`.
@@ -301,8 +305,14 @@ fn make_report(
         [] => (arguments.catalogue.select(catalogue.cloud_instances()?)?, false),
         names => (find_machines(names, &catalogue, &mut profiles)?, true),
     };
-    let mut planner =
-        Planner::new(experiment, arguments.framework.into(), arguments.images, arguments.epochs)?;
+    let (framework, images, epochs) = (arguments.framework.into(), arguments.images, arguments.epochs);
+    let mut planner = match &arguments.confined_to {
+        Some(run) => {
+            let experiment = confined::with_recorded_images(experiment, run)?;
+            Planner::without_data_set(experiment, framework, images, epochs)?
+        }
+        None => Planner::new(experiment, framework, images, epochs)?,
+    };
     let (conditions, supply) = arguments.conditions.read(&planner)?;
     planner.set_bill_inputs(arguments.validation_images, conditions);
     planner.set_supply(&supply);

@@ -1,7 +1,7 @@
 //! Forecasts for the page of `stratus ui`: the arguments, the code and the words of the command.
 
 use super::render::{NO_KERNELS, is_old, shortage, today};
-use super::{ForecastArguments, Report, choice, make_report};
+use super::{ForecastArguments, Report, choice, confined, make_report};
 use crate::errors::Failure;
 use crate::globals::Globals;
 use crate::output::Output;
@@ -66,8 +66,12 @@ impl Forecaster for PageForecaster {
 
     fn forecast(&self, request: &ForecastRequest) -> Result<String, String> {
         let words = words_of(request)?;
-        let line =
+        let mut line =
             CommandArguments::try_parse_from(&words).map_err(|error| first_line(&error.to_string()))?;
+        if let ForecastExperiment::Run(run) = &request.experiment {
+            // It may be the run of a stranger, which was not started here.
+            line.arguments.confined_to = Some(run.clone());
+        }
         let target = line.arguments.target.as_deref().unwrap_or_default();
         let mut notes = Vec::new();
         let output = Output::new(true, true).silent();
@@ -99,10 +103,20 @@ fn words_of(request: &ForecastRequest) -> Result<Vec<String>, String> {
             path.to_owned()
         }
     };
+    let recorded = match &request.experiment {
+        ForecastExperiment::Run(path) if request.images.is_empty() => confined::recorded_images(path),
+        _ => None,
+    };
+    let [images, validation] = recorded.unwrap_or_default().map(|images| match images {
+        0 => String::new(),
+        images => images.to_string(),
+    });
+    let images = if request.images.is_empty() { &images } else { &request.images };
     let mut words = vec![target];
     let given = [
         ("--batch=", &request.batch),
-        ("--images=", &request.images),
+        ("--images=", images),
+        ("--validation-images=", &validation),
         ("--epochs=", &request.epochs),
         ("--objective=", &request.objective),
     ];
@@ -173,6 +187,36 @@ mod tests {
         assert_eq!(words, expected);
         assert_eq!(command_of(&words), format!("stratus forecast {}", expected.join(" ")));
         assert!(!command_of(&words_of(&request("64", "value")).unwrap()).contains("objective"));
+    }
+
+    /// The data set of a run, and its network, may be anything of anyone.
+    #[test]
+    fn nothing_outside_of_a_run_is_opened() {
+        let root = tempfile::tempdir().unwrap();
+        let run = root.path().join("runs/digits/1");
+        std::fs::create_dir_all(&run).unwrap();
+        let forecast = |text: &str| {
+            std::fs::write(run.join("experiment.toml"), text).unwrap();
+            let experiment = ForecastExperiment::Run(run.clone());
+            PageForecaster.forecast(&ForecastRequest { experiment, ..request("64", "value") })
+        };
+        // A folder of images that could be opened.
+        let data = root.path().join("data");
+        for class in ["train/a", "train/b", "val/a", "val/b"] {
+            std::fs::create_dir_all(data.join(class)).unwrap();
+            std::fs::write(data.join(class).join("1.png"), "not a picture").unwrap();
+        }
+        for path in [data.to_str().unwrap(), "s3://bucket/data", "http://127.0.0.1:1/data", "/dev/zero"] {
+            let text = format!("[model]\nname = \"digits\"\n[data]\nname = \"folder\"\npath = {path:?}\n");
+            let page: serde_json::Value = serde_json::from_str(&forecast(&text).unwrap()).unwrap();
+            assert_eq!(page["forecast"]["images"], 60000);
+            let notes = page["notes"].to_string();
+            assert!(notes.contains("`folder` is not opened"), "{path}: {notes}");
+        }
+        let network = root.path().join("network.toml");
+        std::fs::write(&network, "secret").unwrap();
+        let problem = forecast(&format!("[model]\nname = {network:?}\n")).unwrap_err();
+        assert!(problem.contains("not opened here") && !problem.contains("secret"), "{problem}");
     }
 
     #[test]
