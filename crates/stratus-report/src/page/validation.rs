@@ -150,8 +150,8 @@ impl Files<'_> {
         let images = if count == 1 { "image is" } else { "images are" };
         let of = if self.images.workers > 1 { ", of those that the first worker evaluated," } else { "" };
         let text = format!(
-            "{count} {images} misclassified. Below are the {shown}{of} whose wrong prediction has the highest \
-             probability: true class → predicted class."
+            "{count} {images} misclassified. Below are the {shown}{of} whose wrong prediction has the \
+             highest probability: true class → predicted class."
         );
         html.element("p", "note", &text);
         let file = Pictures::Epoch(self.images.epoch);
