@@ -347,7 +347,7 @@ fn matrix(validation: &ValidationReport, classes: usize) -> Svg {
         svg.shaded_rect([x, y, cell, cell], share, &title);
         if classes <= MAX_COUNTED_CLASSES {
             let at = [x + cell / 2.0, y + cell / 2.0 + 4.0];
-            svg.text(if share > 0.5 { "on" } else { "tick" }, at, Anchor::Middle, &compact(count));
+            svg.text(if share > 0.6 { "on" } else { "" }, at, Anchor::Middle, &compact(count));
         }
     }
     svg.text("tick", [left - 6.0, top - 6.0], Anchor::End, "true ↓, predicted →");
