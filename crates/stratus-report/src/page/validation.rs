@@ -352,20 +352,22 @@ fn confusion(html: &mut Html, validation: &ValidationReport) {
 
 /// Draws the matrix: a row per true class, whose cells are as opaque as their share of the row.
 fn matrix(validation: &ValidationReport, classes: usize) -> Svg {
-    let label_width = 7.0 * MAX_LABEL_CHARACTERS as f64;
+    let names: Vec<String> = (0..classes).map(|class| short(&validation.name(class as u64))).collect();
+    let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    // The corner has room for the explanation of the axes.
+    let [label_width, label_height] = [longest.max(15), longest.max(3)].map(|length| 7.5 * length as f64);
     let cell = if classes <= MAX_COUNTED_CLASSES { 44.0 } else { 18.0 };
     let side = cell * classes as f64;
-    let [left, top] = [label_width + 24.0, label_width];
+    let [left, top] = [label_width + 10.0, label_height + 12.0];
     let mut svg = Svg::new(left + side + 8.0, top + side + 8.0);
     let mut totals = vec![0_u64; classes];
     for found in &validation.confusion {
         totals[found.class] = totals[found.class].saturating_add(found.count);
     }
-    for class in 0..classes {
-        let name = short(&validation.name(class as u64));
+    for (class, name) in names.iter().enumerate() {
         let middle = (class as f64 + 0.5) * cell;
-        svg.text("", [left - 6.0, top + middle + 4.0], Anchor::End, &name);
-        svg.rotated_text([left + middle + 4.0, top - 6.0], &name);
+        svg.text("", [left - 6.0, top + middle + 4.0], Anchor::End, name);
+        svg.rotated_text([left + middle + 4.0, top - 6.0], name);
     }
     svg.rect("cells", [left, top, side, side], "");
     for &Confusion { class, predicted, count } in &validation.confusion {
@@ -376,7 +378,7 @@ fn matrix(validation: &ValidationReport, classes: usize) -> Svg {
         svg.shaded_rect([x, y, cell, cell], share, &title);
         if classes <= MAX_COUNTED_CLASSES {
             let at = [x + cell / 2.0, y + cell / 2.0 + 4.0];
-            svg.text(if share > 0.5 { "on" } else { "tick" }, at, Anchor::Middle, &compact(count));
+            svg.text(if share > 0.6 { "on" } else { "" }, at, Anchor::Middle, &compact(count));
         }
     }
     svg.text("tick", [left - 6.0, top - 6.0], Anchor::End, "true ↓, predicted →");

@@ -17,8 +17,11 @@ const ITERATIONS: &str = "epoch,iteration,loss,accuracy,learning_rate,data_s,tra
 const EPOCHS: &str = "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_mean_accuracy,val_miou,\
                       val_bf,train_s,val_s,elapsed_s";
 
+/// Weights, iterations, epochs, and the files of `validation/`.
+type StageResult = (String, Vec<String>, Vec<String>, BTreeMap<String, Vec<u8>>);
+
 /// The parts of both stages that must not depend on interruptions.
-fn results(run: &Path) -> Vec<(String, Vec<String>, Vec<String>, BTreeMap<String, Vec<u8>>)> {
+fn results(run: &Path) -> Vec<StageResult> {
     [run.join("first_stage"), run.to_owned()]
         .iter()
         .map(|run| {
