@@ -21,6 +21,8 @@ const LOG_POLL_INTERVAL: Duration = Duration::from_secs(2);
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(10);
 /// The maximum fraction of a CPU to spend on fetching; the interval is lengthened to stay below it.
 const MAX_CPU_SHARE: f64 = 0.01;
+/// The same for a search, whose machines wait for the next pass, and are paid for.
+const MAX_SEARCH_CPU_SHARE: f64 = 0.1;
 /// The maximum time between two fetches.
 const MAX_FETCH_INTERVAL: Duration = Duration::from_secs(300);
 /// The time after which fetching from an unreachable target is given up.
@@ -359,8 +361,11 @@ fn check_finished(record: &LaunchRecord, state: &LaunchState, output: &Output) -
 /// The time to wait after a pass that took `spent_s` seconds of CPU time. In a search, a free machine waits
 /// for the next pass.
 fn fetch_interval(spent_s: f64, is_search: bool) -> Duration {
-    let min = if is_search { LOG_POLL_INTERVAL } else { MIN_FETCH_INTERVAL };
-    Duration::try_from_secs_f64(spent_s / MAX_CPU_SHARE)
+    let (min, share) = match is_search {
+        true => (LOG_POLL_INTERVAL, MAX_SEARCH_CPU_SHARE),
+        false => (MIN_FETCH_INTERVAL, MAX_CPU_SHARE),
+    };
+    Duration::try_from_secs_f64(spent_s / share)
         .unwrap_or(MAX_FETCH_INTERVAL)
         .clamp(min, MAX_FETCH_INTERVAL)
 }
@@ -411,7 +416,8 @@ mod tests {
     fn fetch_interval_grows_with_cpu_time() {
         assert_eq!(fetch_interval(0.0, false), MIN_FETCH_INTERVAL);
         assert_eq!(fetch_interval(0.0, true), LOG_POLL_INTERVAL);
-        assert_eq!(fetch_interval(0.5, true), Duration::from_secs(50));
+        assert_eq!(fetch_interval(0.5, false), Duration::from_secs(50));
+        assert_eq!(fetch_interval(0.5, true), Duration::from_secs(5));
         let long = [fetch_interval(1e9, false), fetch_interval(f64::INFINITY, true)];
         assert_eq!(long, [MAX_FETCH_INTERVAL; 2]);
         #[cfg(target_os = "linux")]
