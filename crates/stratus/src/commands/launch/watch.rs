@@ -365,9 +365,7 @@ fn fetch_interval(spent_s: f64, is_search: bool) -> Duration {
         true => (LOG_POLL_INTERVAL, MAX_SEARCH_CPU_SHARE),
         false => (MIN_FETCH_INTERVAL, MAX_CPU_SHARE),
     };
-    Duration::try_from_secs_f64(spent_s / share)
-        .unwrap_or(MAX_FETCH_INTERVAL)
-        .clamp(min, MAX_FETCH_INTERVAL)
+    Duration::try_from_secs_f64(spent_s / share).unwrap_or(MAX_FETCH_INTERVAL).clamp(min, MAX_FETCH_INTERVAL)
 }
 
 /// The CPU time of this process and its finished children in seconds; `None` if unknown.
