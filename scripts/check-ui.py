@@ -34,11 +34,11 @@ HOSTILE_FOLDER = "<script>document.title=1<∕script>\n\"'&"
 # uPlot draws each chart as a canvas.
 EMPTY = """() => [...document.querySelectorAll("[data-chart], #curve")]
     .filter(place => !place.querySelector("canvas")).map(place => place.dataset.chart || place.id)"""
-# Elements that extend beyond the window and are not in a scrolling box.
+# Elements that extend beyond the window and are not in a scrolling box; drawings are cut at their edges.
 WIDE = """() => [...document.querySelectorAll("body *")].filter(element => {
     const box = element.getBoundingClientRect();
     return element.checkVisibility() && box.width > 1 && box.right > document.documentElement.clientWidth + 1
-        && !element.closest(".scroll, .chart");
+        && !element.ownerSVGElement && !element.closest(".scroll, .chart");
 }).map(element => element.outerHTML.slice(0, 80))"""
 # Controls without a name, and pictures without a description.
 UNNAMED = """() => [...document.querySelectorAll("input, select, button, a, svg[role=img], progress, table")]

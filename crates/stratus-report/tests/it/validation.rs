@@ -152,7 +152,9 @@ fn mistakes_of_several_workers_are_said_to_be_of_one() {
     let images = ValidationImages { workers: 4, ..classification(&["a.png"]) };
     let run = run(root.path(), &images, 10);
     let page = render(&run);
-    for text in ["4 workers shared it", "31 images have", "highest probability among those of the first"] {
+    for text in
+        ["4 workers shared it", "31 images are misclassified", "of those that the first worker evaluated"]
+    {
         assert!(page.contains(text), "{text}");
     }
     // The first worker has none, the others have 31.
