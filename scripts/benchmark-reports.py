@@ -9,11 +9,11 @@ peak resident memory, the size of the page. Needs the MNIST files of the reposit
 import os
 import pathlib
 import shutil
-import struct
 import subprocess
 import sys
 import time
-import zlib
+
+from timeline import Records
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LONG = 100_000
@@ -21,56 +21,13 @@ RUNS = 200
 RUN_ITERATIONS = 500
 
 
-def varint(data, at):
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return value, at
-
-
-def encoded(value):
-    out = bytearray()
-    while value >= 128:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes(out) + bytes([value])
-
-
-def frames(data):
-    at = 12
-    while at + 9 <= len(data):
-        length, _, kind = struct.unpack_from("<IIB", data, at)
-        yield kind, data[at + 9 : at + 9 + length]
-        at += 9 + length
-
-
-def frame(kind, payload):
-    return struct.pack("<IIB", len(payload), zlib.crc32(bytes([kind]) + payload), kind) + payload
-
-
 def lengthen(run, to, iterations):
     """Copies a run and repeats the records of its timeline and iterations.csv to this length."""
     shutil.copytree(run, to, ignore=shutil.ignore_patterns("checkpoints", "*.html"))
     path = to / "timeline" / "records.bin"
-    data = path.read_bytes()
-    records = list(frames(data))
-    tails = []
-    for payload in (payload for kind, payload in records if kind == 2):
-        program, at = varint(payload, 0)
-        _, at = varint(payload, at)
-        _, at = varint(payload, at)
-        tails.append((encoded(program), payload[at:]))
-    with path.open("wb") as out:
-        out.write(data[:12])
-        for kind, payload in records:
-            if kind == 1:
-                out.write(frame(kind, payload))
-        for iteration in range(1, iterations + 1):
-            program, tail = tails[iteration % len(tails)]
-            out.write(frame(2, program + encoded(1) + encoded(iteration) + tail))
+    records = Records(path.read_bytes())
+    count = len(records.iterations)
+    records.write(path, ((1, iteration, iteration % count) for iteration in range(1, iterations + 1)))
     header, *rows = (to / "iterations.csv").read_text(encoding="utf-8").splitlines()
     rest = [row.split(",", 2)[2] for row in rows]
     with (to / "iterations.csv").open("w", encoding="utf-8") as out:

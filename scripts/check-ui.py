@@ -51,6 +51,8 @@ VIOLATIONS = """() => axe.run(document, { resultTypes: ["violations"] }).then(fo
     .filter(({ impact }) => impact === "serious" || impact === "critical")
     .map(({ id, impact, nodes }) => [id, impact, nodes.length, nodes[0].html.slice(0, 120),
         nodes[0].failureSummary]))"""
+# Whether a text could change the order of those beside it.
+BIDIRECTIONAL = r"() => /[\u202a-\u202e\u2066-\u2069]/.test(document.title + document.body.innerText)"
 LIGHT = """() => getComputedStyle(document.documentElement).backgroundColor.match(/[0-9.]+/g)
     .slice(0, 3).reduce((sum, value) => sum + Number(value), 0) / 765"""
 
@@ -106,7 +108,7 @@ def wait_for(page, expression):
 class Checked:
     """A page whose messages on the console are collected."""
 
-    def __init__(self, browser, url, width, scheme):
+    def __init__(self, browser, url, width, scheme, is_live=True):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         self.page = self.context.new_page()
         self.said, self.what = [], (url, width, scheme)
@@ -115,7 +117,8 @@ class Checked:
         self.page.on("console", lambda message: self.said.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.goto(url)
-        wait_for(self.page, "document.getElementById('connection').textContent === 'live'")
+        if is_live:
+            wait_for(self.page, "document.getElementById('connection').textContent === 'live'")
 
     def check(self, path):
         page = self.page
@@ -132,6 +135,7 @@ class Checked:
         assert (light > 0.8) == (scheme == "light"), (self.what, light)
         assert (light < 0.2) == (scheme == "dark"), (self.what, light)
         assert page.title() != "1", self.what
+        assert not page.evaluate(BIDIRECTIONAL), self.what
         assert self.said == [], (self.what, self.said)
         page.screenshot(path=path, full_page=True)
 
@@ -256,13 +260,14 @@ def check_forecast(browser, url, folder):
     drawn = "document.querySelectorAll('svg.intervals circle').length > 5"
     for width in WIDTHS:
         for scheme in SCHEMES:
-            checked = Checked(browser, address, width, scheme)
+            checked = Checked(browser, address, width, scheme, is_live=False)
             wait_for(checked.page, drawn)
             checked.check(folder / f"forecast-{width}-{scheme}.png")
             checked.close()
-    checked = Checked(browser, address, 1400, "light")
+    checked = Checked(browser, address, 1400, "light", is_live=False)
     page = checked.page
     wait_for(page, drawn)
+    assert page.locator("#connection").text_content() == "", "a forecast does not follow changes"
     assert page.locator("#left-out tbody tr").count() > 0
     page.locator("#machines thead button", has_text="Images/s").click()
     assert "sort=-speed" in page.url, page.url

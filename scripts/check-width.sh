@@ -3,8 +3,8 @@
 #
 #   scripts/check-width.sh [PATH…]      only files under these paths; the whole tree if none is named
 #
-# A column is a character, not a byte. Not checked: fixtures and snapshots of tests, fenced blocks of raw
-# output in docs/benchmarks/, rows of Markdown tables, and lines with a long address.
+# A column is a character, not a byte. Not checked: fixtures and snapshots of tests, minified libraries,
+# fenced blocks of raw output in docs/benchmarks/, rows of Markdown tables, and lines with a long address.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ ${1:-} != -* ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; }
@@ -12,9 +12,10 @@ git ls-files -z -- "$@" | PYTHONUTF8=1 python3 -c '
 import os, re, sys
 
 WIDTH = 110
-KINDS = (".rs", ".cu", ".h", ".c", ".md", ".toml", ".sh", ".py", ".yml", ".yaml")
+KINDS = (".rs", ".cu", ".h", ".c", ".md", ".toml", ".sh", ".py", ".yml", ".yaml", ".js", ".css")
 NAMES = ("Makefile", ".ci/run")
 FIXTURES = re.compile(r"crates/[^/]+/tests/(.*/)?fixtures/")
+MINIFIED = re.compile(r".*\.min\.(js|css)$")
 # An address this long cannot share a line with much else.
 ADDRESS = re.compile(r"\w+://\S{50,}")
 FENCE = re.compile(r"\s*(```|~~~)")
@@ -39,7 +40,7 @@ def too_wide(path):
 count = files = 0
 for path in filter(None, sys.stdin.read().split("\0")):
     checked = path.endswith(KINDS) or path in NAMES
-    if not checked or FIXTURES.match(path) or not os.path.isfile(path):
+    if not checked or FIXTURES.match(path) or MINIFIED.match(path) or not os.path.isfile(path):
         continue
     files += 1
     for number, width in too_wide(path):

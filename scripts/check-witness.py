@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 
+from timeline import read_varint
+
 LIMIT = 0.03
 # Milliseconds per iteration below which the cost of printing a line dominates.
 LEAST = 1.0
@@ -52,21 +54,11 @@ def run(program, folder, *arguments, **environment):
         return out.read()
 
 
-def varint(data, at):
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return value, at
-
-
 def fields(data):
     at = 0
     while at < len(data):
-        tag, at = varint(data, at)
-        value, at = varint(data, at)
+        tag, at = read_varint(data, at)
+        value, at = read_varint(data, at)
         if tag & 7 == 2:
             yield tag >> 3, data[at : at + value]
             at += value

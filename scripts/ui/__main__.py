@@ -5,9 +5,7 @@
 scripts/benchmark-ui.sh runs it, and installs what it needs. `--packages` is a folder with TensorBoard and
 trackio; without it, only Stratus is measured. Parts: opening, peers, delay, speed, memory.
 """
-import argparse
-import pathlib
-
+import arguments
 import live
 import opening
 import peers_data
@@ -18,12 +16,10 @@ from results import Results
 PARTS = ("opening", "peers", "delay", "speed", "memory")
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description="Measures `stratus ui` in Chromium.")
-    parser.add_argument("program", type=pathlib.Path)
-    parser.add_argument("folder", type=pathlib.Path)
+def parsed_arguments():
+    parser = arguments.parser("Measures `stratus ui` in Chromium.")
     parser.add_argument("--browser", default="")
-    parser.add_argument("--packages", type=pathlib.Path)
+    parser.add_argument("--packages", type=arguments.absolute_path)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--iterations", type=int, default=10_000)
     parser.add_argument("--repetitions", type=int, default=3)
@@ -35,8 +31,8 @@ def arguments():
 
 
 def main():
-    given = arguments()
-    program, folder = given.program.resolve(), given.folder.resolve()
+    given = parsed_arguments()
+    program, folder = given.program, given.folder
     parts = given.only or PARTS
     generator.make_runs(program, folder, given.runs, given.iterations)
     runs = peers_data.runs_of(folder)
@@ -50,7 +46,7 @@ def main():
         if "opening" in parts:
             opening.measure_pages(results, program, folder, runs, browser, given.repetitions)
         if "peers" in parts and given.packages:
-            opening.measure_first_curves(results, program, folder, runs, browser, given.packages.resolve(),
+            opening.measure_first_curves(results, program, folder, runs, browser, given.packages,
                                          given.repetitions)
         if "delay" in parts:
             live.measure_delay(results, program, folder, browser, given.rows)

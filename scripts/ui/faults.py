@@ -10,7 +10,6 @@ by its name, and every byte of all copies must be as before.
 Kills: while digits trains, the server is started, asked for pages and killed (SIGKILL) N times, in as many
 trainings as that takes. Each must end as the one without a server: the same weights, the same losses.
 """
-import argparse
 import hashlib
 import json
 import os
@@ -22,6 +21,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+
+import arguments
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MAX_CUTS = 24
@@ -250,13 +251,11 @@ def check_kills(program, folder, kills, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Damages runs and kills `stratus ui`.")
-    parser.add_argument("program", type=pathlib.Path)
-    parser.add_argument("folder", type=pathlib.Path)
+    parser = arguments.parser("Damages runs and kills `stratus ui`.")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    program, folder = given.program.resolve(), given.folder.resolve()
+    program, folder = given.program, given.folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     check_damage(program, folder, given.seed)

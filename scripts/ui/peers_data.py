@@ -13,6 +13,10 @@ import struct
 import subprocess
 import sys
 
+# Last, so that the modules beside this file come first.
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+from timeline import varint
+
 NAMES = ("loss", "top1", "top5", "learning_rate")
 # The time of the first event; those of later ones follow from the iteration.
 BEGIN = 1_790_000_000.0
@@ -39,14 +43,6 @@ def masked_crc(data):
         value = CRC32C[(value ^ byte) & 255] ^ value >> 8
     value ^= 0xFFFFFFFF
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def varint(value):
-    out = bytearray()
-    while value >= 128:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes(out) + bytes([value])
 
 
 def field(number, payload):

@@ -8,7 +8,6 @@ between runs. Every run has its own tables, configuration and summary. VARIANTS 
 files are written; runs share them, the plan and the weights as hard links, so that a thousand runs of 10,000
 iterations take 2 GB.
 """
-import argparse
 import json
 import math
 import os
@@ -16,52 +15,23 @@ import pathlib
 import random
 import re
 import shutil
-import struct
 import subprocess
-import zlib
+import sys
+
+import arguments
+
+# Last, so that the modules beside this file come first.
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))
+import timeline
 
 NETWORK = "resnet34"
 # Different timelines, and different curves over iterations.
 VARIANTS = 25
 EPOCH_ITERATIONS = 100
-PREAMBLE_BYTES = 12
-KIND_PROGRAM, KIND_ITERATION = 1, 2
 # The same files in every run.
 SHARED = ("plan.json", "machine.json", "classes.csv", "sources.json")
 # Batch size and learning rate of the configurations, in turn.
 SETTINGS = [(batch, rate) for batch in (32, 64, 128, 256) for rate in (0.4, 0.2, 0.1, 0.05, 0.025)]
-
-
-def varint(data, at):
-    """The LEB128 number at a position, and the position after it."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return value, at
-
-
-def encoded(value):
-    out = bytearray()
-    while value >= 128:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes(out) + bytes([value])
-
-
-def frames(data):
-    """Kind and payload of the frames of a timeline."""
-    at = PREAMBLE_BYTES
-    while at + 9 <= len(data):
-        length, _, kind = struct.unpack_from("<IIB", data, at)
-        yield kind, data[at + 9 : at + 9 + length]
-        at += 9 + length
-
-
-def frame(kind, payload):
-    return struct.pack("<IIB", len(payload), zlib.crc32(bytes([kind]) + payload), kind) + payload
 
 
 def train_template(program, folder):
@@ -84,19 +54,7 @@ class Template:
 
     def __init__(self, run):
         self.run = run
-        timeline = (run / "timeline/records.bin").read_bytes()
-        self.preamble = timeline[:PREAMBLE_BYTES]
-        self.programs, self.records = [], []
-        for kind, payload in frames(timeline):
-            if kind == KIND_PROGRAM:
-                self.programs.append(payload)
-            elif kind == KIND_ITERATION:
-                at = 0
-                for _ in range(3):
-                    number, after = varint(payload, at)
-                    program = number if at == 0 else program
-                    at = after
-                self.records.append((encoded(program), payload[at:]))
+        self.records = timeline.Records((run / "timeline/records.bin").read_bytes())
         self.header, *rows = (run / "iterations.csv").read_text(encoding="utf-8").splitlines()
         names = self.header.split(",")
         assert names[:6] == ["epoch", "iteration", "loss", "top1", "top5", "learning_rate"], names
@@ -104,7 +62,8 @@ class Template:
         self.times = [row.split(",", 6)[6] for row in rows]
         self.seconds = [sum(float(part) for part in times.split(",")) for times in self.times]
         # Rows and records of the first iterations, which are slower, are not repeated.
-        assert len(self.records) == len(rows), (len(self.records), len(rows))
+        records = len(self.records.iterations)
+        assert records == len(rows), (records, len(rows))
         self.steady = range(2, len(rows))
         self.usage = (run / "usage.csv").read_text(encoding="utf-8").splitlines()
 
@@ -144,14 +103,10 @@ class Curves:
 
 
 def write_timeline(template, path, number, iterations):
-    with path.open("wb") as out:
-        out.write(template.preamble)
-        for payload in template.programs:
-            out.write(frame(KIND_PROGRAM, payload))
-        for iteration in range(1, iterations + 1):
-            program, tail = template.records[template.steady[(iteration + number) % len(template.steady)]]
-            epoch = (iteration - 1) // EPOCH_ITERATIONS + 1
-            out.write(frame(KIND_ITERATION, program + encoded(epoch) + encoded(iteration) + tail))
+    steady = template.steady
+    template.records.write(path, (
+        ((iteration - 1) // EPOCH_ITERATIONS + 1, iteration, steady[(iteration + number) % len(steady)])
+        for iteration in range(1, iterations + 1)))
 
 
 def iterations_text(template, number, iterations):
@@ -291,14 +246,12 @@ def make_runs(program, folder, runs, iterations):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Generates many long run directories.")
-    parser.add_argument("program", type=pathlib.Path)
-    parser.add_argument("folder", type=pathlib.Path)
+    parser = arguments.parser("Generates many long run directories.")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--iterations", type=int, default=10_000)
     given = parser.parse_args()
     assert given.iterations % EPOCH_ITERATIONS == 0 and given.iterations > 0, "whole epochs of 100 iterations"
-    make_runs(given.program.resolve(), given.folder.resolve(), given.runs, given.iterations)
+    make_runs(given.program, given.folder, given.runs, given.iterations)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 //! The search for C libraries that are loaded at run time.
 
 use crate::installation;
+use std::error::Error;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -233,6 +234,14 @@ impl LibrarySearch {
     }
 }
 
+/// The message of an error's innermost cause. For a library that cannot be loaded, it is that of the dynamic
+/// linker; the error itself only says that loading failed.
+#[must_use]
+pub fn root_cause(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.last().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// The folders of the active Python environments: `VIRTUAL_ENV`, then `CONDA_PREFIX`. `variable` returns the
 /// value of an environment variable.
 #[must_use]
@@ -322,6 +331,16 @@ mod tests {
         assert_eq!(SEARCH.candidates_in(&context), [at("elsewhere/libnone.so.1")]);
         context.named = Some(NO_LIBRARY.into());
         assert!(SEARCH.candidates_in(&context).is_empty());
+    }
+
+    #[test]
+    fn root_cause_is_that_of_the_dynamic_linker() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("dlopen failed")]
+        struct NotLoaded(#[source] std::num::ParseIntError);
+        let cause = "x".parse::<u32>().unwrap_err();
+        assert_eq!(root_cause(&cause), cause.to_string());
+        assert_eq!(root_cause(&NotLoaded(cause.clone())), cause.to_string());
     }
 
     #[test]

@@ -191,7 +191,7 @@ impl LaunchRecord {
     pub fn write(&self, runs: &Path) -> Result<()> {
         let folder = runs.join(LAUNCHES);
         fs::create_dir_all(&folder).map_err(Error::file("create", &folder))?;
-        let path = folder.join(format!("{}.toml", self.id));
+        let path = self.file(runs);
         let text = toml::to_string(self)
             .map_err(|error| Error::usage(format!("cannot record the launch: {error}"), ""))?;
         let temporary = folder.join(format!(".{}.tmp", self.id));

@@ -1,5 +1,5 @@
-//! A launch as it is known without asking its target: its state when a command last asked, and its events
-//! since it was started. Two files beside its record:
+//! A launch without a query of its target: its state at the last query, and its events since it was started.
+//! Two files beside its record:
 //!
 //! ```text
 //! ID.state.json      the last state, replaced as a whole
@@ -23,10 +23,10 @@ const MAX_STATE_BYTES: u64 = 4 << 20;
 /// The bytes at the end of the file of events that are read.
 const MAX_EVENT_BYTES: u64 = 256 << 10;
 
-/// The state of a launch when a command last asked its target.
+/// The state of a launch at the last query of its target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SavedState {
-    /// The time of the question, in seconds since 1970.
+    /// The time of the query, in seconds since 1970.
     pub asked: u64,
     /// The last state that the target gave; `None` if it never answered.
     pub state: Option<LaunchState>,
@@ -42,13 +42,13 @@ pub struct SavedState {
 pub enum LaunchEventKind {
     /// Repetitions were started again, or moved to another host.
     Rescheduled,
-    /// The target could not be reached.
+    /// The target could not be reached, or results could not be fetched; the text is the error.
     Unreachable,
-    /// It could be reached again.
+    /// The first fetch that succeeded after that.
     Reachable,
-    /// Somebody resumed the launch.
+    /// The launch was resumed by a command.
     Resumed,
-    /// Somebody stopped the launch.
+    /// The launch was stopped by a command.
     Stopped,
     /// A search started its next steps.
     Step,
@@ -99,7 +99,7 @@ pub fn events_file(record: &Path) -> PathBuf {
 }
 
 impl SavedState {
-    /// Reads the state that is saved beside a record; `None` if nobody has asked the target yet.
+    /// Reads the state that is saved beside a record; `None` before the first query of the target.
     ///
     /// # Errors
     /// If the file cannot be read, or has another content.

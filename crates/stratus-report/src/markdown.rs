@@ -8,13 +8,13 @@ use stratus_run::labels::RunLabels;
 
 use crate::accounting::WorkerCost;
 use crate::report::{
-    Change, Comparison, Diff, PUBLISHED_COLUMNS, PublishedComparison, PublishedComparisonRow, Report,
-    RunReport, score_name,
+    Change, Comparison, Diff, MAX_BLOCKS, PUBLISHED_COLUMNS, PublishedComparison, PublishedComparisonRow,
+    Report, RunReport, score_name,
 };
 use crate::text::{self, figure, probability};
 use stratus_base::text::bytes;
 
-/// Maximum number of blocks and layers in the table of a run, and of layers in that of differences.
+/// Maximum number of layers in the table of differences.
 const MAX_LAYERS: usize = 24;
 
 /// The report as Markdown: the comparison, then a summary and two tables per run.
@@ -130,12 +130,12 @@ fn run_section(out: &mut String, run: &RunReport) {
     out.push('\n');
     let accounting = &run.accounting;
     let tree = &run.layers.tree;
-    let mut layers = tree.cut(MAX_LAYERS);
+    let mut layers = tree.cut(MAX_BLOCKS);
     layers.sort_by_key(|layer| std::cmp::Reverse(tree.nodes[*layer].time.total_ns));
     let heads = ["layer", "kind", "forward ms", "backward ms", "update ms", "total ms", "share %"];
     let mut rows: Vec<Vec<String>> = layers
         .iter()
-        .take(MAX_LAYERS)
+        .take(MAX_BLOCKS)
         .map(|&position| {
             let layer = &tree.nodes[position];
             let kind = match layer.row {
@@ -155,11 +155,11 @@ fn run_section(out: &mut String, run: &RunReport) {
         row.extend([number(Some(ms), 3), number(Some(percent), 1)]);
         rows.push(row);
     };
-    let rest = layers.iter().skip(MAX_LAYERS).map(|layer| &tree.nodes[*layer].time);
+    let rest = layers.iter().skip(MAX_BLOCKS).map(|layer| &tree.nodes[*layer].time);
     let (ms, percent) =
         rest.fold((0.0, 0.0), |sum, time| (sum.0 + time.total_ms, sum.1 + time.share_percent));
-    if layers.len() > MAX_LAYERS {
-        add(&format!("{} more layers", layers.len() - MAX_LAYERS), ms, percent);
+    if layers.len() > MAX_BLOCKS {
+        add(&format!("{} more layers", layers.len() - MAX_BLOCKS), ms, percent);
     }
     for row in &accounting.phases {
         add(&row.phase.name().replace('_', " "), row.cost.mean_ms, row.cost.share_percent);

@@ -10,7 +10,7 @@ use stratus_launch::{
 use stratus_run::RunDir;
 use stratus_run::remote::RemoteRun;
 
-use crate::index::{Entry, Index, RunId, ScannedItem, stamp};
+use crate::index::{Entry, Index, RunFigures, RunId, ScannedItem, stamp};
 
 /// A launch that was read.
 #[derive(Debug)]
@@ -138,17 +138,15 @@ struct RepetitionFacts<'a> {
     queue: Option<&'a str>,
     /// The epoch until which it is trained, or `end`, in a search.
     goal: Option<String>,
-    epochs: Option<u64>,
-    of_epochs: Option<u64>,
-    elapsed_s: Option<f64>,
+    /// The figures of the local copy; epochs and time are those of the target, if it told them.
+    #[serde(flatten)]
+    figures: RunFigures<'a>,
     exit: Option<i32>,
     last_line: &'a str,
-    /// The local run directory, its id if it is in the folders, and when it was fetched.
+    /// The local run directory, and when it was fetched.
     path: String,
-    run: Option<&'a str>,
     fetched: Option<u64>,
     is_done: bool,
-    best: Option<f64>,
     spent: Option<f64>,
     budget: Option<f64>,
 }
@@ -193,7 +191,7 @@ impl<'a> LaunchLine<'a> {
             answered: read.saved.answered,
             unreachable: read.saved.problem.as_deref(),
             retries: read.events.iter().filter(|event| event.kind.is_retry()).count(),
-            elapsed_s: sum(&|row| row.elapsed_s).unwrap_or(0.0),
+            elapsed_s: sum(&|row| row.figures.elapsed_s).unwrap_or(0.0),
             spent: sum(&|row| row.spent),
             budget: sum(&|row| row.budget),
         }
@@ -240,7 +238,10 @@ fn repetitions<'a>(read: &'a ReadLaunch, roots: &[PathBuf]) -> Vec<RepetitionFac
     let row = |(number, (path, run)): (usize, (&PathBuf, &'a Option<Entry>))| {
         let state: Option<&'a RepetitionState> = states.get(number - 1);
         let remote = run.as_ref().and_then(|run| read_remote(&run.path, roots));
-        let facts = run.as_ref().map(|run| run.row.as_ref());
+        let mut figures = RunFigures::of(run.as_ref().map(|run| run.row.as_ref()));
+        figures.epochs = state.and_then(|state| state.epochs).or(figures.epochs);
+        let seconds = state.and_then(|state| state.elapsed_s).map(|seconds| seconds as f64);
+        figures.elapsed_s = seconds.or(figures.elapsed_s);
         let is_done = record.done.contains(&number);
         let known = state.map(|state| state.status.name());
         let fetched = remote.as_ref().map(|remote| remote.run_status().name());
@@ -249,8 +250,6 @@ fn repetitions<'a>(read: &'a ReadLaunch, roots: &[PathBuf]) -> Vec<RepetitionFac
         } else {
             known.or(fetched).unwrap_or(RepetitionStatus::Unknown.name())
         };
-        let elapsed_s = state.and_then(|state| state.elapsed_s).map(|seconds| seconds as f64);
-        let elapsed_s = elapsed_s.or(facts.and_then(|run| run.progress.elapsed_s));
         let (per_hour, budget) = record.price_and_budget(number);
         let host = record.host_by_repetition.get(number - 1).map(String::as_str);
         RepetitionFacts {
@@ -259,17 +258,13 @@ fn repetitions<'a>(read: &'a ReadLaunch, roots: &[PathBuf]) -> Vec<RepetitionFac
             host: host.or(state.and_then(|state| state.owner.as_deref())),
             queue: state.and_then(|state| state.queue.as_deref()).filter(|queue| Some(*queue) != host),
             goal: goals.get(number - 1).cloned(),
-            epochs: state.and_then(|state| state.epochs).or(facts.map(|run| run.progress.epochs.into())),
-            of_epochs: facts.and_then(|run| run.progress.of_epochs),
-            elapsed_s,
+            figures,
             exit: state.and_then(|state| state.exit),
             last_line: state.map_or("", |state| &state.last_line),
             path: path.display().to_string(),
-            run: facts.map(|run| run.id.as_str()),
             fetched: remote.map(|remote| remote.fetched),
             is_done,
-            best: facts.and_then(|run| run.score.best),
-            spent: per_hour.zip(elapsed_s).map(|(price, seconds)| price * seconds / 3600.0),
+            spent: per_hour.zip(figures.elapsed_s).map(|(price, seconds)| price * seconds / 3600.0),
             budget,
         }
     };

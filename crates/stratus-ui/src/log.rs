@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::Serialize;
+use stratus_base::text::is_printable;
 
 /// Maximum number of lines that are sent at once, and that a page keeps.
 pub const MAX_LINES: usize = 200;
@@ -87,7 +88,7 @@ pub fn read(path: &Path, after: Option<Cursor>) -> io::Result<LogPart> {
 }
 
 /// The text of a line with its end, without escape sequences of terminals. Of a line that was overwritten
-/// with carriage returns, the last text is kept; other control characters are replaced.
+/// with carriage returns, the last text is kept; other characters that cannot be shown are replaced.
 fn plain(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let mut out = String::with_capacity(text.len());
@@ -98,17 +99,11 @@ fn plain(line: &[u8]) -> String {
             '\n' | '\t' => out.push(letter),
             '\r' if matches!(letters.peek(), None | Some('\n' | '\r')) => {}
             '\r' => out.clear(),
-            letter if letter.is_control() || is_bidi_control(letter) => out.push(char::REPLACEMENT_CHARACTER),
-            letter => out.push(letter),
+            letter if is_printable(letter) => out.push(letter),
+            _ => out.push(char::REPLACEMENT_CHARACTER),
         }
     }
     out
-}
-
-/// Returns whether a character is a bidirectional embedding, override or isolate, which would change the
-/// order in which the text after it is shown.
-fn is_bidi_control(letter: char) -> bool {
-    matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Skips the rest of an escape sequence (ECMA-48): `[` up to a letter or `@` to `~`; a string such as a

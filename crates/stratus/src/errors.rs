@@ -1,9 +1,9 @@
 //! The failure of a command, with its hint and exit code.
 
 use std::error::Error;
-use std::fmt::{self, Write};
+use std::fmt;
 use stratus_base::library::LibraryNotFound;
-use stratus_base::text::shell_path;
+use stratus_base::text::{is_printable, shell_path};
 use stratus_engine::EngineError;
 use stratus_experiment::ExperimentError;
 use stratus_train::TrainError;
@@ -188,18 +188,16 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Indents the second and later lines, and escapes control characters, which file names may contain.
+/// Indents the second and later lines, and escapes characters that are not printable, which file names may
+/// contain.
 fn escape_and_indent(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     for c in text.trim_end().chars() {
         match c {
             '\n' => clean.push_str("\n  "),
             '\t' => clean.push(' '),
-            c if c.is_control() => {
-                // Writing into a String cannot fail.
-                let _ = write!(clean, "{}", c.escape_default());
-            }
-            c => clean.push(c),
+            c if is_printable(c) => clean.push(c),
+            c => clean.extend(c.escape_default()),
         }
     }
     clean

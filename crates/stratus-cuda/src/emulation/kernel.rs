@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use stratus_base::checksum::hex;
+use stratus_base::library::root_cause;
 
 /// The prelude of every source.
 const EMULATE: &str = include_str!("../source/emulate.h");
@@ -107,7 +108,7 @@ impl Kernel {
     /// [`Self::load`] with a text in place of the source's own.
     fn from_text(source: &Source, text: &str, name: &str) -> Result<Self, String> {
         let path = compiled(source, text)?;
-        let failed = |error: libloading::Error| format!("{}: {error}", path.display());
+        let failed = |error: libloading::Error| format!("{}: {}", path.display(), root_cause(&error));
         // SAFETY: the library was compiled from our sources, which have no initialisers.
         let library = unsafe { Library::new(&path) }.map_err(failed)?;
         let symbol = format!("emulated_{name}\0");

@@ -1,19 +1,20 @@
 //! Images of one size in rows, without gaps and captions, and small versions of images.
 
+use super::TileScale;
 use super::image::RgbImage;
 use super::palette::ClassPalette;
 use crate::buffer::IGNORED_LABEL;
 
-/// The smallest whole factor that both sides of an image are divided by to be at most `max_side` pixels long.
-fn shrink_factor([height, width]: [usize; 2], max_side: usize) -> usize {
-    height.max(width).div_ceil(max_side.max(1)).max(1)
+/// The division of both sides by the smallest whole factor that makes them at most `max_side` pixels long.
+fn shrink_scale([height, width]: [usize; 2], max_side: usize) -> TileScale {
+    TileScale::Shrink(height.max(width).div_ceil(max_side.max(1)).max(1))
 }
 
 /// The size (H, W) of an image of `size` after [`RgbImage::shrunk_to`].
 #[must_use]
 pub fn shrunk_size(size: [usize; 2], max_side: usize) -> [usize; 2] {
-    let factor = shrink_factor(size, max_side);
-    size.map(|length| length.div_ceil(factor))
+    let scale = shrink_scale(size, max_side);
+    size.map(|length| scale.scaled(length))
 }
 
 impl RgbImage {
@@ -22,13 +23,12 @@ impl RgbImage {
     #[must_use]
     pub fn shrunk_to(&self, max_side: usize) -> Self {
         let size = [self.height, self.width];
-        let factor = shrink_factor(size, max_side);
+        let scale = shrink_scale(size, max_side);
         let [height, width] = shrunk_size(size, max_side);
         let mut pixels = Vec::with_capacity(3 * height * width);
         for y in 0..height {
             for x in 0..width {
-                let rows = y * factor..((y + 1) * factor).min(self.height);
-                let columns = x * factor..((x + 1) * factor).min(self.width);
+                let (rows, columns) = (scale.source(y, self.height), scale.source(x, self.width));
                 let count = (rows.len() * columns.len()).max(1);
                 let mut sums = [0; 3];
                 for row in rows {

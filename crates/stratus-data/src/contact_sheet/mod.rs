@@ -112,7 +112,7 @@ fn column_count(tiles: usize, [height, width]: [usize; 2]) -> usize {
     (1..=tiles).min_by(|one, other| deviation(one).total_cmp(&deviation(other))).unwrap_or(1)
 }
 
-/// The factor from an image to its tile.
+/// The factor from an image to its tile, or to another small version of it.
 #[derive(Clone, Copy)]
 enum TileScale {
     Enlarge(usize),

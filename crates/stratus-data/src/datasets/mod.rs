@@ -16,6 +16,7 @@ pub mod mnist;
 pub(crate) mod packed;
 mod pairs;
 pub(crate) mod registry;
+pub mod selection;
 pub mod shards;
 pub(crate) mod split;
 pub mod synthetic;

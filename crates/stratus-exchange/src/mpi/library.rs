@@ -6,6 +6,7 @@ use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::ptr::null_mut;
+use stratus_base::library::root_cause;
 
 type Transfer = unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, usize, *mut usize) -> c_int;
 
@@ -68,7 +69,7 @@ impl Library {
         // SAFETY: the initialisers of an MPI library have no effect before it is called; the file was
         // installed by the user, the system or `make deps`.
         let loaded = unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
-            .map_err(|error| LoadError::Absent { path: name(), reason: error.to_string() })?;
+            .map_err(|error| LoadError::Absent { path: name(), reason: root_cause(&error) })?;
         let address = |symbol: &str| {
             // SAFETY: only the address is taken; the object is not read.
             unsafe { loaded.get::<*mut c_void>(symbol.as_bytes()) }

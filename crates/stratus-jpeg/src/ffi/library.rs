@@ -6,6 +6,7 @@ use std::io::Read;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use stratus_base::library::root_cause;
 
 use super::raw::{Abi, Decompress, Functions, HARMLESS_WARNINGS, KNOWN_SYSTEM, LoadError, MAX_STRUCT_BYTES};
 use super::session::{DecoderMemory, Decompressor, detect_abi, standard_errors};
@@ -38,7 +39,7 @@ impl Library {
         // SAFETY: loading runs the initialisers of the library. The path is a documented one or set by the
         // user, who trusts it like any library on the search path.
         let library = unsafe { libloading::Library::new(path) }
-            .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
+            .map_err(|error| LoadError::Open { path: path.to_owned(), reason: root_cause(&error) })?;
         let functions = Functions::resolve(&library, path)?;
         let found = loaded_from(functions.jpeg_CreateDecompress as *const c_void);
         let path = found.unwrap_or_else(|| path.to_owned());

@@ -12,6 +12,7 @@ pub(crate) use frame::Frame;
 use frame::Frame;
 use std::io::{self, BufRead, Read, Write};
 use std::process::{Command, Stdio};
+use stratus_base::text::is_printable;
 use stratus_base::{printable, ssh};
 
 /// The maximum length of a script's standard output as text.
@@ -39,7 +40,7 @@ pub(crate) trait Shell: Send + Sync {
     fn close(&self) {}
 }
 
-/// Escapes the control characters of a text from a target, except line breaks and tabs.
+/// Escapes the characters of a text from a target that are not printable, except line breaks and tabs.
 #[must_use]
 pub fn escape_control_characters(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -48,16 +49,11 @@ pub fn escape_control_characters(text: &str) -> String {
             '\n' | '\t' => out.push(c),
             // Progress bars return to the start of their line; each update is shown as written.
             '\r' => {}
-            c if c.is_control() || is_invisible(c) => out.extend(c.escape_default()),
-            c => out.push(c),
+            c if is_printable(c) => out.push(c),
+            c => out.extend(c.escape_default()),
         }
     }
     out
-}
-
-/// Returns whether a character is invisible and changes the text direction.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The exit of a script.

@@ -4,6 +4,7 @@ use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
+use stratus_base::library::root_cause;
 
 /// `DNNL_MAX_NDIMS`.
 pub const MAX_DIMENSIONS: usize = 12;
@@ -238,7 +239,7 @@ impl Functions {
     /// Loads a library and checks that it is oneDNN 3.x.
     pub fn load(path: &Path) -> Result<(Self, Version, bool), LoadError> {
         let OpenedLibrary { library, on_stratus_threads } = open(path)
-            .map_err(|error| LoadError::Open { path: path.to_owned(), reason: error.to_string() })?;
+            .map_err(|error| LoadError::Open { path: path.to_owned(), reason: root_cause(&error) })?;
         // SAFETY: the type is the header's.
         let version =
             unsafe { library.get::<unsafe extern "C" fn() -> *const RawVersion>(b"dnnl_version\0") }

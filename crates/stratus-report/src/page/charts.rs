@@ -3,7 +3,7 @@
 use super::svg::{Anchor, LogAxis, Svg, short};
 use crate::accounting::Accounting;
 use crate::names::shorten;
-use crate::report::{LayerTree, RooflineData, RooflinePoint, RunReport};
+use crate::report::{LayerTree, MAX_BLOCKS, RooflineData, RooflinePoint, RunReport};
 use stratus_base::text::bytes;
 use stratus_engine::memory_map::{BlockKind, MemoryMap};
 
@@ -11,9 +11,6 @@ pub(super) const WIDTH: f64 = 960.0;
 
 /// The style sheet of a chart in a separate file.
 pub(super) const STYLE: &str = concat!(include_str!("assets/chart.css"), include_str!("assets/network.css"));
-
-/// Maximum number of blocks and layers of a drawing of the whole network.
-pub(super) const MAX_BLOCKS: usize = 24;
 
 /// Number of layers in the chart of the time per iteration if more than [`MAX_BLOCKS`] are outside of blocks.
 const MAX_LAYERS: usize = 16;

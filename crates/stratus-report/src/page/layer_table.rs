@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::charts::MAX_BLOCKS;
-use super::html::{Cell, Html, escape};
-use crate::report::{LayerNode, LayerTree, RunReport};
+use super::escape::escape;
+use super::html::{Cell, Html};
+use crate::report::{LayerNode, LayerTree, MAX_BLOCKS, RunReport};
 
 const HEADS: [&str; 11] = [
     "layer",

@@ -6,6 +6,7 @@
 mod charts;
 mod checkpoints;
 mod diff;
+mod escape;
 mod forecast;
 mod html;
 mod layer_data;
@@ -22,6 +23,7 @@ mod workers;
 
 pub use charts::{memory_svg, roofline_svg, time_svg};
 pub use diff::diff_svg;
+pub use escape::escape;
 pub use machines::{MachinePoint, machines_svg};
 pub use network::network_svg;
 pub use pictures::{MAX_EMBEDDED_BYTES, pictures_of_name};
@@ -33,7 +35,6 @@ use std::path::Path;
 
 use crate::report::{Comparison, Problem, Report, RunReport};
 use html::Html;
-pub use html::escape;
 use layer_data::LayerData;
 use pictures::PictureSource;
 

@@ -58,8 +58,8 @@ impl PictureSource {
     }
 }
 
-/// The name of a file in an address: `samples`, or an epoch.
-fn name(file: Pictures) -> String {
+/// The name of a file in addresses and ids of a page: `samples`, or an epoch.
+pub(super) fn name(file: Pictures) -> String {
     match file {
         Pictures::Samples => "samples".to_owned(),
         Pictures::Epoch(epoch) => epoch.to_string(),

@@ -7,7 +7,7 @@ use stratus_run::timeline::Phase;
 use super::html::{Cell, Html};
 use super::{charts, checkpoints, forecast, layer_table, network, side_by_side};
 use crate::collect::flatten;
-use crate::report::{Comparison, Problem, Repetitions, RooflineData, RunReport, score_name};
+use crate::report::{Comparison, MAX_BLOCKS, Problem, Repetitions, RooflineData, RunReport, score_name};
 use crate::text::{self, energy_parts};
 use stratus_base::text::{bytes, duration};
 use stratus_engine::memory_map::MemoryMap;
@@ -189,7 +189,7 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
     let (drawn, layers) = (run.curves.layers.len(), accounting.layers.len());
     if drawn > 0 {
         means_note(html, run.curves.layer_iterations_per_point);
-        let cut = run.layers.tree.cut(charts::MAX_BLOCKS);
+        let cut = run.layers.tree.cut(MAX_BLOCKS);
         let note = match (cut.len() > drawn, drawn < layers) {
             (true, _) => format!("The {drawn} longest of {layers} layers. "),
             (false, true) => "A block is the sum of its layers. ".to_owned(),

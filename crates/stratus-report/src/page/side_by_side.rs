@@ -1,5 +1,7 @@
 //! The layer times of several runs side by side, and their forecasts beside what was measured.
 
+use std::collections::{HashMap, HashSet};
+
 use super::html::{Cell, Html};
 use crate::report::RunReport;
 
@@ -38,7 +40,6 @@ pub(super) fn layer_table(html: &mut Html, runs: &[RunReport]) {
     if runs.len() > counted.len() {
         note += &format!(" The table has {} of {} runs.", counted.len(), runs.len());
     }
-    html.element("p", "note", &note);
     let mut heads = vec!["layer", "kind"];
     heads.extend(counted.iter().map(|run| run.label.as_str()));
     if counted.len() == 2 {
@@ -46,17 +47,27 @@ pub(super) fn layer_table(html: &mut Html, runs: &[RunReport]) {
     }
     // Layers in the order of the first run that has them.
     let mut names: Vec<(&str, &str)> = Vec::new();
-    let mut known = std::collections::HashSet::new();
+    let mut known = HashSet::new();
     for layer in counted.iter().flat_map(|run| &run.accounting.layers) {
-        if names.len() < MAX_LAYERS && known.insert((layer.layer.as_str(), layer.kind.as_str())) {
+        if known.insert((layer.layer.as_str(), layer.kind.as_str())) {
             names.push((&layer.layer, &layer.kind));
         }
     }
-    let times: Vec<std::collections::HashMap<(&str, &str), f64>> = counted
+    let layers = names.len();
+    names.truncate(MAX_LAYERS);
+    if names.len() < layers {
+        note += &format!(" The table has the first {MAX_LAYERS} of {layers} layers.");
+    }
+    html.element("p", "note", &note);
+    // A layer may have a row per device.
+    let times: Vec<HashMap<(&str, &str), f64>> = counted
         .iter()
         .map(|run| {
-            let layers = run.accounting.layers.iter();
-            layers.map(|row| ((row.layer.as_str(), row.kind.as_str()), row.total.mean_ms)).collect()
+            let mut times: HashMap<(&str, &str), f64> = HashMap::new();
+            for row in &run.accounting.layers {
+                *times.entry((row.layer.as_str(), row.kind.as_str())).or_default() += row.total.mean_ms;
+            }
+            times
         })
         .collect();
     let row = |name: &(&str, &str)| {

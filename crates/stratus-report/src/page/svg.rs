@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::html::escape;
+use super::escape::escape;
 
 /// A drawing of fixed size, in pixels.
 pub(super) struct Svg {

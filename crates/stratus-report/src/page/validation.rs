@@ -2,12 +2,13 @@
 //! and the metrics of each class.
 
 use stratus_run::validation::{
-    CLASS_COLUMNS, CORRECT_COLOUR, ClassSample, Confusion, MASK_COLUMNS, MaskEpoch, Mistake, Pictures,
-    TaskImages, ValidationImages, WRONG_COLOUR,
+    CLASS_COLUMNS, CORRECT_COLOUR, ClassSample, Confusion, MASK_COLUMNS, MAX_CONFUSIONS, MaskEpoch, Mistake,
+    Pictures, TaskImages, ValidationImages, WRONG_COLOUR,
 };
 
-use super::html::{Cell, Html, escape};
-use super::pictures::{MAX_EMBEDDED_BYTES, NotShown};
+use super::escape::escape;
+use super::html::{Cell, Html};
+use super::pictures::{self, MAX_EMBEDDED_BYTES, NotShown};
 use super::svg::{Anchor, Svg};
 use crate::report::{ClassHistory, RunReport, ValidationReport};
 use stratus_base::text::bytes;
@@ -18,8 +19,6 @@ const MAX_DRAWN_CLASSES: usize = 40;
 const MAX_COUNTED_CLASSES: usize = 15;
 /// Maximum number of listed confusions.
 const MAX_LISTED_CONFUSIONS: usize = 30;
-/// Maximum number of pictures of a file that the page shows; those of an edited index may be more.
-const MAX_PICTURES: usize = 128;
 /// Maximum number of classes in the legend of masks.
 const MAX_LEGEND_CLASSES: usize = 256;
 /// Maximum length of the name of a class beside the matrix.
@@ -71,11 +70,7 @@ struct Files<'a> {
 impl Files<'_> {
     /// The id of a file's image in the page.
     fn id(&self, file: Pictures) -> String {
-        let name = match file {
-            Pictures::Samples => "samples".to_owned(),
-            Pictures::Epoch(epoch) => epoch.to_string(),
-        };
-        format!("pictures-{}-{name}", self.number)
+        format!("pictures-{}-{}", self.number, pictures::name(file))
     }
 
     /// Adds a file once, to be shown in parts.
@@ -146,7 +141,7 @@ impl Files<'_> {
             return html.element("p", "", &text);
         }
         html.element("h4", "", "Most confident mistakes");
-        let shown = mistakes.len().min(MAX_PICTURES);
+        let shown = mistakes.len();
         let images = if count == 1 { "image is" } else { "images are" };
         let of = if self.images.workers > 1 { ", of those that the first worker evaluated," } else { "" };
         let text = format!(
@@ -159,7 +154,7 @@ impl Files<'_> {
             return note_missing(html, reason);
         }
         html.open("div", "pictures");
-        for (position, mistake) in mistakes.iter().take(shown).enumerate() {
+        for (position, mistake) in mistakes.iter().enumerate() {
             let Mistake { file: name, class, predicted, probability } = mistake;
             let probability = format!("{:.1} %", 100.0 * probability);
             self.classified(html, (file, position), name, [*class, *predicted], &probability);
@@ -180,15 +175,12 @@ impl Files<'_> {
         } else {
             let mut position = 0;
             for group in samples.chunk_by(|one, other| one.class == other.class) {
-                if position >= MAX_PICTURES {
-                    break;
-                }
                 let correct = group.iter().filter(|sample| sample.class == sample.predicted).count();
                 let name = group.first().map(|sample| self.validation.name(sample.class.into()));
                 let title = format!("{}: {correct} of {} correct", name.unwrap_or_default(), group.len());
                 html.element("h4", "", &title);
                 html.open("div", "pictures");
-                for ClassSample { file: name, class, predicted } in group.iter().take(MAX_PICTURES) {
+                for ClassSample { file: name, class, predicted } in group {
                     self.classified(html, (file, position), name, [*class, *predicted], "");
                     position += 1;
                 }
@@ -237,7 +229,7 @@ impl Files<'_> {
             ));
         }
         let file = Pictures::Epoch(newest.epoch);
-        for (row, name) in samples.iter().take(MAX_PICTURES).enumerate() {
+        for (row, name) in samples.iter().enumerate() {
             let percent =
                 |iou: &Option<f64>| iou.map_or("–".to_owned(), |iou| format!("{:.1} %", 100.0 * iou));
             let ious: Vec<String> =
@@ -334,15 +326,22 @@ fn confusion(html: &mut Html, validation: &ValidationReport) {
     }
     html.open("details", "");
     html.element("summary", "", "Most frequent errors");
+    // A class whose smaller counts were not kept has no known total.
+    let is_complete = wrong.len() < MAX_CONFUSIONS;
+    if !is_complete {
+        let text =
+            format!("The run kept the {MAX_CONFUSIONS} largest errors: shares of classes are unknown.");
+        html.element("p", "note", &text);
+    }
     let rows: Vec<Vec<Cell>> = wrong[..listed]
         .iter()
         .map(|found| {
-            let total = total(found.class).max(1);
+            let share = is_complete.then(|| 100.0 * found.count as f64 / total(found.class).max(1) as f64);
             vec![
                 Cell::text(validation.name(found.class as u64)),
                 Cell::text(validation.name(found.predicted as u64)),
                 Cell::number(Some(found.count as f64), 0),
-                Cell::number(Some(100.0 * found.count as f64 / total as f64), 2),
+                Cell::number(share, 2),
             ]
         })
         .collect();

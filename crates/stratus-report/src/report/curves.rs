@@ -7,7 +7,7 @@ use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, IterationRow};
 use stratus_run::timeline::{Iteration, Purpose, TimelineReader};
 
-use super::tree::LayerTree;
+use super::tree::{LayerTree, MAX_BLOCKS};
 use crate::Result;
 use crate::accounting::Accounting;
 use crate::rows::{SlotIndex, SlotTarget};
@@ -17,9 +17,6 @@ pub(super) const MAX_POINTS: usize = 1000;
 
 /// Maximum number of points of curves per layer.
 const MAX_LAYER_POINTS: usize = 300;
-
-/// Maximum number of blocks and layers with a curve.
-const MAX_LAYERS: usize = 24;
 
 /// Maximum number of points of the histories of all layers together.
 const MAX_HISTORY_VALUES: usize = 20_000;
@@ -117,9 +114,9 @@ impl Curves {
     }
 
     fn read_layers(&mut self, run: &RunDir, accounting: &Accounting, tree: &LayerTree) -> Result<()> {
-        let mut drawn = tree.cut(MAX_LAYERS);
+        let mut drawn = tree.cut(MAX_BLOCKS);
         drawn.sort_by_key(|node| std::cmp::Reverse(tree.nodes[*node].time.total_ns));
-        drawn.truncate(MAX_LAYERS);
+        drawn.truncate(MAX_BLOCKS);
         if drawn.is_empty() {
             return Ok(());
         }

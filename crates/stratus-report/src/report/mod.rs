@@ -23,11 +23,12 @@ pub(crate) use compare::{differing_keys, effective_settings, is_ignored_key, set
 pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint, planned_image_shape};
 pub use curves::{Curve, Curves, IterationCurves, LayerCurve, LayerHistory};
 pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
-pub use network::{DataEdge, Endpoint, LayerKernel, Network, NetworkLayer};
+pub use network::{DataEdge, Endpoint, LayerKernel, Network, NetworkLayer, NodeMemory};
 pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;
 pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure, PublishedTable};
 pub use run::{Epoch, LayerReport, Problem, RunReport, score_name, val_score};
-pub use tree::{LayerNode, LayerTree, NodeMemory, NodeTime, NodeWork};
+pub(crate) use tree::MAX_BLOCKS;
+pub use tree::{LayerNode, LayerTree, NodeTime, NodeWork};
 pub use usage::UsageCurves;
 pub use validation::{ClassCurve, ClassHistory, ValidationReport};
 

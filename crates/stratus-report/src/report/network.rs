@@ -7,7 +7,6 @@ use stratus_engine::ops::KernelSpec as _;
 use stratus_engine::program::Origin;
 use stratus_engine::{Phase, Plan, Role, Step, ValueId};
 
-use super::tree::NodeMemory;
 use crate::accounting::Accounting;
 
 /// Maximum number of layers from which one value is derived without a layer in between.
@@ -39,6 +38,17 @@ pub struct NetworkLayer {
     pub kernels: Vec<LayerKernel>,
     /// Its memory.
     pub memory: NodeMemory,
+}
+
+/// The memory of a block or a layer, as planned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct NodeMemory {
+    /// The number of parameters, frozen ones included.
+    pub parameters: u64,
+    /// Bytes of parameters, their copies, optimiser state, averages and running statistics.
+    pub persistent_bytes: u64,
+    /// Bytes that its forward pass writes, for the whole batch.
+    pub activation_bytes: u64,
 }
 
 /// A kernel of a layer.

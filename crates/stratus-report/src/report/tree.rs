@@ -7,9 +7,11 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::cost::RooflineData;
-use super::network::{Network, NetworkLayer};
+use super::network::{Network, NetworkLayer, NodeMemory};
 use crate::accounting::{Accounting, LayerCost};
 
+/// Maximum number of blocks and layers of curves, charts and tables of a whole network.
+pub(crate) const MAX_BLOCKS: usize = 24;
 /// Maximum number of blocks around a layer; further dots belong to its label.
 const MAX_DEPTH: usize = 16;
 
@@ -79,17 +81,6 @@ pub struct NodeWork {
     pub gflops_per_s: Option<f64>,
     /// 10⁹ bytes/s over the sum of the layers' median times.
     pub gb_per_s: Option<f64>,
-}
-
-/// The memory of a block or a layer, as planned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct NodeMemory {
-    /// The number of parameters, frozen ones included.
-    pub parameters: u64,
-    /// Bytes of parameters, their copies, optimiser state, averages and running statistics.
-    pub persistent_bytes: u64,
-    /// Bytes that its forward pass writes, for the whole batch.
-    pub activation_bytes: u64,
 }
 
 impl LayerTree {

@@ -12,9 +12,6 @@ use stratus_run::validation::{
 const MAX_CURVES: usize = 100;
 /// Maximum number of validations in a curve.
 const MAX_POINTS: usize = 200;
-/// Maximum length of the table of classes, which is read as a whole: a thousand classes and two thousand
-/// validations have 80 MB.
-const MAX_HISTORY_BYTES: u64 = 256 << 20;
 /// How often the index is read again if its pictures were replaced meanwhile.
 const MAX_ATTEMPTS: usize = 3;
 
@@ -75,11 +72,6 @@ impl ValidationReport {
             Ok(confusion) => report.confusion = confusion,
             Err(error) if error.is_not_found() => {}
             Err(error) => missing("confusion matrix", error.to_string()),
-        }
-        let length = std::fs::metadata(folder.class_history()).map_or(0, |facts| facts.len());
-        if length > MAX_HISTORY_BYTES {
-            missing("metrics of each class over the epochs", format!("their table has {length} bytes"));
-            return Some(report);
         }
         match read_history(&folder, task) {
             Ok(history) => {

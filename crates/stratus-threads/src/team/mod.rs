@@ -8,8 +8,8 @@
 //! scheduled it yet, by the thread that opened the region, once that has finished its own part. Parts may
 //! still wait for each other at barriers, because every part that waits has its own thread.
 //!
-//! If other programs load the CPUs so much that one thread may be faster than a small team, work that is
-//! repeated ([`run_repeated`]) is tried in two ways, of which the faster one is kept (`trial`):
+//! If other programs load the CPUs so much that one thread may be faster than a small team, repeated
+//! tasks ([`run_repeated`]) are tried in two ways, of which the faster one is kept (`trial`):
 //!
 //! - The other threads are woken for each region.
 //! - They are left asleep, and the thread that opened the region claims all parts: a part that is claimed by
@@ -22,7 +22,7 @@
 //! thread had spun for its whole time slice.
 
 use crate::load;
-use crate::trial::{self, UsualTime, WakeUp};
+use crate::trial::{self, UsualTime, WakePolicy};
 use crate::wait::{Signal, WaitPolicy, full_fence, now};
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::c_void;
@@ -130,15 +130,15 @@ pub fn with_independent_parts<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Calls `body`, work that is done repeatedly and opens regions. `usual` is the work's own. While other
-/// programs load the CPUs, its time decides how the threads of regions start.
+/// Calls `body`, a repeated task that opens regions, such as a kernel; `usual` is the task's own. While other
+/// programs load the CPUs, the times of tasks decide whether the threads of regions are woken.
 pub fn run_repeated<R>(usual: &mut UsualTime, body: impl FnOnce() -> R) -> R {
     if !is_loaded(max_threads()) {
         return body();
     }
     let started = now();
     let result = body();
-    trial::add(usual, started, now());
+    trial::add(usual, now().saturating_sub(started));
     result
 }
 
@@ -169,7 +169,7 @@ pub unsafe fn parallel(threads: usize, function: Function, data: *mut c_void) {
 /// As for [`parallel`], until [`close_region`] has returned.
 #[expect(unsafe_code, reason = "the function is C's")]
 pub unsafe fn open_region(threads: usize, function: Function, data: *mut c_void) {
-    let leaves_asleep = is_loaded(threads) && trial::wake_up() == WakeUp::IfNeeded;
+    let leaves_asleep = is_loaded(threads) && trial::wake_policy() == WakePolicy::IfNeeded;
     let start = match (leaves_asleep, INDEPENDENT_PARTS.get()) {
         (false, _) => Start::Together,
         (true, true) => Start::Alone,

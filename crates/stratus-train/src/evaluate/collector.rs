@@ -11,6 +11,8 @@ use stratus_data::contact_sheet::{resized, shrunk_size};
 use stratus_measures::ConfusionMatrix;
 use stratus_run::csv::Task;
 
+pub(crate) use super::scorer::ClassPrediction;
+
 /// The maximum number of images of each class that are shown with their predictions.
 const MAX_SAMPLES_PER_CLASS: usize = 6;
 /// The maximum number of those images of all classes.
@@ -32,17 +34,6 @@ pub(crate) struct CollectorRequest {
     /// Height and width of the network's input.
     pub input_size: [usize; 2],
     pub rank: Rank,
-}
-
-/// A classified image.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct ClassPrediction {
-    /// Its index in the data set.
-    pub index: u32,
-    pub class: usize,
-    pub predicted: usize,
-    /// The probability of the predicted class.
-    pub probability: f64,
 }
 
 /// The predicted mask of an image.
@@ -116,43 +107,29 @@ impl PredictionCollector {
     ) -> Result<(), TrainError> {
         let per_class = (MAX_SAMPLES / self.request.classes.max(1)).clamp(1, MAX_SAMPLES_PER_CLASS);
         match (&mut self.kind, scorer.last_predictions(views)) {
-            (
-                Kind::Classes { mistakes, samples, counts },
-                BatchPredictions::Classes { classes, probabilities },
-            ) => {
-                let labels = batch.indices.iter().zip(&batch.labels[..]).take(batch.samples);
-                for ((&index, &class), (&predicted, probability)) in
-                    labels.zip(classes.iter().zip(probabilities))
-                {
-                    let (Ok(class), Ok(predicted)) = (usize::try_from(class), usize::try_from(predicted))
-                    else {
-                        continue;
-                    };
-                    let prediction = ClassPrediction { index, class, predicted, probability };
-                    mistakes.add_prediction(prediction);
-                    if probability.is_finite()
-                        && let Some(count) = counts.get_mut(class)
+            (Kind::Classes { mistakes, samples, counts }, BatchPredictions::Classes(predictions)) => {
+                for image in predictions.images(batch) {
+                    mistakes.add_image(&image);
+                    if samples.len() < MAX_SAMPLES
+                        && let Some(count) = counts.get_mut(image.class)
                         && *count < per_class
-                        && samples.len() < MAX_SAMPLES
                     {
-                        *count += 1;
-                        samples.push(prediction);
+                        let prediction = image.prediction();
+                        if prediction.probability.is_finite() {
+                            *count += 1;
+                            samples.push(prediction);
+                        }
                     }
                 }
             }
-            (
-                Kind::Masks { chosen, samples, size, counts },
-                BatchPredictions::Pixels { classes, size: mask_size },
-            ) => {
-                *size = mask_size;
-                let pixels = (mask_size[0] * mask_size[1]).max(1);
-                let images = batch.labels.chunks_exact(pixels).zip(classes.chunks_exact(pixels));
+            (Kind::Masks { chosen, samples, size, counts }, BatchPredictions::Pixels(predictions)) => {
+                *size = predictions.size;
                 // Whole masks of all images would take hundreds of megabytes.
                 let shown_size = shrunk_size(self.request.input_size, MAX_MASK_SIDE_PIXELS);
-                for (&index, (labels, mask)) in batch.indices.iter().zip(images).take(batch.samples) {
+                for (index, labels, predicted) in predictions.images(batch) {
                     if chosen.contains(&index) {
-                        let iou = mean_iou(counts, labels, mask)?;
-                        let mask = resized(mask, mask_size, shown_size);
+                        let iou = mean_iou(counts, labels, predicted)?;
+                        let mask = resized(predicted, predictions.size, shown_size);
                         samples.push(MaskPrediction { index, iou, mask });
                     }
                 }

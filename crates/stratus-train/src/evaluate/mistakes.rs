@@ -1,8 +1,7 @@
 //! The images that a network is most wrong about: the most confident mistakes of a classifier, and the images
 //! of lowest IoU of a segmentation network.
 
-use super::collector::ClassPrediction;
-use super::scorer::{BatchPredictions, Scorer};
+use super::scorer::{BatchPredictions, ClassPrediction, PredictedImage, Scorer};
 use super::views::ViewAverage;
 use crate::TrainError;
 use crate::infer::picture;
@@ -11,7 +10,8 @@ use serde::Serialize;
 use std::cmp::Ordering;
 use std::sync::Arc;
 use stratus_data::buffer::IGNORED_LABEL;
-use stratus_data::contact_sheet::{RgbImage, Tile, UNMASKED, blended};
+use stratus_data::contact_sheet::{RgbImage, Tile, UNMASKED, blended, resized};
+use stratus_data::datasets::selection::SelectedSamples;
 use stratus_data::{BatchBuffer, Dataset, Element, Layout, Loader, LoaderConfig, Position};
 use stratus_measures::{ConfusionMatrix, MetricError};
 use stratus_run::validation::WRONG_COLOUR;
@@ -130,26 +130,15 @@ impl MistakeCollector {
         batch: &BatchBuffer,
     ) -> Result<(), TrainError> {
         match scorer.last_predictions(views) {
-            BatchPredictions::Classes { classes, probabilities } => {
-                let images = batch.indices.iter().zip(&batch.labels[..]).take(batch.samples);
-                for ((&index, &label), (&predicted, probability)) in
-                    images.zip(classes.iter().zip(probabilities))
-                {
-                    let (Ok(class), Ok(predicted)) = (usize::try_from(label), usize::try_from(predicted))
-                    else {
-                        continue;
-                    };
-                    self.add_prediction(ClassPrediction { index, class, predicted, probability });
-                }
+            BatchPredictions::Classes(predictions) => {
+                predictions.images(batch).for_each(|image| self.add_image(&image));
             }
-            BatchPredictions::Pixels { classes, size } => {
-                self.mask_size = Some(size);
+            BatchPredictions::Pixels(predictions) => {
+                self.mask_size = Some(predictions.size);
                 let mut counts = ConfusionMatrix::new(scorer.classes());
-                let pixels = (size[0] * size[1]).max(1);
-                let images = batch.labels.chunks_exact(pixels).zip(classes.chunks_exact(pixels));
-                for (&index, (labels, predictions)) in batch.indices.iter().zip(images).take(batch.samples) {
-                    match mean_iou(&mut counts, labels, predictions)? {
-                        Some(iou) if iou < 1.0 => self.insert_mask(index, iou, predictions),
+                for (index, labels, predicted) in predictions.images(batch) {
+                    match mean_iou(&mut counts, labels, predicted)? {
+                        Some(iou) if iou < 1.0 => self.insert_mask(index, iou, predicted),
                         _ => {}
                     }
                 }
@@ -159,9 +148,12 @@ impl MistakeCollector {
     }
 
     /// Adds an image of a classifier, if its prediction is wrong.
-    pub(super) fn add_prediction(&mut self, prediction: ClassPrediction) {
-        let ClassPrediction { index, class, predicted, probability } = prediction;
-        if class != predicted && probability.is_finite() {
+    pub(super) fn add_image(&mut self, image: &PredictedImage<'_>) {
+        if image.class == image.predicted {
+            return;
+        }
+        let ClassPrediction { index, class, predicted, probability } = image.prediction();
+        if probability.is_finite() {
             self.insert(Candidate { index, severity: probability, class, predicted, mask: Vec::new() });
         }
     }
@@ -216,8 +208,11 @@ impl MistakeCollector {
             self.worst.iter().map(|candidate| self.describe(candidate, dataset.as_ref())).collect();
         let mut gallery = Gallery::default();
         if self.request.gallery {
-            for (candidate, mistake) in self.worst.iter().zip(&listed).take(MAX_GALLERY_IMAGES) {
-                let (picture, labels) = read_image(input, Arc::clone(dataset), candidate.index)?;
+            let drawn = &self.worst[..self.worst.len().min(MAX_GALLERY_IMAGES)];
+            let indices: Vec<u32> = drawn.iter().map(|candidate| candidate.index).collect();
+            let images = read_images(input, dataset, &indices);
+            for ((candidate, mistake), image) in drawn.iter().zip(&listed).zip(images) {
+                let (picture, labels) = image?;
                 let file = mistake.path.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
                 let caption = mistake.caption();
                 let tile = match self.mask_size {
@@ -280,59 +275,67 @@ pub(super) fn mean_iou(
     Ok(counts.mean_iou())
 }
 
-/// An image as the network sees it, and its labels.
-pub(crate) fn read_image(
+/// Reads images as the network sees them, with their labels, in the order of `indices`. One loader reads all
+/// of them; after one that cannot be read, another loader continues.
+pub(crate) fn read_images(
     input: &InputPipeline,
-    dataset: Arc<dyn Dataset>,
-    index: u32,
-) -> Result<(RgbImage, Vec<i32>), TrainError> {
+    dataset: &Arc<dyn Dataset>,
+    indices: &[u32],
+) -> impl Iterator<Item = Result<(RgbImage, Vec<i32>), TrainError>> {
     let format = BatchFormat { element: Element::U8, layout: Layout::Nhwc };
     let [channels, height, width] = input.shape;
     let config = LoaderConfig {
-        start: Position { epoch: 0, batch: u64::from(index) },
         epochs: Some(1),
         slots: 1,
         workers: 1,
+        // A black picture would look like an image of the data set.
+        skip_damaged: false,
         ..input.evaluation(format, 1)
     };
-    let mut loader = Loader::new(dataset, config)?;
-    let batch = loader.next()?;
-    let (pixels, labels) = batch
-        .as_ref()
-        .map_or_else(Default::default, |batch| (batch.images.elements::<u8>(), &batch.labels[..]));
-    let count = pixels.len().min(channels * height * width);
-    Ok((picture(&pixels[..count], channels, [height, width]), labels.to_vec()))
+    let images: Arc<dyn Dataset> = Arc::new(SelectedSamples::new(Arc::clone(dataset), indices.to_vec()));
+    let mut reader: Option<Loader> = None;
+    (0..indices.len() as u64).map(move |position| -> Result<(RgbImage, Vec<i32>), TrainError> {
+        let mut loader = match reader.take() {
+            Some(loader) => loader,
+            None => {
+                let start = Position { epoch: 0, batch: position };
+                Loader::new(Arc::clone(&images), LoaderConfig { start, ..config.clone() })?
+            }
+        };
+        let batch = loader.next()?;
+        let (pixels, labels) = batch
+            .as_ref()
+            .map_or_else(Default::default, |batch| (batch.images.elements::<u8>(), &batch.labels[..]));
+        let count = pixels.len().min(channels * height * width);
+        let image = (picture(&pixels[..count], channels, [height, width]), labels.to_vec());
+        batch.into_iter().for_each(|batch| loader.recycle(batch));
+        reader = Some(loader);
+        Ok(image)
+    })
 }
 
 /// Three panels beside each other: the image with its labels, with the predictions, and with wrong pixels
 /// marked. Returns the pixels and the mask; masks of `size` are scaled to the image.
-fn panels(
-    image: &RgbImage,
-    labels: &[i32],
-    predictions: &[i32],
-    [mask_height, mask_width]: [usize; 2],
-) -> (Vec<u8>, Vec<i32>) {
+fn panels(image: &RgbImage, labels: &[i32], predictions: &[i32], size: [usize; 2]) -> (Vec<u8>, Vec<i32>) {
     let RgbImage { pixels, height, width } = image;
     let (height, width) = (*height, *width);
+    let [labels, predictions] = [labels, predictions].map(|mask| resized(mask, size, [height, width]));
     let gap = (width / PANEL_GAP_DIVISOR).max(1);
     let (mut out, mut mask) = (Vec::new(), Vec::new());
     for row in 0..height {
-        let at = |column: usize| row * mask_height / height * mask_width + column * mask_width / width;
-        let class =
-            |classes: &[i32], column: usize| classes.get(at(column)).copied().unwrap_or(IGNORED_LABEL);
         let line = &pixels[3 * row * width..3 * (row + 1) * width];
+        let [labels, predictions] = [&labels, &predictions].map(|mask| &mask[row * width..(row + 1) * width]);
         for classes in [labels, predictions] {
             out.extend_from_slice(line);
             out.extend(std::iter::repeat_n(u8::MAX, 3 * gap));
-            mask.extend((0..width).map(|column| class(classes, column)));
+            mask.extend_from_slice(classes);
             mask.extend(std::iter::repeat_n(UNMASKED, gap));
         }
         for (column, &[red, green, blue]) in line.as_chunks::<3>().0.iter().enumerate() {
             let grey = ((u16::from(red) + u16::from(green) + u16::from(blue)) / 3) as u8;
-            let label = class(labels, column);
-            let colour = match label {
+            let colour = match labels[column] {
                 IGNORED_LABEL => blended([grey; 3], [0; 3], 128),
-                label if label == class(predictions, column) => blended([grey; 3], [255; 3], 96),
+                label if label == predictions[column] => blended([grey; 3], [255; 3], 96),
                 _ => blended([grey; 3], WRONG_COLOUR, 192),
             };
             out.extend_from_slice(&colour);
@@ -345,6 +348,8 @@ fn panels(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratus_data::images::ImageFiles;
+    use stratus_experiment::Experiment;
 
     fn collector(max_listed: usize) -> MistakeCollector {
         MistakeCollector::new(MistakeRequest { max_listed, gallery: true })
@@ -369,6 +374,23 @@ mod tests {
         assert_eq!(many.worst.len(), MAX_GALLERY_IMAGES + 50);
         let drawn = many.worst.iter().filter(|found| !found.mask.is_empty()).count();
         assert_eq!(drawn, MAX_GALLERY_IMAGES);
+    }
+
+    #[test]
+    fn unreadable_images_are_errors_even_if_damaged_ones_are_skipped() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["0.png", "1.png", "2.png"].map(|name| folder.path().join(name));
+        for (file, value) in [(&files[0], 50), (&files[2], 200)] {
+            let image = RgbImage { pixels: vec![value; 12], height: 2, width: 2 };
+            std::fs::write(file, image.to_png().unwrap()).unwrap();
+        }
+        let dataset: Arc<dyn Dataset> = Arc::new(ImageFiles::new(files.into(), 2, false).unwrap());
+        let experiment = Experiment::builtin("resnet18").unwrap();
+        let experiment = experiment.with_overrides(&[("data.on_bad_sample", "skip")]).unwrap();
+        let input = InputPipeline::new(&experiment, dataset.as_ref());
+        let images = read_images(&input, &dataset, &[2, 1, 0]);
+        let is_bright: Vec<Option<bool>> = images.map(|image| Some(image.ok()?.0.pixels[0] > 100)).collect();
+        assert_eq!(is_bright, [Some(true), None, Some(false)]);
     }
 
     #[test]

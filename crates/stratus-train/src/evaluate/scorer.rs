@@ -3,7 +3,7 @@
 use super::views::{ViewAverage, largest, largest_probability};
 use crate::TrainError;
 use serde::{Deserialize, Serialize};
-use stratus_data::Dataset;
+use stratus_data::{BatchBuffer, Dataset};
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::session::{Metrics, PixelMetrics};
 use stratus_engine::{EngineError, Program, Session, ValueId};
@@ -105,10 +105,92 @@ enum Counts {
 
 /// The predictions of a batch.
 pub(super) enum BatchPredictions<'a> {
-    /// The class of each image, and its probability.
-    Classes { classes: &'a [i32], probabilities: Vec<f64> },
-    /// The class of each pixel of masks of this size.
-    Pixels { classes: &'a [i32], size: [usize; 2] },
+    /// The class of each image.
+    Classes(ImagePredictions<'a>),
+    /// The class of each pixel.
+    Pixels(PixelPredictions<'a>),
+}
+
+/// The predicted classes of a batch's images.
+#[derive(Clone, Copy)]
+pub(super) struct ImagePredictions<'a> {
+    predicted: &'a [i32],
+    /// The number of classes.
+    classes: usize,
+    /// `[image, class]`; not read with `views`.
+    logits: &'a [f32],
+    views: Option<&'a ViewAverage>,
+}
+
+/// The predicted masks of a batch's images.
+#[derive(Clone, Copy)]
+pub(super) struct PixelPredictions<'a> {
+    classes: &'a [i32],
+    /// Height and width of the masks.
+    pub size: [usize; 2],
+}
+
+/// A classified image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ClassPrediction {
+    /// Its index in the data set.
+    pub index: u32,
+    pub class: usize,
+    pub predicted: usize,
+    /// The probability of the predicted class.
+    pub probability: f64,
+}
+
+/// A labelled image of a batch, and its prediction. Few images need the probability: it is computed on
+/// request.
+#[derive(Clone, Copy)]
+pub(super) struct PredictedImage<'a> {
+    /// Its position in the batch.
+    position: usize,
+    /// Its index in the data set.
+    pub index: u32,
+    pub class: usize,
+    pub predicted: usize,
+    batch: ImagePredictions<'a>,
+}
+
+impl<'a> ImagePredictions<'a> {
+    /// The labelled images of the batch, with their predictions.
+    pub fn images(self, batch: &'a BatchBuffer) -> impl Iterator<Item = PredictedImage<'a>> {
+        let images = batch.indices.iter().zip(&batch.labels[..]).take(batch.samples);
+        images.zip(self.predicted).enumerate().filter_map(
+            move |(position, ((&index, &class), &predicted))| {
+                let (class, predicted) = (usize::try_from(class).ok()?, usize::try_from(predicted).ok()?);
+                Some(PredictedImage { position, index, class, predicted, batch: self })
+            },
+        )
+    }
+
+    /// The probability of the predicted class of the image at `position`; NaN if an output is NaN.
+    fn probability(&self, position: usize) -> f64 {
+        if let Some(views) = self.views {
+            return views.probabilities().get(position).copied().unwrap_or(f64::NAN);
+        }
+        self.logits.chunks_exact(self.classes.max(1)).nth(position).map_or(f64::NAN, largest_probability)
+    }
+}
+
+impl PredictedImage<'_> {
+    /// Its prediction, with the probability.
+    pub fn prediction(&self) -> ClassPrediction {
+        let &Self { position, index, class, predicted, batch } = self;
+        ClassPrediction { index, class, predicted, probability: batch.probability(position) }
+    }
+}
+
+impl<'a> PixelPredictions<'a> {
+    /// The index in the data set, the labels and the predicted mask of each image of the batch.
+    pub fn images(self, batch: &'a BatchBuffer) -> impl Iterator<Item = (u32, &'a [i32], &'a [i32])> {
+        let pixels = (self.size[0] * self.size[1]).max(1);
+        let masks = batch.labels.chunks_exact(pixels).zip(self.classes.chunks_exact(pixels));
+        let images = batch.indices.iter().zip(masks).take(batch.samples);
+        images.map(|(&index, (labels, predicted))| (index, labels, predicted))
+    }
 }
 
 /// The state of a thread that compares boundaries.
@@ -223,17 +305,15 @@ impl Scorer {
     }
 
     /// The predictions of the batch that was added last, with the same `views`.
-    pub fn last_predictions(&self, views: Option<&ViewAverage>) -> BatchPredictions<'_> {
-        match &self.counts {
+    pub fn last_predictions<'a>(&'a self, views: Option<&'a ViewAverage>) -> BatchPredictions<'a> {
+        let predicted = &self.predictions[..];
+        match self.counts {
             Counts::PerImage { classes, .. } => {
-                let probabilities = match views {
-                    Some(views) => views.probabilities().to_vec(),
-                    None => self.logits.chunks_exact((*classes).max(1)).map(largest_probability).collect(),
-                };
-                BatchPredictions::Classes { classes: &self.predictions, probabilities }
+                let logits = &self.logits;
+                BatchPredictions::Classes(ImagePredictions { predicted, classes, logits, views })
             }
             Counts::PerPixel { size, .. } => {
-                BatchPredictions::Pixels { classes: &self.predictions, size: *size }
+                BatchPredictions::Pixels(PixelPredictions { classes: predicted, size })
             }
         }
     }

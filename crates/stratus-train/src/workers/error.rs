@@ -1,11 +1,10 @@
 //! Errors of workers, with hints.
 
+use super::MPIEXEC_VAR;
 use std::io;
 use std::path::PathBuf;
 use stratus_base::library::LibraryNotFound;
 use stratus_exchange::ExchangeError;
-
-use super::launch::MPIEXEC_VAR;
 
 /// An error of starting, joining or monitoring workers.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +77,7 @@ impl WorkersError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Library(error) => return error.hint(),
-            Self::Start { .. } if std::env::var_os(MPIEXEC_VAR).is_some() => {
+            Self::Start { .. } if std::env::var_os(MPIEXEC_VAR).is_some_and(|value| !value.is_empty()) => {
                 return Some(format!("set {MPIEXEC_VAR} to the program mpiexec, or unset it"));
             }
             Self::NoLauncher => {

@@ -2,7 +2,8 @@
 
 use super::monitor::HeartbeatMonitor;
 use super::{
-    HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, LAUNCHER_FILE, POLL_INTERVAL, STOP_FILE, WorkersError,
+    HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, LAUNCHER_FILE, MPIEXEC_VAR, POLL_INTERVAL, STOP_FILE,
+    WorkersError,
 };
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,8 +14,6 @@ use std::time::Instant;
 use stratus_exchange::ExchangeError;
 use stratus_exchange::mpi::SEARCH;
 
-/// The environment variable that names the launcher.
-pub(super) const MPIEXEC_VAR: &str = "STRATUS_MPIEXEC";
 /// Settings of Open MPI's launcher, for several versions: more workers than CPUs are allowed, and Open MPI
 /// binds no worker to CPUs, as workers bind themselves.
 const OPEN_MPI: [(&str, &str); 4] = [

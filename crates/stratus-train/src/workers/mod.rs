@@ -26,6 +26,8 @@ use stratus_exchange::mpi::Mpi;
 use stratus_exchange::{ExchangeError, LaunchInfo, WorkerGroup, launch_info};
 use stratus_threads::pin_to_share;
 
+/// The environment variable that names the launcher of MPI.
+const MPIEXEC_VAR: &str = "STRATUS_MPIEXEC";
 /// The environment variable that names the folder of heartbeats.
 const HEARTBEAT_FOLDER_VAR: &str = "STRATUS_WORKER_HEARTBEATS";
 /// The heartbeat of the launching process.

@@ -128,6 +128,10 @@ impl<'a> Facts<'a> {
         if sweep_of(path).is_some() {
             return refused("it belongs to a sweep: `stratus sweep` with its folder continues it".to_owned());
         }
+        // A process of this user would leave files in it that its owner cannot replace.
+        if !is_of_this_user(path) {
+            return refused("its directory belongs to another user".to_owned());
+        }
         if let Some(host) = self.other_host().filter(|_| changed_within(self.run, MAX_SILENCE)) {
             return refused(format!("{host} wrote its files a moment ago, and may still train it"));
         }

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::{self, ExitStatus, Stdio};
 use std::sync::Arc;
 
+use stratus_base::text::is_printable;
+
 use super::log::ActionLog;
 use super::offer::{launch_folder, working_folder};
 use crate::index::RunId;
@@ -88,9 +90,9 @@ fn error_in(messages: &str) -> Option<String> {
     (!lines.is_empty()).then(|| shortened(&lines.join("; ")))
 }
 
-/// A text without control characters, of bounded length.
+/// A text of bounded length, without characters that cannot be shown.
 fn shortened(text: &str) -> String {
-    let visible = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
+    let visible = |letter: char| if is_printable(letter) { letter } else { char::REPLACEMENT_CHARACTER };
     let mut short: String = text.chars().take(MAX_MESSAGE_CHARS).map(visible).collect();
     if text.chars().nth(MAX_MESSAGE_CHARS).is_some() {
         short.push('…');

@@ -2,11 +2,11 @@
 
 use axum::body::Bytes;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::{Failure, Site, to_json};
+use super::{Failure, Json, Site, refused, to_json};
 use crate::actions::{ActionError, Kind, Progress};
 
 /// The content of a request.
@@ -15,17 +15,6 @@ use crate::actions::{ActionError, Kind, Progress};
 struct ActionRequest {
     /// The state of the run that the page showed.
     state: String,
-}
-
-/// The reason why an action was not started.
-#[derive(Debug, Serialize)]
-struct Refusal<'a> {
-    error: &'a str,
-}
-
-/// An answer with a reason.
-pub fn refused(status: StatusCode, error: &str) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/json")], to_json(&Refusal { error })).into_response()
 }
 
 /// `/api/runs/ID/stop`: saves a checkpoint and stops.
@@ -48,10 +37,7 @@ async fn act(site: Site, kind: Kind, id: String, body: &[u8]) -> Response {
         Ok(site.index.actions().start(kind, &entry, &site.index.roots(), &request.state))
     };
     match site.act(start).await {
-        Ok(Ok(progress)) => {
-            let headers = [(header::CONTENT_TYPE, "application/json")];
-            (StatusCode::ACCEPTED, headers, to_json(&progress)).into_response()
-        }
+        Ok(Ok(progress)) => (StatusCode::ACCEPTED, Json(to_json(&progress))).into_response(),
         Ok(Err(ActionError::ReadOnly)) => refused(StatusCode::FORBIDDEN, "this server offers no actions"),
         Ok(Err(ActionError::NotPossible(reason))) => refused(StatusCode::CONFLICT, &reason),
         Err(Failure::Unreadable(reason)) => refused(StatusCode::UNPROCESSABLE_ENTITY, &reason),

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use super::runs::{Rows, chosen_keys};
 use super::{Failure, Site, to_json};
 use crate::index::RunId;
+use crate::pages;
 use crate::server::QueryPairs;
 
 /// Time between comments that keep the connection alive.
@@ -45,7 +46,7 @@ impl Watcher {
             if changes.is_all || !changes.changed.is_empty() || !changes.removed.is_empty() {
                 let rows = Rows::new(&self.site, &changes, &self.keys);
                 let id = format!("{}-{}", rows.instance, rows.revision);
-                return Some(Event::default().event("runs").id(id).data(to_json(&rows)));
+                return Some(Event::default().event("runs").id(id).data(pages::showable(to_json(&rows))));
             }
             // It ends with the server.
             self.revisions.changed().await.ok()?;

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use serde::Serialize;
 
-use super::{Failure, Json, Site, to_json};
+use super::{Failure, Json, Site, refused, to_json};
 use crate::forecasts::{ForecastExperiment, ForecastRequest, NoForecast};
 use crate::index::check_files;
 use crate::pages::scripted as pages;
@@ -27,12 +27,6 @@ struct Choices {
     runs: Vec<(String, String)>,
     /// The number of runs that are not listed.
     more_runs: usize,
-}
-
-/// A refusal.
-#[derive(Serialize)]
-struct Refusal<'a> {
-    problem: &'a str,
 }
 
 /// `/forecast`: the page. Its script asks for the forecast of the address.
@@ -60,14 +54,14 @@ pub async fn data(State(site): State<Site>, RawQuery(query): RawQuery) -> Result
         Some(id) => {
             let entry = site.entry(&id)?;
             if let Some(problem) = entry.row.problem.as_ref().filter(|_| entry.settings.is_none()) {
-                return Err(Failure::Unreadable(problem.clone()));
+                return Ok(refused(StatusCode::UNPROCESSABLE_ENTITY, problem));
             }
             let path = entry.path.clone();
             let check =
                 move |site: &Site| check_files(&entry.path, &site.index.roots()).map_err(Failure::Unreadable);
             match site.read(check).await {
                 Err(Failure::Unreadable(reason)) => {
-                    return Ok(refuse(StatusCode::UNPROCESSABLE_ENTITY, &reason));
+                    return Ok(refused(StatusCode::UNPROCESSABLE_ENTITY, &reason));
                 }
                 checked => checked?,
             }
@@ -78,7 +72,7 @@ pub async fn data(State(site): State<Site>, RawQuery(query): RawQuery) -> Result
             let name = text("experiment");
             let known = site.forecasts.forecaster().is_some_and(|all| all.experiments().contains(&name));
             if !known {
-                return Ok(refuse(StatusCode::NOT_FOUND, "no such experiment is registered"));
+                return Ok(refused(StatusCode::NOT_FOUND, "no such experiment is registered"));
             }
             ForecastExperiment::Builtin(name)
         }
@@ -94,16 +88,12 @@ pub async fn data(State(site): State<Site>, RawQuery(query): RawQuery) -> Result
     };
     let texts = [&request.batch, &request.images, &request.epochs, &request.precision, &request.objective];
     if texts.iter().any(|text| text.len() > MAX_TEXT_BYTES) {
-        return Ok(refuse(StatusCode::UNPROCESSABLE_ENTITY, "a value of the address is too long"));
+        return Ok(refused(StatusCode::UNPROCESSABLE_ENTITY, "a value of the address is too long"));
     }
     match site.forecasts.answer(request).await {
         Ok(answer) => Ok(Json(answer).into_response()),
         Err(NoForecast::Busy) => Err(Failure::Busy),
         Err(NoForecast::Unavailable) => Err(Failure::NoPage),
-        Err(NoForecast::Refused(reason)) => Ok(refuse(StatusCode::UNPROCESSABLE_ENTITY, &reason)),
+        Err(NoForecast::Refused(reason)) => Ok(refused(StatusCode::UNPROCESSABLE_ENTITY, &reason)),
     }
-}
-
-fn refuse(status: StatusCode, problem: &str) -> Response {
-    (status, Json(to_json(&Refusal { problem }))).into_response()
 }

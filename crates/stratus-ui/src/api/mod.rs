@@ -9,6 +9,7 @@ mod compare;
 mod events;
 mod files;
 mod forecast;
+mod items;
 mod launches;
 mod pictures;
 mod runs;
@@ -23,6 +24,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use crate::forecasts::{Forecaster, Forecasts};
@@ -145,19 +147,28 @@ impl IntoResponse for Failure {
     }
 }
 
-pub(crate) use actions::refused;
-
 /// A JSON document.
 pub struct Json(String);
 
 impl IntoResponse for Json {
     fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, "application/json")], self.0).into_response()
+        ([(header::CONTENT_TYPE, "application/json")], pages::showable(self.0)).into_response()
     }
 }
 
+/// The reason why a request of a script is refused.
+#[derive(Serialize)]
+struct Refusal<'a> {
+    error: &'a str,
+}
+
+/// An answer to a script, with the reason why its request is refused.
+pub fn refused(status: StatusCode, error: &str) -> Response {
+    (status, Json(to_json(&Refusal { error }))).into_response()
+}
+
 /// Serialises a value. Values of this crate have string keys and numbers only, which cannot fail.
-fn to_json(value: &impl serde::Serialize) -> String {
+fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
 }
 
@@ -187,14 +198,14 @@ pub fn router(site: Site, guard: Arc<Guard>) -> Router {
         .route("/changes", get(changes::stream))
         .route("/forecast", get(forecast::page))
         .route("/api/forecast", get(forecast::data))
-        .route("/launches", get(launches::list))
-        .route("/launches/{id}", get(launches::page))
-        .route("/api/launches", get(launches::list_data))
-        .route("/api/launches/{id}", get(launches::data))
-        .route("/sweeps", get(sweeps::list))
-        .route("/sweeps/{id}", get(sweeps::page))
-        .route("/api/sweeps", get(sweeps::list_data))
-        .route("/api/sweeps/{id}", get(sweeps::data))
+        .route("/launches", get(items::list::<launches::Launches>))
+        .route("/launches/{id}", get(items::page::<launches::Launches>))
+        .route("/api/launches", get(items::list_data::<launches::Launches>))
+        .route("/api/launches/{id}", get(items::data::<launches::Launches>))
+        .route("/sweeps", get(items::list::<sweeps::Sweeps>))
+        .route("/sweeps/{id}", get(items::page::<sweeps::Sweeps>))
+        .route("/api/sweeps", get(items::list_data::<sweeps::Sweeps>))
+        .route("/api/sweeps/{id}", get(items::data::<sweeps::Sweeps>))
         .route("/assets/{name}", get(assets::asset))
         .fallback(|| async { Failure::NoPage })
         .layer(middleware::from_fn_with_state(site.clone(), wait_for_first_scan))

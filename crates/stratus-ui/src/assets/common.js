@@ -19,11 +19,12 @@ const ui = (() => {
     return made;
   };
 
-  const fixed = (value, places) => value.toLocaleString("en-US",
-    { minimumFractionDigits: places, maximumFractionDigits: places });
+  const fixed = (value, places) =>
+    value.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places });
   // As the sections of a report write it.
   const duration = seconds => {
-    const s = Math.round(seconds), padded = value => String(value).padStart(2, "0");
+    const s = Math.round(seconds),
+      padded = value => String(value).padStart(2, "0");
     if (seconds < 10) return `${fixed(seconds, 1)} s`;
     if (s < 60) return `${s} s`;
     if (s < 3600) return `${Math.floor(s / 60)} min ${padded(s % 60)} s`;
@@ -49,32 +50,59 @@ const ui = (() => {
     history.replaceState(null, "", text ? `?${text}` : location.pathname);
   };
 
-  // Calls `receive` with the rows of changed runs. A hidden page receives nothing, since browsers allow few
-  // connections to a server; it gets what it missed when it is shown again.
-  const listen = (parameters, since, receive) => {
-    let source = null, last = since, timer = 0;
-    const say = text => { const place = byId("connection"); if (place) place.textContent = text; };
-    const close = () => { clearTimeout(timer); if (source) source.close(); source = null; };
+  // Calls `receive` with the events of a name, from the address that `addressNow` returns when the stream is
+  // opened. A hidden page receives nothing, since browsers allow few connections to a server; the stream is
+  // opened again when the page is shown. Returns a function that opens it again, at another address.
+  const stream = (addressNow, name, receive) => {
+    let source = null,
+      timer = 0;
+    const say = text => {
+      const place = byId("connection");
+      if (place) place.textContent = text;
+    };
+    const close = () => {
+      clearTimeout(timer);
+      if (source) source.close();
+      source = null;
+    };
     const open = () => {
       close();
       if (document.hidden) return;
-      const query = new URLSearchParams(parameters);
-      if (last) query.set("since", last);
-      source = new EventSource(`/events?${query}`);
+      source = new EventSource(addressNow());
       source.onopen = () => say("live");
       source.onerror = () => {
         say("not connected: is `stratus ui` running?");
         // A refused connection is not tried again by the browser.
         if (source.readyState === EventSource.CLOSED) timer = setTimeout(open, 3000);
       };
-      source.addEventListener("runs", event => {
+      source.addEventListener(name, receive);
+    };
+    document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+    open();
+    return open;
+  };
+  // Calls `receive` with the rows of changed runs; what a hidden page missed, when it is shown again.
+  const listen = (parameters, since, receive) => {
+    let last = since;
+    const open = stream(
+      () => {
+        const query = new URLSearchParams(parameters);
+        if (last) query.set("since", last);
+        return `/events?${query}`;
+      },
+      "runs",
+      event => {
         last = event.lastEventId;
         receive(JSON.parse(event.data));
-      });
+      },
+    );
+    return {
+      again: (changed, from) => {
+        parameters = changed;
+        last = from;
+        open();
+      },
     };
-    document.addEventListener("visibilitychange", () => document.hidden ? close() : open());
-    open();
-    return { again: (changed, from) => { parameters = changed; last = from; open(); } };
   };
 
   // Replaces the parts of the sections that differ. Charts move to their new places, so that zoom and hidden
@@ -93,7 +121,8 @@ const ui = (() => {
       const template = document.createElement("template");
       template.innerHTML = html;
       template.content.querySelectorAll("[data-part]").forEach(part => {
-        const name = part.dataset.part, old = root.querySelector(`[data-part="${name}"]`);
+        const name = part.dataset.part,
+          old = root.querySelector(`[data-part="${name}"]`);
         const source = sourceOf(part);
         if (!old || sources.get(name) === source) return;
         sources.set(name, source);
@@ -102,8 +131,11 @@ const ui = (() => {
         const sorted = [...old.querySelectorAll("table.sortable")].map(table => {
           const heads = [...table.tHead.rows[0].cells];
           const column = heads.findIndex(head => head.hasAttribute("aria-sort"));
-          return [heads[column] && heads[column].textContent, column,
-            column >= 0 && heads[column].getAttribute("aria-sort") === "descending"];
+          return [
+            heads[column] && heads[column].textContent,
+            column,
+            column >= 0 && heads[column].getAttribute("aria-sort") === "descending",
+          ];
         });
         part.querySelectorAll("[data-chart]").forEach(place => {
           const kept = old.querySelector(`[data-chart="${place.dataset.chart}"]`);
@@ -116,7 +148,9 @@ const ui = (() => {
         stratus.removeCharts(old);
         old.replaceWith(part);
         stratus.setUp(part);
-        part.querySelectorAll("summary").forEach(s => { s.parentElement.open = open.has(s.textContent); });
+        part.querySelectorAll("summary").forEach(s => {
+          s.parentElement.open = open.has(s.textContent);
+        });
         part.querySelectorAll("table.sortable").forEach((table, i) => {
           const [title, column, down] = sorted[i] || [];
           const head = table.tHead.rows[0].cells[column];
@@ -128,8 +162,17 @@ const ui = (() => {
   };
 
   // The arrays of the curves that new points are appended to.
-  const POINTS = ["iteration", "loss", "loss_min", "loss_max", "accuracy", "learning_rate", "data_ms",
-    "iteration_ms", "elapsed_s"];
+  const POINTS = [
+    "iteration",
+    "loss",
+    "loss_min",
+    "loss_max",
+    "accuracy",
+    "learning_rate",
+    "data_ms",
+    "iteration_ms",
+    "elapsed_s",
+  ];
   // The live curves of a run: fetches what is new, and keeps all points.
   const series = id => {
     const state = { generation: 0, curves: null };
@@ -137,7 +180,8 @@ const ui = (() => {
       const from = state.curves ? Math.max(state.curves.iteration.length - 1, 0) : 0;
       const query = new URLSearchParams({ generation: state.generation, from });
       const points = await fetchJson(`/api/runs/${id}/series?${query}`);
-      if (!state.curves || points.first === 0) state.curves = Object.fromEntries(POINTS.map(key => [key, []]));
+      if (!state.curves || points.first === 0)
+        state.curves = Object.fromEntries(POINTS.map(key => [key, []]));
       for (const key of POINTS) state.curves[key].splice(points.first, Infinity, ...points[key]);
       state.curves.iterations_per_point = points.iterations_per_point;
       state.curves.non_finite_losses = points.non_finite_losses;
@@ -149,9 +193,13 @@ const ui = (() => {
 
   // Runs `work` at once, but never twice at the same time, nor within `pause` milliseconds of its end.
   const paced = (work, pause) => {
-    let isBusy = false, isWanted = false;
+    let isBusy = false,
+      isWanted = false;
     const start = async () => {
-      if (isBusy) { isWanted = true; return; }
+      if (isBusy) {
+        isWanted = true;
+        return;
+      }
       isBusy = true;
       try {
         await work();
@@ -161,12 +209,28 @@ const ui = (() => {
       } finally {
         setTimeout(() => {
           isBusy = false;
-          if (isWanted) { isWanted = false; start(); }
+          if (isWanted) {
+            isWanted = false;
+            start();
+          }
         }, pause);
       }
     };
     return start;
   };
 
-  return { byId, element, svg, fixed, duration, fetchJson, setAddress, listen, renewer, series, paced };
+  return {
+    byId,
+    element,
+    svg,
+    fixed,
+    duration,
+    fetchJson,
+    setAddress,
+    stream,
+    listen,
+    renewer,
+    series,
+    paced,
+  };
 })();

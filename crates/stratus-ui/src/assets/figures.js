@@ -12,7 +12,7 @@ const figures = (() => {
     return fixed(value, size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 4);
   };
   // A configured value as it is in the file.
-  const numberOf = text => text.trim() === "" || !Number.isFinite(Number(text)) ? null : Number(text);
+  const numberOf = text => (text.trim() === "" || !Number.isFinite(Number(text)) ? null : Number(text));
 
   // Spreadsheets would compute text that begins with one of some characters.
   const quoted = value => {
@@ -44,11 +44,16 @@ const figures = (() => {
         done = "Use CSV";
       }
       button.textContent = done;
-      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      setTimeout(() => {
+        button.textContent = "Copy";
+      }, 1500);
     });
     add("CSV", "Save as CSV", (_, text, title) => {
       const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-      const name = title.replace(/[^A-Za-z0-9]+/g, "-").replace(/^-|-$/g, "").toLowerCase();
+      const name = title
+        .replace(/[^A-Za-z0-9]+/g, "-")
+        .replace(/^-|-$/g, "")
+        .toLowerCase();
       const link = element("a", { href: address, download: `${name}.csv` });
       link.click();
       setTimeout(() => URL.revokeObjectURL(address), 1000);
@@ -58,9 +63,17 @@ const figures = (() => {
   };
 
   // Cividis: from dark blue to yellow, in even steps of brightness, for those who see fewer colours too.
-  const STOPS = [[0, 34, 78], [53, 69, 108], [102, 105, 112], [148, 142, 119], [200, 184, 102], [254, 232, 56]];
+  const STOPS = [
+    [0, 34, 78],
+    [53, 69, 108],
+    [102, 105, 112],
+    [148, 142, 119],
+    [200, 184, 102],
+    [254, 232, 56],
+  ];
   const colourOf = part => {
-    const at = Math.min(Math.max(part, 0), 1) * (STOPS.length - 1), i = Math.min(Math.floor(at), STOPS.length - 2);
+    const at = Math.min(Math.max(part, 0), 1) * (STOPS.length - 1),
+      i = Math.min(Math.floor(at), STOPS.length - 2);
     return STOPS[i].map((from, k) => Math.round(from + (at - i) * (STOPS[i + 1][k] - from)));
   };
   const css = rgb => `rgb(${rgb.join(" ")})`;
@@ -71,69 +84,111 @@ const figures = (() => {
   };
   // Black or white, whichever is easier to read on a colour.
   const inkOn = rgb => {
-    const [r, g, b] = rgb.map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = rgb
+      .map(v => v / 255)
+      .map(v => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#000" : "#fff";
   };
 
   // A table with a caption; heads are sorted by clicking, and the order is kept by `onSort`. A column has a
   // name, a title, `cell` (text, an element or a list of both), `key` to sort by, and `n` if it is a number.
   const table = ({ caption, columns, rows, sort, onSort, empty }) => {
-    const down = sort.startsWith("-"), name = sort.replace(/^-/, "");
-    const head = element("tr", {}, ...columns.map(column => {
-      const isSorted = column.name === name;
-      const cell = element("th", { scope: "col", class: column.n && "n",
-        "aria-sort": isSorted && (down ? "descending" : "ascending") });
-      if (!onSort || !column.key) { cell.append(column.title); return cell; }
-      const button = element("button", { type: "button", "data-sort": column.name }, column.title);
-      // Numbers begin with the greatest.
-      const next = isSorted ? !down : Boolean(column.n);
-      button.addEventListener("click", () => onSort((next ? "-" : "") + column.name, column.name));
-      cell.append(button);
-      return cell;
-    }));
-    const lines = rows.map(row => element("tr", {}, ...columns.map((column, i) => {
-      const content = column.cell(row), parts = Array.isArray(content) ? content : [content];
-      return element(i ? "td" : "th", { scope: i ? null : "row", class: column.n && "n" }, ...parts);
-    })));
+    const down = sort.startsWith("-"),
+      name = sort.replace(/^-/, "");
+    const head = element(
+      "tr",
+      {},
+      ...columns.map(column => {
+        const isSorted = column.name === name;
+        const cell = element("th", {
+          scope: "col",
+          class: column.n && "n",
+          "aria-sort": isSorted && (down ? "descending" : "ascending"),
+        });
+        if (!onSort || !column.key) {
+          cell.append(column.title);
+          return cell;
+        }
+        const button = element("button", { type: "button", "data-sort": column.name }, column.title);
+        // Numbers begin with the greatest.
+        const next = isSorted ? !down : Boolean(column.n);
+        button.addEventListener("click", () => onSort((next ? "-" : "") + column.name, column.name));
+        cell.append(button);
+        return cell;
+      }),
+    );
+    const lines = rows.map(row =>
+      element(
+        "tr",
+        {},
+        ...columns.map((column, i) => {
+          const content = column.cell(row),
+            parts = Array.isArray(content) ? content : [content];
+          return element(i ? "td" : "th", { scope: i ? null : "row", class: column.n && "n" }, ...parts);
+        }),
+      ),
+    );
     if (!lines.length && empty) {
       lines.push(element("tr", {}, element("td", { colspan: columns.length, class: "muted" }, empty)));
     }
-    return element("table", { class: "plain" }, element("caption", {}, caption),
-      element("thead", {}, head), element("tbody", {}, ...lines));
+    return element(
+      "table",
+      { class: "plain" },
+      element("caption", {}, caption),
+      element("thead", {}, head),
+      element("tbody", {}, ...lines),
+    );
   };
   // The rows in the order of a column; unknown values are last in either direction.
   const sorted = (rows, columns, sort) => {
-    const down = sort.startsWith("-"), column = columns.find(c => c.name === sort.replace(/^-/, ""));
+    const down = sort.startsWith("-"),
+      column = columns.find(c => c.name === sort.replace(/^-/, ""));
     if (!column || !column.key) return rows;
     const none = v => v === null || v === undefined || v === "";
-    return rows.map((row, at) => [row, at, column.key(row)]).sort(([, i, x], [, j, y]) => {
-      if (none(x) || none(y)) return none(x) - none(y) || i - j;
-      const order = typeof x === "number" && typeof y === "number" ? x - y
-        : String(x).localeCompare(String(y), undefined, { numeric: true });
-      return (down ? -order : order) || i - j;
-    }).map(([row]) => row);
+    return rows
+      .map((row, at) => [row, at, column.key(row)])
+      .sort(([, i, x], [, j, y]) => {
+        if (none(x) || none(y)) return none(x) - none(y) || i - j;
+        const order =
+          typeof x === "number" && typeof y === "number"
+            ? x - y
+            : String(x).localeCompare(String(y), undefined, { numeric: true });
+        return (down ? -order : order) || i - j;
+      })
+      .map(([row]) => row);
   };
   // Replaces the content of a place by a table; the focus stays on the head that was clicked.
   const replace = (place, made) => {
-    const focused = document.activeElement && place.contains(document.activeElement)
-      ? document.activeElement : null;
-    const head = focused && focused.dataset.sort, link = focused && focused.getAttribute("href");
+    const focused =
+      document.activeElement && place.contains(document.activeElement) ? document.activeElement : null;
+    const head = focused && focused.dataset.sort,
+      link = focused && focused.getAttribute("href");
     place.replaceChildren(made);
-    const again = head ? place.querySelector(`[data-sort="${CSS.escape(head)}"]`)
+    const again = head
+      ? place.querySelector(`[data-sort="${CSS.escape(head)}"]`)
       : link && place.querySelector(`a[href="${CSS.escape(link)}"]`);
     if (again) again.focus({ preventScroll: true });
   };
   // Links to pages of a table of many rows.
   const PAGE_ROWS = 100;
   const pager = (place, count, page, go) => {
-    const pages = Math.max(Math.ceil(count / PAGE_ROWS), 1), at = Math.min(Math.max(page, 1), pages);
+    const pages = Math.max(Math.ceil(count / PAGE_ROWS), 1),
+      at = Math.min(Math.max(page, 1), pages);
     const button = (text, to) => {
-      const made = element("button", { type: "button", class: "button", disabled: to < 1 || to > pages }, text);
+      const made = element(
+        "button",
+        { type: "button", class: "button", disabled: to < 1 || to > pages },
+        text,
+      );
       made.addEventListener("click", () => go(to));
       return made;
     };
     place.hidden = pages < 2;
-    place.replaceChildren(button("Previous", at - 1), element("span", {}, `page ${at} of ${pages}`), button("Next", at + 1));
+    place.replaceChildren(
+      button("Previous", at - 1),
+      element("span", {}, `page ${at} of ${pages}`),
+      button("Next", at + 1),
+    );
     return [(at - 1) * PAGE_ROWS, at * PAGE_ROWS];
   };
   const fill = (select, choices, chosen) => {
@@ -146,32 +201,17 @@ const figures = (() => {
     return select.value;
   };
 
-  // Calls `ask` whenever something in the folders has changed. A hidden page asks nothing, since browsers
-  // allow few connections to a server; it asks when it is shown again.
+  // Calls `ask` whenever something in the folders has changed, and when a hidden page is shown again.
   const follow = ask => {
-    let source = null, timer = 0;
-    const say = text => { const place = byId("connection"); if (place) place.textContent = text; };
-    const paced = ui.paced(ask, 1000);
-    const close = () => { clearTimeout(timer); if (source) source.close(); source = null; };
-    const open = () => {
-      close();
-      if (document.hidden) return;
-      source = new EventSource("/changes");
-      source.onopen = () => say("live");
-      source.onerror = () => {
-        say("not connected: is `stratus ui` running?");
-        // A refused connection is not tried again by the browser.
-        if (source.readyState === EventSource.CLOSED) timer = setTimeout(open, 3000);
-      };
-      source.addEventListener("changed", paced);
-    };
-    document.addEventListener("visibilitychange", () => document.hidden ? close() : open());
-    open();
+    ui.stream(() => "/changes", "changed", ui.paced(ask, 1000));
   };
   // Shows a document, and again whenever it has another version. One that is gone stays as it was.
   const document_ = (address, show, notice) => {
     let version = null;
-    const take = made => { version = made.version; show(made); };
+    const take = made => {
+      version = made.version;
+      show(made);
+    };
     take(JSON.parse(byId("data").textContent));
     follow(async () => {
       try {
@@ -185,6 +225,25 @@ const figures = (() => {
     });
   };
 
-  return { short, numberOf, addCsv, colourOf, lineColour, css, inkOn, table, sorted, replace, pager, fill, follow,
-    document: document_ };
+  // The value of a best cell, with its measure and unit.
+  const measured = ({ measure, value, places }) =>
+    `${measure.replace(/, %$/, "")} ${fixed(value, places)}${measure.endsWith("%") ? " %" : ""}`;
+
+  return {
+    short,
+    measured,
+    numberOf,
+    addCsv,
+    colourOf,
+    lineColour,
+    css,
+    inkOn,
+    table,
+    sorted,
+    replace,
+    pager,
+    fill,
+    follow,
+    document: document_,
+  };
 })();

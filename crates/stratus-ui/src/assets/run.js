@@ -3,11 +3,17 @@
 (() => {
   const id = location.pathname.split("/").pop();
   const shown = stratus.data();
-  const live = ui.series(id), renew = ui.renewer(ui.byId("sections"));
-  const notice = ui.byId("notice"), progress = ui.byId("progress");
-  let content = shown.content, wanted = content;
+  const live = ui.series(id),
+    renew = ui.renewer(ui.byId("sections"));
+  const notice = ui.byId("notice"),
+    progress = ui.byId("progress");
+  let content = shown.content,
+    wanted = content;
 
-  const say = text => { notice.textContent = text; notice.hidden = !text; };
+  const say = text => {
+    notice.textContent = text;
+    notice.hidden = !text;
+  };
   const drawLive = () => {
     const run = stratus.data().runs[0];
     if (live.curves) Object.assign(run.curves, live.curves);
@@ -30,13 +36,18 @@
   }, 2000);
 
   let last = null;
-  const acted = (_, action) => { last = Object.assign({}, last, { action }); showAction(); };
+  const acted = (_, action) => {
+    last = Object.assign({}, last, { action });
+    showAction();
+  };
   const showAction = () => {
-    const place = ui.byId("action"), shown = actions.show(last, acted);
+    const place = ui.byId("action"),
+      shown = actions.show(last, acted);
     if (place.innerHTML === (shown.outerHTML || "")) return;
     const isFocused = place.contains(document.activeElement);
     place.replaceChildren(shown);
-    if (isFocused) (place.querySelector("button") || document.querySelector("nav a")).focus({ preventScroll: true });
+    if (isFocused)
+      (place.querySelector("button") || document.querySelector("nav a")).focus({ preventScroll: true });
   };
   const renewDetails = details.show(id);
   const show = row => {
@@ -50,7 +61,10 @@
     say(row.problem || "");
     append();
     renewDetails();
-    if (row.content > content) { wanted = row.content; renewSections(); }
+    if (row.content > content) {
+      wanted = row.content;
+      renewSections();
+    }
   };
   ui.listen({ runs: id }, null, rows => {
     const row = rows.runs.find(row => row.id === id);

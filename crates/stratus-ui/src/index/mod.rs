@@ -12,7 +12,7 @@ mod scanned;
 
 pub use find::{RunId, check_files, stamp};
 pub use record::ReadCount;
-pub use row::RunRow;
+pub use row::{RunFigures, RunRow};
 pub use scanned::ScannedItem;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};

@@ -80,6 +80,37 @@ pub struct Score {
     pub train_loss: Option<f64>,
 }
 
+/// The figures of a run in the tables of sweeps and launches; unknown ones if it is not in the folders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct RunFigures<'a> {
+    /// The id of the run.
+    pub run: Option<&'a str>,
+    /// Completed epochs.
+    pub epochs: Option<u64>,
+    /// Configured epochs.
+    pub of_epochs: Option<u64>,
+    /// The best validation metric, from 0 to 1.
+    pub best: Option<f64>,
+    /// Median images per second.
+    pub images_per_second: Option<f64>,
+    /// Seconds since the start, at the end of the last epoch.
+    pub elapsed_s: Option<f64>,
+}
+
+impl<'a> RunFigures<'a> {
+    /// The figures of a row.
+    pub fn of(row: Option<&'a RunRow>) -> Self {
+        row.map_or_else(Self::default, |row| Self {
+            run: Some(row.id.as_str()),
+            epochs: Some(row.progress.epochs.into()),
+            of_epochs: row.progress.of_epochs,
+            best: row.score.best,
+            images_per_second: row.progress.images_per_second,
+            elapsed_s: row.progress.elapsed_s,
+        })
+    }
+}
+
 /// Epochs and iterations, from which progress and time follow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {

@@ -4,7 +4,20 @@
 pub mod scripted;
 
 use axum::response::Html;
+use stratus_base::text::is_printable;
 use stratus_report::page::escape;
+
+/// A JSON document whose texts can be shown as they are: characters that break lines, or change the direction
+/// of the text around them, are replaced, as [`escape`] does in HTML. serde_json does not escape them.
+pub fn showable(json: String) -> String {
+    // Control characters in texts are escaped; others are between the values of the document.
+    let is_showable = |letter: char| is_printable(letter) || letter.is_ascii_control();
+    if json.chars().all(is_showable) {
+        return json;
+    }
+    let shown = |letter| if is_showable(letter) { letter } else { char::REPLACEMENT_CHARACTER };
+    json.chars().map(shown).collect()
+}
 
 /// A page.
 pub struct Page<'a> {
@@ -24,7 +37,7 @@ impl Page<'_> {
     /// The whole page.
     pub fn render(&self) -> Html<String> {
         let data = self.data.map(|data| {
-            let data = data.replace('<', "\\u003c");
+            let data = showable(data.replace('<', "\\u003c"));
             format!("<script type=\"application/json\" id=\"data\">{data}</script>\n")
         });
         let scripts: Vec<String> = self

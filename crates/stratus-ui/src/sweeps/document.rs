@@ -7,7 +7,7 @@ use stratus_experiment::{Direction, EpochMetric};
 use stratus_sweep::{Row, Status, SweepSnapshot};
 
 use super::ReadSweep;
-use crate::index::{Entry, ScannedItem};
+use crate::index::{Entry, RunFigures, ScannedItem};
 
 /// The name of the status of runs whose process was killed.
 const KILLED: &str = "killed";
@@ -90,16 +90,10 @@ struct RunFacts<'a> {
     repetition: usize,
     status: &'static str,
     reason: &'a str,
-    /// The id of the run, if it is in the folders.
-    run: Option<&'a str>,
     /// Damaged files of the run.
     problem: Option<&'a str>,
-    epochs: Option<u32>,
-    of_epochs: Option<u64>,
-    /// The best validation measure, from 0 to 1.
-    best: Option<f64>,
-    images_per_second: Option<f64>,
-    elapsed_s: Option<f64>,
+    #[serde(flatten)]
+    figures: RunFigures<'a>,
 }
 
 /// A round of halving.
@@ -121,7 +115,7 @@ impl<'a> SweepLine<'a> {
     /// The line of a sweep.
     pub fn new(item: &'a ScannedItem, read: &'a ReadSweep) -> Self {
         let (id, label) = (item.id().as_str(), item.found.label.as_str());
-        let snapshot = match &read.snapshot {
+        let snapshot = match &*read.snapshot {
             Ok(snapshot) => snapshot,
             Err(reason) => {
                 return Self {
@@ -166,7 +160,7 @@ impl<'a> SweepDocument<'a> {
     /// The document of a sweep.
     pub fn new(item: &'a ScannedItem, read: &'a ReadSweep, version: String) -> Self {
         let line = SweepLine::new(item, read);
-        let Ok(snapshot) = &read.snapshot else {
+        let Ok(snapshot) = &*read.snapshot else {
             return Self {
                 line,
                 version,
@@ -223,13 +217,8 @@ impl<'a> RunFacts<'a> {
             repetition: row.repetition,
             status: status_of(row, run),
             reason: &row.reason,
-            run: facts.map(|run| run.id.as_str()),
             problem: facts.and_then(|run| run.problem.as_deref()),
-            epochs: facts.map(|run| run.progress.epochs),
-            of_epochs: facts.and_then(|run| run.progress.of_epochs),
-            best: facts.and_then(|run| run.score.best),
-            images_per_second: facts.and_then(|run| run.progress.images_per_second),
-            elapsed_s: facts.and_then(|run| run.progress.elapsed_s),
+            figures: RunFigures::of(facts),
         }
     }
 }

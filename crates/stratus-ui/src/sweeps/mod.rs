@@ -23,7 +23,7 @@ const MIN_AGE_FACTOR: u32 = 10;
 #[derive(Debug)]
 pub struct ReadSweep {
     /// The files, or the reason why they cannot be read.
-    pub snapshot: Result<SweepSnapshot, String>,
+    pub snapshot: Arc<Result<SweepSnapshot, String>>,
     /// The runs of the rows that are in the folders, in the order of the rows.
     pub runs: Vec<Option<Entry>>,
     /// The results of the cells.
@@ -72,12 +72,7 @@ impl Sweeps {
         let revision = runs.iter().flatten().map(|entry| entry.revision).max().unwrap_or(0);
         let known = runs.iter().flatten().count();
         let version = format!("{}-{revision}-{known}-{}", kept.read_at, kept.content.unwrap_or(0));
-        ReadSweep {
-            snapshot: kept.snapshot.as_ref().clone(),
-            runs,
-            results: Arc::clone(&kept.results),
-            version,
-        }
+        ReadSweep { snapshot: Arc::clone(&kept.snapshot), runs, results: Arc::clone(&kept.results), version }
     }
 
     /// The cache of a sweep. Sweeps that are no longer in the folders are forgotten.

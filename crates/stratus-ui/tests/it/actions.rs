@@ -151,7 +151,7 @@ fn read_only_servers_refuse_and_offer_nothing() {
     headers[1].1 = format!("http://{}", other.address);
     let answer = other.post(&format!("/api/runs/{id}/continue"), &headers, "{\"state\":\"interrupted\"}");
     assert_eq!(answer.status, 403);
-    assert!(reason(&answer).contains("load it again"), "{answer:?}");
+    assert!(reason(&answer).contains("reload it"), "{answer:?}");
 }
 
 #[test]
@@ -315,6 +315,22 @@ fn a_continuation_that_fails_says_why_in_the_row() {
     let refused = server.post(&target, &server.action_headers(), "{\"state\":\"interrupted\"}");
     assert_eq!(refused.status, 409);
     assert!(reason(&refused).contains("cannot start the process"), "{refused:?}");
+}
+
+#[test]
+fn a_run_in_a_directory_of_another_user_is_not_continued() {
+    let root = tempfile::tempdir().unwrap();
+    let run = make(root.path(), &MadeRun { status: Status::Interrupted, ..MadeRun::default() });
+    if std::os::unix::fs::chown(&run, Some(1), None).is_err() {
+        eprintln!("SKIPPED: only the superuser can give a directory to another user");
+        return;
+    }
+    let server = Running::with_program(root.path(), "127.0.0.1", Some("/bin/false"));
+    let row = row_when(&server, "digits/1", |row| !row["offer"]["refusal"].is_null());
+    assert_eq!(row["offer"]["refusal"], "its directory belongs to another user");
+    let target = format!("/api/runs/{}/continue", server.id("digits/1"));
+    let refused = server.post(&target, &server.action_headers(), "{\"state\":\"interrupted\"}");
+    assert_eq!((refused.status, reason(&refused).as_str()), (409, "its directory belongs to another user"));
 }
 
 #[test]

@@ -80,11 +80,24 @@ fn invalid_requests_are_refused_as_text() {
     assert_eq!(echo.count.load(Ordering::SeqCst), 0);
     let refused = server.get("/api/forecast?experiment=digits&batch=0");
     assert_eq!((refused.status, refused.header("content-type")), (422, "application/json"));
-    let problem: serde_json::Value = serde_json::from_str(&refused.body).unwrap();
-    assert_eq!(problem["problem"], format!("--batch: not 0 {HOSTILE}"));
+    let refusal: serde_json::Value = serde_json::from_str(&refused.body).unwrap();
+    assert_eq!(refusal["error"], format!("--batch: not 0 {HOSTILE}"));
     // A forecaster that fails does not end the server.
     assert_eq!(server.get("/api/forecast?experiment=panics").status, 422);
     assert_eq!(server.get("/forecast").status, 200);
+}
+
+#[test]
+fn a_run_that_cannot_be_read_is_refused_with_the_reason() {
+    let root = tempfile::tempdir().unwrap();
+    let run = make(root.path(), &MadeRun::default());
+    std::fs::write(run.join("experiment.toml"), "[train\n").unwrap();
+    let (server, echo) = serve(root.path());
+    let refused = server.get(&format!("/api/forecast?run={}", server.id("digits/1")));
+    assert_eq!((refused.status, refused.header("content-type")), (422, "application/json"));
+    let refusal: serde_json::Value = serde_json::from_str(&refused.body).unwrap();
+    assert!(refusal["error"].as_str().unwrap().contains("experiment.toml"), "{refusal}");
+    assert_eq!(echo.count.load(Ordering::SeqCst), 0);
 }
 
 #[test]

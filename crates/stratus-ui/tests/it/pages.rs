@@ -188,6 +188,21 @@ fn names_of_runs_never_become_markup() {
 }
 
 #[test]
+fn texts_of_documents_do_not_change_the_direction_of_others() {
+    let root = tempfile::tempdir().unwrap();
+    let name = "a\u{202e}b\u{2066}c\u{2028}d";
+    make(root.path(), &MadeRun { name, ..MadeRun::default() });
+    let server = Running::start(root.path());
+    let id = server.id("digits/1");
+    let shown = "a\u{fffd}b\u{fffd}c\u{fffd}d";
+    assert_eq!(row(&server.json("/api/runs"), "digits/1")["network"], shown);
+    assert_eq!(server.events("").next().1["runs"][0]["network"], shown);
+    assert_eq!(data(&server.get("/").body)["runs"][0]["network"], shown);
+    let of_run = data(&server.get(&format!("/run/{id}")).body);
+    assert_eq!(of_run["runs"][0]["curves"]["layers"][0]["layer"], shown);
+}
+
+#[test]
 fn damaged_and_half_written_files_are_reported_in_the_row() {
     let root = tempfile::tempdir().unwrap();
     let damage = |path: &'static str, damage: &dyn Fn(&Path)| {

@@ -75,7 +75,7 @@ fn memory_limited_run_is_bit_identical_after_kills() {
     let limited = |out| with(&["train", "resnet18_cifar", "--out", out, "--memory-limit", &limit], &[]);
     dir.run(&limited("less")).expect(0);
     assert_eq!(RunResult::read(&dir.path("less")), expected);
-    let text = std::fs::read(dir.path("less").join("plan.json")).unwrap();
+    let text = fs::read(dir.path("less").join("plan.json")).unwrap();
     assert!(arena(&serde_json::from_slice(&text).unwrap()) <= limit_mib << 20);
 
     let mut command = dir.command(&limited("killed"));
@@ -83,8 +83,7 @@ fn memory_limited_run_is_bit_identical_after_kills() {
     let start = Instant::now();
     let checkpoints = dir.path("killed").join("checkpoints");
     let first = |name: std::ffi::OsString| name.to_string_lossy().ends_with('4');
-    while !std::fs::read_dir(&checkpoints)
-        .is_ok_and(|mut dir| dir.any(|entry| first(entry.unwrap().file_name())))
+    while !fs::read_dir(&checkpoints).is_ok_and(|mut dir| dir.any(|entry| first(entry.unwrap().file_name())))
     {
         assert!(child.try_wait().unwrap().is_none(), "it exited too early");
         assert!(start.elapsed() < Duration::from_secs(300), "timed out");
@@ -127,7 +126,7 @@ fn micro_batches_need_less_memory_and_repeat_their_bits() {
             &["--set", &setting, "--set", "data.drop_last=false"],
         );
         dir.run(&arguments).expect(0);
-        let text = std::fs::read(dir.path(out).join("plan.json")).unwrap();
+        let text = fs::read(dir.path(out).join("plan.json")).unwrap();
         let plans: Value = serde_json::from_slice(&text).unwrap();
         (arena(&plans), RunResult::read(&dir.path(out)))
     };

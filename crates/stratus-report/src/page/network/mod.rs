@@ -7,11 +7,11 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::charts::{MAX_BLOCKS, STYLE};
+use super::charts::STYLE;
 use super::html::Html;
 use super::svg::{Anchor, Svg};
 use crate::names::shorten;
-use crate::report::{Endpoint, LayerNode, LayerTree, Network, RunReport};
+use crate::report::{Endpoint, LayerNode, LayerTree, MAX_BLOCKS, Network, RunReport};
 use layout::{NODE_HEIGHT, place};
 use stratus_base::text::bytes;
 

@@ -16,7 +16,6 @@ use stratus_run::data::DataRecord;
 /// # Errors
 /// If its layer file is elsewhere.
 pub(super) fn with_recorded_images(experiment: Experiment, run: &Path) -> Result<Experiment> {
-    let mut overrides: Vec<(&str, String)> = Vec::new();
     if let Some(file) = experiment.layer_file() {
         let is_inside = run
             .canonicalize()
@@ -29,6 +28,7 @@ pub(super) fn with_recorded_images(experiment: Experiment, run: &Path) -> Result
         return Ok(experiment);
     }
     let Ok(run) = RunDir::open(run) else { return Ok(experiment) };
+    let mut overrides: Vec<(&str, String)> = Vec::new();
     if experiment.data.shape.is_none()
         && let Some(shape) = planned_image_shape(&run)
     {

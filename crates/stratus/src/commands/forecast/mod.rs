@@ -47,6 +47,9 @@ use stratus_train::forecast::{
 use stratus_train::{Observer, TrainError};
 use within_limit::WithinLimit;
 
+/// The objective if none is given.
+const DEFAULT_OBJECTIVE: &str = "value";
+
 /// Arguments of `stratus forecast`.
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -96,7 +99,7 @@ pub struct ForecastArguments {
     scaling: ScalingArguments,
     /// Objective for choosing the machine: value (the lowest price within twice the shortest time), fastest,
     /// cheapest, deadline=6h or budget=20
-    #[arg(long, alias = "want", value_name = "OBJECTIVE", default_value = "value")]
+    #[arg(long, alias = "want", value_name = "OBJECTIVE", default_value = DEFAULT_OBJECTIVE)]
     objective: String,
     /// The catalogue.
     #[command(flatten)]

@@ -1,23 +1,19 @@
 //! Forecasts for the page of `stratus ui`: the arguments, the code and the words of the command.
 
 use super::render::{NO_KERNELS, is_old, shortage, today};
-use super::{ForecastArguments, Report, choice, confined, make_report};
+use super::{DEFAULT_OBJECTIVE, ForecastArguments, Report, choice, confined, make_report};
 use crate::errors::Failure;
 use crate::globals::Globals;
 use crate::output::Output;
 use clap::Parser;
 use serde::Serialize;
 use stratus_base::text::shell_word;
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, KEYS, ValueKind};
 use stratus_forecast::forecast::Forecast;
 use stratus_ui::{ForecastExperiment, ForecastRequest, Forecaster};
 
 /// The key of the number format.
 const PRECISION: &str = "train.precision";
-/// The number formats that a page offers.
-const PRECISIONS: [&str; 3] = ["f32", "bf16", "f16"];
-/// The objective of the command, if none is given.
-const DEFAULT_OBJECTIVE: &str = "value";
 
 /// The forecaster of `stratus ui`.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +56,11 @@ impl Forecaster for PageForecaster {
         Experiment::builtin_names().map(str::to_owned).collect()
     }
 
+    /// The values of the key, except that of its default: a page offers to leave it as configured.
     fn precisions(&self) -> Vec<String> {
-        PRECISIONS.map(str::to_owned).to_vec()
+        let key = KEYS.iter().find(|key| key.name == PRECISION);
+        let Some(ValueKind::Choice(words)) = key.map(|key| key.kind) else { return Vec::new() };
+        words.iter().filter(|word| **word != "auto").map(|word| (*word).to_owned()).collect()
     }
 
     fn forecast(&self, request: &ForecastRequest) -> Result<String, String> {
@@ -171,6 +170,11 @@ mod tests {
             precision: "f32".to_owned(),
             objective: objective.to_owned(),
         }
+    }
+
+    #[test]
+    fn precisions_are_those_of_the_key() {
+        assert_eq!(PageForecaster.precisions(), ["f32", "bf16", "f16"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use stratus_base::text::bytes;
-use stratus_launch::{LaunchEventKind, LaunchRecord, LaunchState, RepetitionStatus};
+use stratus_launch::{LaunchEventKind, LaunchRecord, LaunchState, RepetitionStatus, Target};
 use stratus_run::layout::RUNS;
 
 /// The time between two requests for a log, and the minimum between two fetches of a search.
@@ -117,20 +117,20 @@ fn heading() -> Vec<String> {
         .to_vec()
 }
 
-/// Asks the target for the state of a launch, and saves the answer beside the record.
-fn query_state(record: &LaunchRecord, output: &Output) -> Result<LaunchState> {
-    let answer = open_target(&find_target(&record.target)?).state(record).map_err(Failure::from);
-    save_state(record, answer.as_ref(), output);
+/// Asks the target for the state of a launch, and saves the answer beside the record, for programs that do
+/// not contact the target, such as `stratus ui`. If it cannot be saved, there is a warning.
+fn query_state(target: &dyn Target, record: &LaunchRecord, output: &Output) -> Result<LaunchState> {
+    let answer = target.state(record).map_err(Failure::from);
+    let saved = answer.as_ref().map_err(|failure| failure.error.to_string());
+    if let Err(error) = record.save_state(Path::new(RUNS), saved) {
+        output.warning(&format!("the state of {} is not saved: {error}", record.id));
+    }
     answer
 }
 
-/// Saves the answer of a target for programs that do not contact it, such as `stratus ui`. If it cannot be
-/// saved, there is a warning.
-fn save_state(record: &LaunchRecord, answer: std::result::Result<&LaunchState, &Failure>, output: &Output) {
-    let answer = answer.map_err(|failure| failure.error.to_string());
-    if let Err(error) = record.save_state(Path::new(RUNS), answer) {
-        output.warning(&format!("the state of {} is not saved: {error}", record.id));
-    }
+/// Opens the target of a launch, and asks it for the state.
+fn query_target(record: &LaunchRecord, output: &Output) -> Result<LaunchState> {
+    query_state(open_target(&find_target(&record.target)?).as_ref(), record, output)
 }
 
 /// Adds events to those of the launch; if they cannot be written, there is a warning.
@@ -147,7 +147,7 @@ pub(super) fn add_events<T: AsRef<str>>(
 
 /// Prints the status of a launch.
 pub(super) fn status(record: &LaunchRecord, output: &Output) -> Result {
-    let status = LaunchStatus::of(record, Some(Ok(query_state(record, output)?)));
+    let status = LaunchStatus::of(record, Some(Ok(query_target(record, output)?)));
     output.print_wrapped(&status, || {
         let rows = [vec![heading()], status.rows()].concat();
         let mut text = table(&rows);
@@ -162,7 +162,7 @@ pub(super) fn status(record: &LaunchRecord, output: &Output) -> Result {
 /// Prints the status of all launches.
 pub(super) fn list(records: &[LaunchRecord], output: &Output) -> Result {
     // A released machine is not queried: it may be gone, or used by others.
-    let state = |record: &LaunchRecord| record.released.is_none().then(|| query_state(record, output));
+    let state = |record: &LaunchRecord| record.released.is_none().then(|| query_target(record, output));
     let all: Vec<LaunchStatus<'_>> =
         records.iter().map(|record| LaunchStatus::of(record, state(record))).collect();
     output.print_wrapped(&all, || {
@@ -227,9 +227,7 @@ fn print_fetched(fetched_runs: &[FetchedRun], output: &Output) -> Result {
 pub(super) fn fetch(record: &LaunchRecord, output: &Output) -> Result {
     let settings = find_target(&record.target)?;
     let target = open_target(&settings);
-    let answer = target.state(record).map_err(Failure::from);
-    save_state(record, answer.as_ref(), output);
-    let state = answer?;
+    let state = query_state(target.as_ref(), record, output)?;
     let machine = settings.kind.describe();
     let fetched_runs = fetch_runs(target.as_ref(), record, &machine, &state, None)?;
     if record.search.is_some() {
@@ -258,7 +256,7 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
     let state = loop {
         let spent = cpu_seconds();
         let pass = (|| -> Result<_> {
-            let state = target.state(&record)?;
+            let state = query_state(target.as_ref(), &record, output)?;
             // The state is queried first, so that a run that has ended by then is fetched completely.
             let fetched_runs = fetch_runs(target.as_ref(), &record, &machine, &state, Some(&mut seen))?;
             let lock = record.lock(Path::new(RUNS))?;
@@ -275,7 +273,6 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
         })();
         match pass {
             Ok((state, fetched_runs, advance, done)) => {
-                save_state(&record, Ok(&state), output);
                 if unreachable_since.take().is_some() {
                     let text = format!("{}: reachable again", record.target);
                     output.message(&text);
@@ -303,7 +300,6 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
                 }
             }
             Err(failure) => {
-                save_state(&record, Err(&failure), output);
                 let since = *unreachable_since.get_or_insert_with(|| {
                     output.message(&format!("{}; retrying", failure.error));
                     let text = failure.error.to_string();

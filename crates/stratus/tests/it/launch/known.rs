@@ -12,7 +12,7 @@ fn the_last_state_of_a_launch_and_its_events_are_kept_here() {
     let launched = launch(&dir, "here", 1, &[]);
     let runs = dir.path("runs");
     let file = LaunchRecord { id: text(&launched, "id").to_owned(), ..LaunchRecord::default() }.file(&runs);
-    assert_eq!(SavedState::read(&file).unwrap(), None, "nobody has asked");
+    assert_eq!(SavedState::read(&file).unwrap(), None, "before the first query");
     assert_eq!(wait_for_end(&dir), ["completed"]);
     let saved = SavedState::read(&file).unwrap().unwrap();
     let state = saved.state.unwrap();

@@ -1,12 +1,10 @@
 //! The pictures of validations, drawn from the images as the network sees them.
 
 use super::super::super::setup::RunSetup;
-use crate::TrainError;
 use crate::evaluate::collector::{CollectedPredictions, MAX_MASK_SIDE_PIXELS, MaskPrediction};
-use crate::evaluate::mistakes::read_image;
-use std::collections::BTreeMap;
+use crate::evaluate::mistakes::read_images;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Arc;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::contact_sheet::{ClassPalette, RgbImage, grid, grid_of_masks, mask_to_png, resized};
 use stratus_run::validation::{CLASS_COLUMNS, CORRECT_COLOUR, MASK_COLUMNS, WRONG_COLOUR};
@@ -30,20 +28,19 @@ struct ShownImage {
 }
 
 impl ShownImage {
-    fn read(index: u32, mask_size: Option<[usize; 2]>, setup: &RunSetup) -> Result<Option<Self>, TrainError> {
-        let dataset = Arc::clone(&setup.datasets.validation);
-        let (picture, labels) = read_image(setup.resolved.input(), dataset, index)?;
+    /// `None` for an image that is not complete.
+    fn new(picture: &RgbImage, labels: &[i32], mask_size: Option<[usize; 2]>) -> Option<Self> {
         if picture.pixels.len() != 3 * picture.height * picture.width {
-            return Ok(None);
+            return None;
         }
-        Ok(Some(match mask_size {
+        Some(match mask_size {
             None => Self { picture: picture.shrunk_to(MAX_CLASS_SIDE_PIXELS), labels: Vec::new() },
             Some(mask_size) => {
                 let picture = picture.shrunk_to(MAX_MASK_SIDE_PIXELS);
-                let labels = resized(&labels, mask_size, [picture.height, picture.width]);
+                let labels = resized(labels, mask_size, [picture.height, picture.width]);
                 Self { picture, labels }
             }
-        }))
+        })
     }
 }
 
@@ -51,7 +48,7 @@ impl ShownImages {
     /// Reads the images that are shown now and were not shown before, and forgets the others. Returns the
     /// reasons why images could not be read.
     pub fn read(&mut self, predictions: &CollectedPredictions, setup: &RunSetup) -> Vec<String> {
-        let (shown, mask_size): (Vec<u32>, _) = match predictions {
+        let (shown, mask_size): (BTreeSet<u32>, _) = match predictions {
             CollectedPredictions::Classes { mistakes, samples, .. } => {
                 (mistakes.iter().chain(samples).map(|image| image.index).collect(), None)
             }
@@ -60,13 +57,16 @@ impl ShownImages {
             }
         };
         self.images.retain(|index, _| shown.contains(index));
+        let new: Vec<u32> = shown.into_iter().filter(|index| !self.images.contains_key(index)).collect();
         let mut problems = Vec::new();
-        for index in shown {
-            if !self.images.contains_key(&index) {
-                match ShownImage::read(index, mask_size, setup) {
-                    Ok(image) => self.images.extend(image.map(|image| (index, image))),
-                    Err(error) => problems.push(format!("validation/ lacks an image: {error}")),
+        let images = read_images(setup.resolved.input(), &setup.datasets.validation, &new);
+        for (&index, image) in new.iter().zip(images) {
+            match image {
+                Ok((picture, labels)) => {
+                    let image = ShownImage::new(&picture, &labels, mask_size);
+                    self.images.extend(image.map(|image| (index, image)));
                 }
+                Err(error) => problems.push(format!("validation/ lacks an image: {error}")),
             }
         }
         problems
