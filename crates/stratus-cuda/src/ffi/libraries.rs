@@ -3,7 +3,7 @@
 //! cudarc only uses the system's search path. Many machines have the libraries elsewhere, most often in a
 //! Python environment: these are loaded first, after which the dynamic loader finds them by name.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use stratus_base::installation::checkout;
 use stratus_base::library::{LibraryNotFound, python_environments};
@@ -76,7 +76,7 @@ impl Library {
 #[must_use]
 pub fn folders() -> Vec<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let named = named_folders(std::env::var_os(ENVIRONMENT));
+    let named = named_folders(std::env::var_os(ENVIRONMENT).as_deref());
     if !named.is_empty() {
         return named;
     }
@@ -100,8 +100,8 @@ pub fn folders() -> Vec<PathBuf> {
 
 /// The folders in [`ENVIRONMENT`]. Empty parts are omitted, so that nothing is searched relative to the
 /// working folder.
-fn named_folders(value: Option<OsString>) -> Vec<PathBuf> {
-    let folders = value.iter().flat_map(std::env::split_paths);
+fn named_folders(value: Option<&OsStr>) -> Vec<PathBuf> {
+    let folders = value.into_iter().flat_map(std::env::split_paths);
     folders.filter(|folder| !folder.as_os_str().is_empty()).collect()
 }
 
@@ -110,7 +110,7 @@ fn named_folders(value: Option<OsString>) -> Vec<PathBuf> {
 /// # Errors
 /// [`LibraryNotFound::Named`], with the first folder that does not exist, or the first without libraries.
 pub fn check_named_folders() -> Result<(), LibraryNotFound> {
-    check_folders(&named_folders(std::env::var_os(ENVIRONMENT)))
+    check_folders(&named_folders(std::env::var_os(ENVIRONMENT).as_deref()))
 }
 
 fn check_folders(folders: &[PathBuf]) -> Result<(), LibraryNotFound> {
@@ -185,7 +185,6 @@ pub(super) fn open(names: &[&str]) -> Option<libloading::Library> {
 #[cfg(test)]
 mod tests {
     use super::{check_folders, named_folders};
-    use std::ffi::OsString;
     use std::path::PathBuf;
 
     #[test]
@@ -206,7 +205,7 @@ mod tests {
 
     #[test]
     fn empty_parts_name_no_folder() {
-        let named = |text: &str| named_folders(Some(OsString::from(text)));
+        let named = |text: &str| named_folders(Some(text.as_ref()));
         assert!(named("").is_empty() && named(":").is_empty() && named_folders(None).is_empty());
         assert_eq!(named(":/a::/b"), ["/a", "/b"].map(PathBuf::from));
     }

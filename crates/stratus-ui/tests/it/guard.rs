@@ -239,7 +239,7 @@ fn other_machines_need_the_token() {
 fn a_browser_of_this_user_needs_no_token() {
     let root = tempfile::tempdir().unwrap();
     make(root.path(), &MadeRun::default());
-    let server = Running::with_options(Options { opens_browser: true, ..options(root.path(), "0.0.0.0") });
+    let server = Running::with_options(&Options { opens_browser: true, ..options(root.path(), "0.0.0.0") });
     assert!(server.url.contains("?token="), "{}", server.url);
     assert_eq!(server.get("/").status, 200);
     assert_eq!(server.get_with("/", &[("Origin", "http://evil.example")]).status, 403);

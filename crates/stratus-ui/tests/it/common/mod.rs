@@ -48,12 +48,12 @@ impl Running {
 
     /// Serves a folder, with actions on runs by a program.
     pub fn with_program(folder: &Path, host: &str, program: Option<&str>) -> Self {
-        Self::with_options(Options { program: program.map(Into::into), ..options(folder, host) })
+        Self::with_options(&Options { program: program.map(Into::into), ..options(folder, host) })
     }
 
     /// Starts a server with options.
-    pub fn with_options(options: Options) -> Self {
-        Self::serve(Server::bind(&options).unwrap())
+    pub fn with_options(options: &Options) -> Self {
+        Self::serve(Server::bind(options).unwrap())
     }
 
     /// Serves a folder on a free port of the loopback interface, with a forecaster.
