@@ -1,0 +1,6 @@
+//! Makes trained networks smaller and faster. Every transformation is a pure function of a [`Model`], a graph
+//! with the values of its parameters, and computes a model of the same inputs and outputs; nothing runs.
+
+mod model;
+
+pub use model::{Model, ModelError};
