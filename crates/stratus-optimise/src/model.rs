@@ -1,7 +1,7 @@
 //! A network with the values of its parameters.
 
 use std::collections::BTreeMap;
-use stratus_graph::{Graph, GraphError, Node};
+use stratus_graph::{Graph, GraphError};
 
 /// A network with the values of its parameters and running statistics.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +46,8 @@ impl Model {
         let mut kept = BTreeMap::new();
         for parameter in &graph.parameters {
             let name = parameter.name.clone();
-            let found = values.remove(&name).ok_or_else(|| ModelError::Missing { parameter: name.clone() })?;
+            let found =
+                values.remove(&name).ok_or_else(|| ModelError::Missing { parameter: name.clone() })?;
             if found.len() != parameter.elements() {
                 return Err(ModelError::Size {
                     parameter: name,
@@ -57,16 +58,5 @@ impl Model {
             kept.insert(name, found);
         }
         Ok(Self { graph, values: kept })
-    }
-
-    /// The values of a layer's parameter by its position in the operation's list.
-    ///
-    /// # Errors
-    /// If there is no such parameter or it has no values.
-    pub(crate) fn parameter(&self, node: &Node, position: usize) -> Result<&[f32], ModelError> {
-        let name = node.parameters.get(position).map(|id| self.graph.parameters[id.0].name.as_str());
-        let missing =
-            || ModelError::Missing { parameter: name.map_or_else(|| node.name.clone(), str::to_owned) };
-        name.and_then(|name| self.values.get(name)).map(Vec::as_slice).ok_or_else(missing)
     }
 }

@@ -1,0 +1,3 @@
+//! Tests of transformations of trained networks.
+
+mod fold;
