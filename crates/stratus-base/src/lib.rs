@@ -1,5 +1,5 @@
 //! Utilities that crates of every layer use: memory aligned for vector units, checksums, errors about a file,
-//! text for a terminal, times in UTC, the median, suggestions for misspelt names, the folders of the
+//! text for a terminal, times in UTC, medians and quantiles, suggestions for misspelt names, the folders of the
 //! installation, the search for C libraries, the program for SSH, messages in protobuf's wire format.
 
 mod aligned;
@@ -16,5 +16,5 @@ pub mod time;
 
 pub use aligned::{ALIGNMENT, AlignedBytes, OutOfMemory};
 pub use file::{FileError, printable, read_at_most, read_text_at_most, sync_folder};
-pub use statistics::median;
+pub use statistics::{median, quantile};
 pub use suggest::{did_you_mean, nearest};

@@ -22,7 +22,7 @@ pub struct FoldedModel {
 ///
 /// # Errors
 /// If values are missing.
-pub fn fold(model: &Model) -> Result<FoldedModel, ModelError> {
+pub fn fold(model: Model) -> Result<FoldedModel, ModelError> {
     let mut folding = Folding::new(model)?;
     let mut removed = Vec::new();
     for index in 0..folding.nodes.len() {
@@ -76,10 +76,10 @@ struct Folding {
 }
 
 impl Folding {
-    fn new(model: &Model) -> Result<Self, ModelError> {
+    fn new(mut model: Model) -> Result<Self, ModelError> {
         let graph = model.graph.for_inference();
         let values = graph.parameters.iter().map(|parameter| {
-            let found = model.values.get(&parameter.name).cloned();
+            let found = model.values.remove(&parameter.name);
             found.ok_or_else(|| ModelError::Missing { parameter: parameter.name.clone() })
         });
         let values: Vec<_> = values.collect::<Result<_, _>>()?;

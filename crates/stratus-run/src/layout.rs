@@ -45,6 +45,16 @@ pub const CLASSES: &str = "classes.csv";
 /// The folder of pictures and tables of validations, see [`crate::validation`]; missing if
 /// `validation.images` is 0.
 pub const VALIDATION: &str = "validation";
+/// The folder of what `stratus optimise` made of another run's network; missing in other runs.
+pub const OPTIMISE: &str = "optimise";
+/// The file of the request in [`OPTIMISE`].
+pub const OPTIMISE_REQUEST: &str = "request.json";
+/// The file in [`OPTIMISE`] that says which channels were removed.
+pub const OPTIMISE_PRUNING: &str = "pruning.json";
+/// The comparison of the variants of a network that `stratus optimise` tried; missing in other runs.
+pub const VARIANTS: &str = "variants.csv";
+/// The ONNX model that `stratus optimise` writes at the end; missing in other runs.
+pub const ONNX_MODEL: &str = "network.onnx";
 /// The folder of the times per layer and phase of every iteration.
 pub const TIMELINE: &str = "timeline";
 /// The file of the timeline in [`TIMELINE`].

@@ -36,6 +36,7 @@ pub mod sources;
 pub mod summary;
 pub mod timeline;
 pub mod validation;
+pub mod variants;
 
 pub use data_label::data_label;
 pub use error::{Error, Result};

@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::layout::{
-    self, CHECKPOINTS, CLASSES, DATA, EVENTS, EXPERIMENT, LABELS, LOCK, MACHINE, NETWORK, PLAN, SOURCES,
-    TENSORBOARD, TIMELINE, VALIDATION, WORKERS,
+    self, CHECKPOINTS, CLASSES, DATA, EVENTS, EXPERIMENT, LABELS, LOCK, MACHINE, NETWORK, ONNX_MODEL,
+    OPTIMISE, OPTIMISE_PRUNING, OPTIMISE_REQUEST, PLAN, SOURCES, TENSORBOARD, TIMELINE, VALIDATION, VARIANTS,
+    WEIGHTS, WORKERS,
 };
 use crate::lock::Lock;
 use crate::remote::RemoteRun;
@@ -63,7 +64,19 @@ impl RunDir {
         for entry in fs::read_dir(path).map_err(Error::io("read the folder", path))? {
             let name = entry.map_err(Error::io("read the folder", path))?.file_name();
             let is_from_killed_start =
-                [LOCK, MACHINE, NETWORK, SOURCES, LABELS, DATA, PLAN, CLASSES, TIMELINE, CHECKPOINTS]
+                [
+                    LOCK,
+                    MACHINE,
+                    NETWORK,
+                    SOURCES,
+                    LABELS,
+                    DATA,
+                    PLAN,
+                    CLASSES,
+                    TIMELINE,
+                    CHECKPOINTS,
+                    OPTIMISE,
+                ]
                     .iter()
                     .any(|&known| name == known);
             if !is_from_killed_start && !atomic::is_temporary(&name) {
@@ -192,6 +205,48 @@ impl RunDir {
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         self.path.file_name()?.to_str()?.parse().ok()
+    }
+
+    /// The folder [`OPTIMISE`].
+    #[must_use]
+    pub fn optimise(&self) -> PathBuf {
+        self.path.join(OPTIMISE)
+    }
+
+    /// The layer file of the smaller network in [`OPTIMISE`].
+    #[must_use]
+    pub fn optimise_network(&self) -> PathBuf {
+        self.optimise().join(NETWORK)
+    }
+
+    /// The weights of the smaller network in [`OPTIMISE`], before it is trained again.
+    #[must_use]
+    pub fn optimise_weights(&self) -> PathBuf {
+        self.optimise().join(WEIGHTS)
+    }
+
+    /// The path of [`OPTIMISE_REQUEST`].
+    #[must_use]
+    pub fn optimise_request(&self) -> PathBuf {
+        self.optimise().join(OPTIMISE_REQUEST)
+    }
+
+    /// The path of [`OPTIMISE_PRUNING`].
+    #[must_use]
+    pub fn optimise_pruning(&self) -> PathBuf {
+        self.optimise().join(OPTIMISE_PRUNING)
+    }
+
+    /// The path of [`VARIANTS`].
+    #[must_use]
+    pub fn variants(&self) -> PathBuf {
+        self.path.join(VARIANTS)
+    }
+
+    /// The path of [`ONNX_MODEL`].
+    #[must_use]
+    pub fn onnx_model(&self) -> PathBuf {
+        self.path.join(ONNX_MODEL)
     }
 
     /// The folder [`VALIDATION`].

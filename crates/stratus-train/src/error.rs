@@ -43,6 +43,9 @@ pub enum TrainError {
     /// A weights file.
     #[error(transparent)]
     Weights(#[from] stratus_weights::Error),
+    /// A network with values that are not those of its parameters.
+    #[error(transparent)]
+    Model(#[from] stratus_optimise::ModelError),
     /// Weights of another network.
     #[error("{}: {problem}", path.display())]
     WeightsMismatch {

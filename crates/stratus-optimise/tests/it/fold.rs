@@ -32,7 +32,7 @@ fn data_of(folded: &Model, data: &Data) -> Data {
 fn fold_and_compare(graph: &Graph, settings: &Settings) -> Option<FoldedModel> {
     let graph = graph.for_inference();
     let expected = evaluate_reference(&graph, settings).unwrap()?;
-    let folded = fold(&model(&graph, &expected.data)).unwrap();
+    let folded = fold(model(&graph, &expected.data)).unwrap();
     let got = evaluate_with(&folded.model.graph, settings, &data_of(&folded.model, &expected.data)).unwrap();
     let distance = output_distance(&expected.outputs, &got);
     assert!(distance <= expected.tolerance, "{}: {distance} > {}", graph.name, expected.tolerance);
@@ -141,7 +141,7 @@ fn values_that_overflow_are_not_folded() {
     let mut model = model(&graph, &Data::new(&graph, &settings(1)));
     model.values.insert("conv.weight".to_owned(), vec![1e30; 12 * 6 * 9]);
     model.values.insert("norm.weight".to_owned(), vec![1e30; 12]);
-    let folded = fold(&model).unwrap();
+    let folded = fold(model.clone()).unwrap();
     assert_eq!(folded.model, model);
     assert!(folded.removed.is_empty());
 }

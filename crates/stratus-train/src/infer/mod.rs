@@ -3,6 +3,7 @@
 //! Images are processed as in validation: resized and normalised as the run recorded, with the same
 //! evaluation program. So predictions equal those that `eval` scores.
 
+mod latency;
 mod session;
 mod windows;
 
@@ -10,15 +11,17 @@ use crate::TrainError;
 use crate::error::DIVERGED_WEIGHTS_HINT;
 use crate::network::Network;
 use crate::weights::{
-    CheckpointChoice, Pretrained, RecordedMetadata, TrainedNetwork, WeightsPurpose, load_trained_network,
+    CheckpointChoice, Pretrained, RecordedMetadata, TrainedNetwork, WeightsPurpose, initialise,
+    load_trained_network,
 };
+pub use latency::{BatchLatency, InferenceLatency, StepLatency, measure_latency};
 pub use session::Inference;
 pub(crate) use session::{ImageError, WindowedPrediction, picture};
 use std::path::Path;
 use stratus_data::contact_sheet::RgbImage;
-use stratus_engine::Session;
 use stratus_experiment::Experiment;
 use stratus_graph::Graph;
+use stratus_optimise::{Model, fold};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoint, Values};
 use stratus_run::csv::Task;
@@ -39,6 +42,8 @@ pub struct Predictor {
 enum Weights {
     Checkpoint(Box<TrainedNetwork>),
     File(Box<Pretrained>),
+    /// Initial ones of the experiment's seed, to measure a network that was not trained.
+    Initial,
 }
 
 /// The prediction for an image.
@@ -169,6 +174,16 @@ impl Predictor {
         Ok(Self { experiment, graph, weights: Weights::File(Box::new(file)), class_names, windows: None })
     }
 
+    /// The network of an experiment with initial weights, to measure its speed.
+    ///
+    /// # Errors
+    /// If the network cannot be made.
+    pub fn with_initial_weights(experiment: &Experiment) -> Result<Self, TrainError> {
+        let graph = Network::as_published(experiment)?.graph;
+        let (experiment, class_names) = (experiment.clone(), Vec::new());
+        Ok(Self { experiment, graph, weights: Weights::Initial, class_names, windows: None })
+    }
+
     /// The names of the classes, by their indices; empty if unknown.
     pub(crate) fn class_names(&self) -> &[String] {
         &self.class_names
@@ -236,14 +251,14 @@ impl Predictor {
     pub(crate) fn checkpoint(&self) -> Option<&Checkpoint> {
         match &self.weights {
             Weights::Checkpoint(trained) => Some(&trained.checkpoint),
-            Weights::File(_) => None,
+            Weights::File(_) | Weights::Initial => None,
         }
     }
 
     /// The file of the weights; `None` if they are those of a run.
     pub(crate) fn file(&self) -> Option<&Source> {
         match &self.weights {
-            Weights::Checkpoint(_) => None,
+            Weights::Checkpoint(_) | Weights::Initial => None,
             Weights::File(file) => Some(file.source()),
         }
     }
@@ -253,26 +268,33 @@ impl Predictor {
         self.windows.as_ref()
     }
 
-    fn write_weights(&self, session: &mut Session) -> Result<(), TrainError> {
-        let trained = match &self.weights {
-            Weights::File(file) => return file.write_to(session),
-            Weights::Checkpoint(trained) => trained,
-        };
-        let names: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
-        let problem = |problem: String| TrainError::Checkpoint {
-            checkpoint: trained.checkpoint.path.display().to_string(),
-            problem,
-        };
-        for name in names {
-            let tensors = trained.checkpoint.evaluation_weights();
-            let tensor = tensors.iter().find(|tensor| tensor.name == name);
-            let tensor = tensor.ok_or_else(|| problem(format!("it has no `{name}`")))?;
-            let Values::F32(values) = &tensor.values else {
-                return Err(problem(format!("its `{name}` is not f32")));
+    /// The network with its weights, its batch norms folded into the convolutions before them.
+    pub(crate) fn folded_model(&self) -> Result<Model, TrainError> {
+        let graph = self.graph.for_inference();
+        let values = graph.parameters.iter().enumerate().map(|(position, parameter)| {
+            let name = &parameter.name;
+            let values = match &self.weights {
+                Weights::File(file) => file.values(name)?,
+                Weights::Initial => initialise::values(parameter, position, self.experiment.train.seed)?,
+                Weights::Checkpoint(trained) => checkpoint_values(&trained.checkpoint, name)?.to_vec(),
             };
-            session.write(&name, values)?;
-        }
-        Ok(())
+            Ok((name.clone(), values))
+        });
+        let values = values.collect::<Result<_, TrainError>>()?;
+        Ok(fold(Model::for_inference(&graph, values)?)?.model)
+    }
+}
+
+/// The values of a checkpoint's parameter.
+fn checkpoint_values<'a>(checkpoint: &'a Checkpoint, name: &str) -> Result<&'a [f32], TrainError> {
+    let problem = |problem: String| TrainError::Checkpoint {
+        checkpoint: checkpoint.path.display().to_string(),
+        problem,
+    };
+    let tensor = checkpoint.evaluation_weights().iter().find(|tensor| tensor.name == name);
+    match &tensor.ok_or_else(|| problem(format!("it has no `{name}`")))?.values {
+        Values::F32(values) => Ok(values),
+        Values::I64(_) => Err(problem(format!("its `{name}` is not f32"))),
     }
 }
 

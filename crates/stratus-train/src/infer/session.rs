@@ -8,6 +8,7 @@ use crate::device;
 use crate::input::{BatchFormat, InputPipeline};
 use crate::resolve::ResolvedProcess;
 use crate::weights::session_state::refresh;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,24 +18,27 @@ use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, LoaderError, Scratch};
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
+use stratus_optimise::ModelError;
 use stratus_run::csv::Task;
 use stratus_run::machine::allocatable_memory_bytes;
 
 /// A predictor's network on a device. Images are processed in batches, in their order.
 pub struct Inference<'a> {
-    predictor: &'a Predictor,
-    input: InputPipeline,
-    format: BatchFormat,
+    pub(super) predictor: &'a Predictor,
+    pub(super) input: InputPipeline,
+    pub(super) format: BatchFormat,
     batch: usize,
-    network: LoadedNetwork,
+    pub(super) network: LoadedNetwork,
+    /// The library of the kernels, and its threads.
+    pub(super) library: String,
     /// Memory for the logits of a batch of windows.
     logits: Vec<f32>,
 }
 
 /// The evaluation program with its weights.
-struct LoadedNetwork {
-    session: Session,
-    program: usize,
+pub(super) struct LoadedNetwork {
+    pub(super) session: Session,
+    pub(super) program: usize,
     clock: Clock,
     outputs: OutputReader,
 }
@@ -76,9 +80,25 @@ impl Predictor {
     /// # Errors
     /// If the device cannot run it, or the weights cannot be read.
     pub fn prepare(&self, max_batch: usize, warn: &mut dyn FnMut(&str)) -> Result<Inference<'_>, TrainError> {
+        self.prepare_for(&self.placeholder()?, max_batch, warn)
+    }
+
+    /// Prepares the network for batches of `batch` images, whatever the experiment sets.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub(super) fn prepare_batch(
+        &self,
+        batch: usize,
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<Inference<'_>, TrainError> {
+        self.prepare_exactly(&self.placeholder()?, batch, warn)
+    }
+
+    /// A data set of one pixel: images of any size are resized.
+    fn placeholder(&self) -> Result<ImagesInMemory, TrainError> {
         let pixel = StoredImage::interleaved(vec![0; 3], [3, 1, 1]);
-        let images = ImagesInMemory::new(vec![pixel], self.classes(), self.has_masks())?;
-        self.prepare_for(&images, max_batch, warn)
+        Ok(ImagesInMemory::new(vec![pixel], self.classes(), self.has_masks())?)
     }
 
     /// Prepares the network for the images of a data set, whose normalisation is used by default.
@@ -88,27 +108,48 @@ impl Predictor {
         max_batch: usize,
         warn: &mut dyn FnMut(&str),
     ) -> Result<Inference<'_>, TrainError> {
+        let batch = self.experiment.validation_batch_size().min(max_batch).max(1);
+        self.prepare_exactly(images, batch, warn)
+    }
+
+    fn prepare_exactly(
+        &self,
+        images: &dyn Dataset,
+        batch: usize,
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<Inference<'_>, TrainError> {
         let mut experiment = self.experiment.clone();
         experiment.data.shape = Some(self.graph.input_shape().0.clone());
-        let batch = experiment.validation_batch_size().min(max_batch).max(1);
         experiment.validation.batch_size = Some(batch);
         let device = device::open(&experiment.train)?;
-        let resolved = ResolvedProcess::new(&experiment, images, &self.graph, &device)?;
+        let model = self.folded_model()?;
+        let resolved = ResolvedProcess::new(&experiment, images, &model.graph, &device)?;
         let EvaluationSession { mut session, evaluate, refresh: copies } =
-            compile_inference(&resolved, &self.graph, &device, warn)?;
-        self.write_weights(&mut session)?;
+            compile_inference(&resolved, &model.graph, &device, warn)?;
+        write_values(&mut session, &model.values)?;
         refresh(&mut session, copies)?;
         let plan = session.plan(evaluate);
         let (format, outputs) = (BatchFormat::from_plan(plan), OutputReader::from_plan(plan)?);
         let clock = Clock::disabled(session.slots(evaluate));
         let network = LoadedNetwork { session, program: evaluate, clock, outputs };
         let input = resolved.input().clone();
-        Ok(Inference { predictor: self, input, format, batch, network, logits: Vec::new() })
+        let library = device.backend.describe();
+        Ok(Inference { predictor: self, input, format, batch, network, library, logits: Vec::new() })
     }
 
-    fn has_masks(&self) -> bool {
+    pub(super) fn has_masks(&self) -> bool {
         self.task() == Task::Segmentation
     }
+}
+
+/// Sets the persistent values of a session.
+fn write_values(session: &mut Session, values: &BTreeMap<String, Vec<f32>>) -> Result<(), TrainError> {
+    let names: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
+    for name in names {
+        let missing = || ModelError::Missing { parameter: name.clone() };
+        session.write(&name, values.get(&name).ok_or_else(missing)?)?;
+    }
+    Ok(())
 }
 
 impl Inference<'_> {
@@ -414,6 +455,11 @@ fn network_view(input: &InputPipeline, image: Arc<dyn Dataset>) -> Result<RgbIma
 }
 
 impl LoadedNetwork {
+    /// The plan of the evaluation program.
+    pub(super) fn plan(&self) -> &Plan {
+        self.session.plan(self.program)
+    }
+
     /// Runs all batches of a loader's epoch, and calls `on_output` with the position and result of every
     /// sample.
     fn run<E: From<TrainError>>(

@@ -1,6 +1,7 @@
-//! `stratus bench`: benchmarks of kernels, data loading, communication and forecasts.
+//! `stratus bench`: benchmarks of kernels, inference, data loading, communication and forecasts.
 
 mod exchange;
+mod infer;
 mod threads;
 
 use super::common_keys::{BenchKeyArguments, KeyFlags};
@@ -77,6 +78,8 @@ pub enum BenchCommand {
         #[arg(long, conflicts_with = "images")]
         epochs: bool,
     },
+    /// Measure the latency of inference, whole and by layer, against the peaks of this machine
+    Infer(infer::BenchInferArguments),
     /// Compare the tree all-reduce with MPI_Allreduce
     Exchange {
         /// Number of workers, a power of two
@@ -200,6 +203,7 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             };
             output.print_wrapped(&rate, || render_rate(&rate))
         }
+        BenchCommand::Infer(arguments) => infer::run(arguments, globals, output),
         BenchCommand::Trace { target, keys, runs } => {
             let traced = open(target, keys)?.trace(*runs as usize)?;
             output.print_wrapped(&traced, || render_trace(&traced))

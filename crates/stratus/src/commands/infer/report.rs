@@ -2,6 +2,7 @@
 
 use crate::output::{key_value_list, printable, table};
 use serde::Serialize;
+use stratus_base::quantile;
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -57,10 +58,7 @@ pub(super) struct Percentiles {
 impl Percentiles {
     pub fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
-        let at = |share: f64| {
-            let last = seconds.len().saturating_sub(1);
-            seconds.get((last as f64 * share).round() as usize).map_or(0.0, |seconds| 1e3 * seconds)
-        };
+        let at = |share: f64| 1e3 * quantile(&seconds, share).unwrap_or(0.0);
         Self { median: at(0.5), p99: at(0.99) }
     }
 }
