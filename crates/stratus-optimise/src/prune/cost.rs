@@ -5,7 +5,8 @@ use super::operations::{ParameterAxes, properties};
 use stratus_graph::{Graph, Node};
 
 /// The multiply-adds of one sample's forward pass: those of convolutions, transposed convolutions and linear
-/// layers, as usual in publications. Norms, activations, poolings and biases are not counted.
+/// layers, as usual in publications. Norms, activations, poolings and biases are not counted. Layers of
+/// auxiliary outputs are, unless they were removed by [`Graph::for_inference`].
 #[must_use]
 pub fn multiply_adds(graph: &Graph) -> u64 {
     let layers = graph.nodes.iter().filter_map(|node| LayerCost::of(graph, node).map(|cost| (node, cost)));

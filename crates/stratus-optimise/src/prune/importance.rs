@@ -2,11 +2,15 @@
 
 use super::coupling::Coupling;
 use super::operations::{ParameterAxes, Properties, properties};
+use super::remove::values_of;
 use super::{ChannelGroup, PruneError, channel_groups};
-use crate::{Model, ModelError};
+use crate::Model;
 use std::collections::BTreeMap;
 use stratus_graph::{Graph, Node, Parameter, ParameterKind, TensorId};
 use stratus_random::{Purpose, Stream};
+
+/// Gradients by the names of parameters.
+type Gradients = BTreeMap<String, Vec<f32>>;
 
 /// The measure of a unit's importance.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +67,7 @@ fn random(seed: u64, graph: &Graph) -> Result<Scores, PruneError> {
 
 fn l1(model: &Model) -> Result<Scores, PruneError> {
     let groups = channel_groups(&model.graph)?;
-    let mut per_channel = sum_by_channel(model, |_, axes| axes.is_weight(), |value, _| value.abs())?;
+    let mut per_channel = sum_by_channel(model, None, |_, axes| axes.is_weight())?;
     per_channel.iter_mut().for_each(|layer| scale_to(layer, 1.0));
     Ok(balanced(unit_sums(&per_channel, &groups), &model.graph, &groups))
 }
@@ -126,24 +130,15 @@ impl<'a> TaylorScores<'a> {
     }
 
     /// Adds the gradients of a batch's mean loss, by the names of parameters. Those of frozen parameters are
-    /// needed too: a graph without frozen layers computes them.
+    /// needed too: a graph without frozen layers computes them. They may be those of training: with the
+    /// statistics of the batch, `gradient * value` of a filter before a batch norm is 0 in sum, and the
+    /// weights and biases of the norm determine the score.
     ///
     /// # Errors
     /// If the gradient of a parameter is missing, of another size, or not finite. Nothing is added then.
     pub fn add(&mut self, gradients: &BTreeMap<String, Vec<f32>>) -> Result<(), PruneError> {
-        let is_counted = |parameter: &Parameter, axes| {
+        let per_channel = sum_by_channel(self.model, Some(gradients), |parameter, axes| {
             parameter.kind == ParameterKind::Trained && axes != ParameterAxes::Shared
-        };
-        for node in &self.model.graph.nodes {
-            for (parameter, _) in parameters(&self.model.graph, node, &properties(&node.op), is_counted) {
-                check_gradient(parameter, gradients)?;
-            }
-        }
-        let gradient = |parameter: &Parameter, at: usize| {
-            gradients.get(&parameter.name).and_then(|values| values.get(at)).map_or(0.0, |&g| f64::from(g))
-        };
-        let per_channel = sum_by_channel(self.model, is_counted, |value, place| {
-            value * gradient(place.parameter, place.index)
         })?;
         let units = unit_sums(&per_channel, &self.groups);
         for (sum, unit) in self.sums.iter_mut().flatten().zip(units.into_iter().flatten()) {
@@ -166,24 +161,22 @@ impl<'a> TaylorScores<'a> {
     }
 }
 
-/// Checks that a parameter has a gradient of its size, which is finite.
-fn check_gradient(parameter: &Parameter, gradients: &BTreeMap<String, Vec<f32>>) -> Result<(), PruneError> {
+/// The gradient of a parameter, of its size and finite.
+fn gradient_of<'a>(parameter: &Parameter, gradients: &'a Gradients) -> Result<&'a [f32], PruneError> {
     let found = gradients.get(&parameter.name).map_or(&[][..], Vec::as_slice);
     if found.len() != parameter.elements() {
         let (parameter, expected) = (parameter.name.clone(), parameter.elements());
         return Err(PruneError::Gradient { parameter, found: found.len(), expected });
     }
-    if !found.iter().all(|value| value.is_finite()) {
-        return Err(PruneError::NotFinite { parameter: parameter.name.clone(), quantity: "gradient" });
-    }
-    Ok(())
+    check_finite(parameter, found, "gradient")?;
+    Ok(found)
 }
 
-/// A value of a parameter.
-struct ParameterValue<'a> {
-    parameter: &'a Parameter,
-    /// The position, row-major.
-    index: usize,
+fn check_finite(parameter: &Parameter, values: &[f32], quantity: &'static str) -> Result<(), PruneError> {
+    if values.iter().all(|value| value.is_finite()) {
+        return Ok(());
+    }
+    Err(PruneError::NotFinite { parameter: parameter.name.clone(), quantity })
 }
 
 /// Those parameters of a layer for which `is_counted`, with their axes.
@@ -197,12 +190,13 @@ fn parameters<'a>(
     owned.zip(properties.parameters.iter().copied()).filter(|(p, axes)| is_counted(p, *axes)).collect()
 }
 
-/// For each tensor and channel, the sum of `term` over the values of its layer's parameters that belong to
-/// the channel. Tensors of layers without such parameters have no sums.
+/// For each tensor and channel, a sum over the values of its layer's parameters that belong to the channel:
+/// of their products with the gradients, or without gradients of their magnitudes. Tensors of layers without
+/// such parameters have no sums.
 fn sum_by_channel(
     model: &Model,
+    gradients: Option<&Gradients>,
     is_counted: impl Fn(&Parameter, ParameterAxes) -> bool,
-    term: impl Fn(f64, &ParameterValue<'_>) -> f64,
 ) -> Result<Vec<Vec<f64>>, PruneError> {
     let graph = &model.graph;
     let mut sums = vec![Vec::new(); graph.tensors.len()];
@@ -210,29 +204,30 @@ fn sum_by_channel(
         let properties = properties(&node.op);
         let channels = graph.shape(node.output).0.first().copied().unwrap_or(0);
         for (parameter, axes) in parameters(graph, node, &properties, &is_counted) {
-            let missing = || ModelError::Missing { parameter: parameter.name.clone() };
-            let values = model.values.get(&parameter.name).ok_or_else(missing)?;
-            if values.len() != parameter.elements() {
-                let (values, shape) = (values.len(), parameter.shape.clone());
-                return Err(ModelError::Size { parameter: parameter.name.clone(), values, shape }.into());
-            }
-            if !values.iter().all(|value| value.is_finite()) {
-                return Err(PruneError::NotFinite { parameter: parameter.name.clone(), quantity: "value" });
-            }
+            let values = values_of(model, parameter)?;
+            check_finite(parameter, values, "value")?;
+            let gradients = match gradients {
+                Some(gradients) => Some(gradient_of(parameter, gradients)?),
+                None => None,
+            };
             let sums: &mut Vec<f64> = &mut sums[node.output.0];
             sums.resize(channels, 0.0);
             let inner: usize = parameter.shape.iter().skip(if axes.is_weight() { 2 } else { 1 }).product();
             let output = output_of(axes, parameter, properties.coupling.groups());
-            for (cell, values) in values.chunks_exact(inner.max(1)).enumerate() {
-                let terms = values
-                    .iter()
-                    .zip(cell * inner..)
-                    .map(|(&value, index)| term(f64::from(value), &ParameterValue { parameter, index }));
-                sums[output(cell)] += terms.sum::<f64>();
+            for (cell, first) in (0..values.len()).step_by(inner.max(1)).enumerate() {
+                let range = first..first + inner;
+                sums[output(cell)] += match gradients {
+                    Some(gradients) => dot(&values[range.clone()], &gradients[range]),
+                    None => values[range].iter().map(|value| f64::from(value.abs())).sum(),
+                };
             }
         }
     }
     Ok(sums)
+}
+
+fn dot(one: &[f32], other: &[f32]) -> f64 {
+    one.iter().zip(other).map(|(&one, &other)| f64::from(one) * f64::from(other)).sum()
 }
 
 /// The output channel of a cell of a parameter: of an element of its first two axes for weights, of its first

@@ -16,23 +16,19 @@ use stratus_graph::{Graph, Initialisation, Node, Op, Operation, Parameter, Param
 pub fn remove(model: &Model, selection: &Selection) -> Result<Model, PruneError> {
     let removal = Removal::new(&model.graph, selection)?;
     let mut values = BTreeMap::new();
-    let mut is_owned = vec![false; model.graph.parameters.len()];
     for node in &model.graph.nodes {
         let kept = removal.of(node);
-        for (position, (id, axes)) in node.parameters.iter().zip(kept.properties.parameters).enumerate() {
-            let found = model.parameter(node, position)?;
+        for (id, axes) in node.parameters.iter().zip(kept.properties.parameters) {
             let parameter = &model.graph.parameters[id.0];
-            let found = gather(check_size(parameter, found)?, &parameter.shape, &kept.axes(*axes));
-            values.insert(parameter.name.clone(), found);
-            is_owned[id.0] = true;
+            let remaining = gather(values_of(model, parameter)?, &parameter.shape, &kept.axes(*axes));
+            values.insert(parameter.name.clone(), remaining);
         }
     }
-    for parameter in
-        model.graph.parameters.iter().zip(is_owned).filter_map(|(p, owned)| (!owned).then_some(p))
-    {
-        let missing = || ModelError::Missing { parameter: parameter.name.clone() };
-        let found = model.values.get(&parameter.name).ok_or_else(missing)?;
-        values.insert(parameter.name.clone(), check_size(parameter, found)?.to_vec());
+    // Parameters that no layer owns.
+    for parameter in &model.graph.parameters {
+        if !values.contains_key(&parameter.name) {
+            values.insert(parameter.name.clone(), values_of(model, parameter)?.to_vec());
+        }
     }
     Ok(Model { graph: removal.graph()?, values })
 }
@@ -45,16 +41,15 @@ pub fn remove_from_graph(graph: &Graph, selection: &Selection) -> Result<Graph, 
     Removal::new(graph, selection)?.graph()
 }
 
-/// Checks the number of a parameter's values.
-fn check_size<'a>(parameter: &Parameter, values: &'a [f32]) -> Result<&'a [f32], ModelError> {
+/// The values of a parameter, as many as it has elements.
+pub(super) fn values_of<'a>(model: &'a Model, parameter: &Parameter) -> Result<&'a [f32], ModelError> {
+    let name = || parameter.name.clone();
+    let values =
+        model.values.get(&parameter.name).ok_or_else(|| ModelError::Missing { parameter: name() })?;
     if values.len() == parameter.elements() {
         return Ok(values);
     }
-    Err(ModelError::Size {
-        parameter: parameter.name.clone(),
-        values: values.len(),
-        shape: parameter.shape.clone(),
-    })
+    Err(ModelError::Size { parameter: name(), values: values.len(), shape: parameter.shape.clone() })
 }
 
 /// A network with the channels that remain of each tensor.
