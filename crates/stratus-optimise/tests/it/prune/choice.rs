@@ -116,6 +116,19 @@ fn granularity_and_minimum_limit_what_remains() {
     assert_eq!(multiply_adds(&remove_from_graph(&graph, &selection).unwrap()), 252);
 }
 
+/// A unit of a convolution with 32 groups has 32 channels, so that any number of units is a multiple of 16.
+#[test]
+fn channels_of_a_unit_count_for_the_granularity() {
+    let graph = zoo_network("resnext50_32x4d", 64, [64, 64]);
+    let model = Model { graph: graph.clone(), values: BTreeMap::new() };
+    let scores = Importance::Random { seed: 1 }.scores(&model).unwrap();
+    let selection = choose(&graph, &scores, &Target::new(0.5)).unwrap();
+    let groups = channel_groups(&graph).unwrap();
+    let small = groups.iter().enumerate().filter(|(_, group)| group.units.len() == 4);
+    let pruned = small.filter(|(position, _)| selection.removed.contains_key(position)).count();
+    assert!(pruned > 2, "{pruned}");
+}
+
 #[test]
 fn a_network_without_groups_cannot_be_pruned() {
     let graph = parse(

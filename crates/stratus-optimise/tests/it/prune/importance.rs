@@ -71,6 +71,28 @@ fn filters_of_transposed_convolutions_are_columns() {
     );
 }
 
+/// A depthwise layer multiplies the channels of another: both have filters for a unit.
+#[test]
+fn filters_of_depthwise_layers_belong_to_their_channel() {
+    let graph = parse(
+        "name = 'depthwise'\ninput = [1, 1, 1]\n\
+         [[layer]]\nname = 'first'\nop = 'conv2d'\nout_channels = 3\nkernel = 1\nbias = false\n\
+         [[layer]]\nname = 'up'\nop = 'conv_transpose2d'\nout_channels = 6\nkernel = 1\n\
+         groups = 3\nbias = false\n\
+         [[layer]]\nname = 'last'\nop = 'conv2d'\nout_channels = 1\nkernel = 1\n",
+    )
+    .unwrap();
+    let values = values(&[
+        ("first.weight", &[1.0, 1.0, -2.0]),
+        ("up.weight", &[1.0, 2.0, -3.0, 4.0, 5.0, -1.0]),
+        ("last.weight", &[1.0; 6]),
+        ("last.bias", &[0.0]),
+    ]);
+    let scores = Importance::L1.scores(&Model { graph, values }).unwrap();
+    // A quarter and 3 of 16, a quarter and 7 of 16, half and 6 of 16, scaled to one layer.
+    assert_eq!(scores.0, [[0.21875, 0.34375, 0.4375]]);
+}
+
 #[test]
 fn random_scores_are_functions_of_seed_group_and_unit() {
     let graph = zoo_network("resnet18", 16, [32, 32]);
