@@ -3,6 +3,7 @@
 
 mod fold;
 mod model;
+pub mod prune;
 
 pub use fold::{FoldedModel, fold};
 pub use model::{Model, ModelError};

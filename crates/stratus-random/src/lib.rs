@@ -40,6 +40,8 @@ pub enum Purpose {
     Fingerprint = 15,
     /// The values of a cell of a sweep, indexed by trial and attempt.
     Search = 16,
+    /// The random importance of a unit that may be pruned, indexed by channel group and unit.
+    Prune = 17,
 }
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

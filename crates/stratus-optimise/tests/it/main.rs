@@ -1,3 +1,4 @@
 //! Tests of transformations of trained networks.
 
 mod fold;
+mod prune;
