@@ -27,6 +27,7 @@ mod layer_file;
 pub mod libraries;
 pub mod network;
 mod observe;
+pub mod optimise;
 pub mod plan_summary;
 pub mod resolve;
 pub mod run;

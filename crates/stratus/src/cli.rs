@@ -5,7 +5,7 @@ use crate::brief_help;
 use crate::commands::ui;
 use crate::commands::{
     bench, calibrate, collect, completions, config, data, doctor, eval, forecast, infer, launch, man, model,
-    plan, report, runs, sweep, train,
+    optimise, plan, report, runs, sweep, train,
 };
 use crate::errors::{Failure, Result};
 use crate::examples::add_examples;
@@ -73,6 +73,9 @@ pub enum Command {
     /// Run inference on images and videos
     #[command(alias = "predict")]
     Infer(infer::InferArguments),
+    /// Make the network of a run smaller and faster, and compare both
+    #[command(alias = "optimize")]
+    Optimise(optimise::OptimiseArguments),
     /// Show the plan and memory of a training run without running it
     Plan(plan::PlanArguments),
     /// Estimate time, memory and cost of a training run on this or another machine
@@ -120,6 +123,7 @@ impl Command {
             Command::Train(arguments) => train::run(arguments, globals, output),
             Command::Eval(arguments) => eval::run(arguments, globals, output),
             Command::Infer(arguments) => infer::run(arguments, globals, output),
+            Command::Optimise(arguments) => optimise::run(arguments, globals, output),
             Command::Plan(arguments) => plan::run(arguments, globals, output),
             Command::Forecast(arguments) => forecast::run(arguments, globals, output),
             Command::Calibrate(arguments) => calibrate::run(arguments, globals, output),

@@ -269,7 +269,10 @@ impl Predictor {
     }
 
     /// The network with its weights, its batch norms folded into the convolutions before them.
-    pub(crate) fn folded_model(&self) -> Result<Model, TrainError> {
+    ///
+    /// # Errors
+    /// If the weights cannot be read, or some are missing.
+    pub fn folded_model(&self) -> Result<Model, TrainError> {
         let graph = self.graph.for_inference();
         let values = graph.parameters.iter().enumerate().map(|(position, parameter)| {
             let name = &parameter.name;

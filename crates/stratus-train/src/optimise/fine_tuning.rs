@@ -2,8 +2,7 @@
 
 use super::OptimiseRequest;
 use crate::TrainError;
-use stratus_experiment::Experiment;
-use stratus_experiment::schedule::Schedule;
+use stratus_experiment::{Experiment, Schedule};
 use stratus_run::RunDir;
 
 /// The experiment that trains the smaller network of `target`: as the run was trained, from its weights,

@@ -13,7 +13,6 @@ mod fine_tuning;
 mod gradients;
 mod variants;
 
-use crate::network::Network;
 use crate::run::{self, RunOptions, RunOutcome};
 use crate::weights::{CheckpointChoice, TrainedNetwork, load_trained_network};
 use crate::{Observer, TrainError};
@@ -62,6 +61,8 @@ pub struct OptimiseRequest {
     pub importance: ImportanceMeasure,
     /// The number of training batches whose gradients are used.
     pub calibration_batches: usize,
+    /// A multiple of this number of channels remains of each layer.
+    pub granularity: usize,
     /// The epochs of training afterwards.
     pub epochs: u64,
     /// Configuration keys of that training, with their values.
@@ -79,6 +80,8 @@ pub struct OptimiseOptions {
     pub importance: ImportanceMeasure,
     /// The number of training batches whose gradients are used, at least one.
     pub calibration_batches: usize,
+    /// A multiple of this number of channels remains of each layer, at least one.
+    pub granularity: usize,
     /// The epochs of training afterwards; `None` for a fifth of those of the run, at least one.
     pub epochs: Option<u64>,
     /// Configuration keys of that training, with their values.
@@ -128,9 +131,10 @@ pub fn optimise(
     let trained = load_trained_network(source, request.checkpoint, &mut warn)?;
     let weights = Source::from_file(&trained.checkpoint.evaluation_weights_file())?;
     let epochs = request.epochs.unwrap_or((experiment.train.epochs / 5).max(1));
-    let OptimiseOptions { prune, importance, calibration_batches, set, .. } = request.clone();
+    let OptimiseOptions { prune, importance, calibration_batches, granularity, set, .. } = request.clone();
     let run = source.display().to_string();
-    let request = OptimiseRequest { run, weights, prune, importance, calibration_batches, epochs, set };
+    let request =
+        OptimiseRequest { run, weights, prune, importance, calibration_batches, granularity, epochs, set };
     if RunDir::is_run(out) {
         check_same_request(&RunDir::open(out)?, &request)?;
         return run::resume(out, &RunOptions { out: None, ..options.clone() }, observer);
@@ -205,17 +209,29 @@ fn write_pruned(
             Importance::Taylor(&taylor).scores(&model)?
         }
     };
-    let selection = choose(&model.graph, &scores, &Target::new(request.prune))?;
+    let selection = choose(&model.graph, &scores, &pruning_target(request))?;
     let pruned = remove(&model, &selection)?;
     let text = layer_file::write(&pruned.graph).map_err(|source| TrainError::LayerFile {
         path: target.optimise_network(),
-        source,
+        problem: source.to_string(),
     })?;
     atomic::write(&target.optimise_network(), text.as_bytes())?;
     write_weights(&pruned, trained, &target.optimise_weights())?;
     let pruning = describe(&model, &pruned);
     atomic::write_json(&target.optimise_pruning(), &pruning)?;
     Ok(pruning)
+}
+
+fn pruning_target(request: &OptimiseRequest) -> Target {
+    Target { granularity: request.granularity, ..Target::new(request.prune) }
+}
+
+/// Reads what the removal of channels did to an optimised run.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn read_pruning(run: &RunDir) -> Result<Pruning, TrainError> {
+    Ok(atomic::read_json(&run.optimise_pruning())?)
 }
 
 /// A trained network with auxiliary outputs, which training needs.
@@ -275,7 +291,8 @@ impl From<PruneError> for TrainError {
     fn from(error: PruneError) -> Self {
         let hint = match &error {
             PruneError::Unreachable { .. } => "ask for a smaller share with --prune",
-            _ => "choose another network",
+            PruneError::NothingToPrune { .. } => "let fewer channels remain with a smaller --granularity",
+            _ => "choose another network, or other weights",
         };
         configuration(&error.to_string(), hint)
     }

@@ -19,6 +19,7 @@ pub mod launch;
 pub mod man;
 pub mod memory;
 pub mod model;
+pub mod optimise;
 pub mod plan;
 pub mod report;
 pub mod runs;

@@ -1,0 +1,219 @@
+//! `stratus optimise`: makes the network of a run smaller, trains it on, and compares both.
+
+use super::common_keys::{DeviceArgument, KeyFlags};
+use crate::errors::{Failure, Result};
+use crate::globals::Globals;
+use crate::output::{Output, key_value_list, table};
+use crate::progress::Progress;
+use crate::signals;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+use stratus_base::text::{bytes, shell_path};
+use stratus_run::machine::Machine;
+use stratus_run::variants::Variant;
+use stratus_run::{RunDir, atomic};
+use stratus_train::infer::Predictor;
+use stratus_train::optimise::{
+    ImportanceMeasure, OptimiseOptions, Pruning, VariantTable, measure_variants, optimise, read_pruning,
+};
+use stratus_train::run::RunOptions;
+use stratus_train::weights::{CheckpointChoice, load_trained_network};
+use stratus_weights::TensorRef;
+
+/// The number of times that the latency of each variant is measured.
+const LATENCY_RUNS: usize = 50;
+
+/// Arguments of `stratus optimise`.
+#[derive(Args, Debug)]
+pub struct OptimiseArguments {
+    /// Directory of a finished run
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Remove channels until this share of the multiply-adds is gone, like 0.5
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    pub prune: f64,
+    /// Epochs of training afterwards [default: a fifth of those of the run]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub epochs: Option<u64>,
+    /// Directory of the new run; if it exists, it is resumed [default: RUN-optimised]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// How channels are chosen
+    #[arg(long, value_name = "MEASURE", default_value = "taylor")]
+    pub importance: ImportanceArgument,
+    /// Number of training batches for the gradients of `--importance taylor`
+    #[arg(
+        long,
+        value_name = "BATCHES",
+        default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
+    pub calibration: u32,
+    /// Keep a multiple of this number of channels, as kernels compute blocks of them
+    #[arg(
+        long,
+        value_name = "CHANNELS",
+        default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=4096)
+    )]
+    pub granularity: u32,
+    /// Checkpoint to start from: an iteration, or `best` (see checkpoint.keep_best) [default: newest valid]
+    #[arg(long, value_name = "ITERATION|best")]
+    pub checkpoint: Option<CheckpointChoice>,
+    /// Device.
+    #[command(flatten)]
+    pub device: DeviceArgument,
+}
+
+/// The values of `--importance`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ImportanceArgument {
+    /// By the expected change of the loss, from gradients on training images
+    Taylor,
+    /// By the magnitude of weights
+    L1,
+    /// At random, to compare
+    Random,
+}
+
+impl From<ImportanceArgument> for ImportanceMeasure {
+    fn from(argument: ImportanceArgument) -> Self {
+        match argument {
+            ImportanceArgument::Taylor => Self::Taylor,
+            ImportanceArgument::L1 => Self::L1,
+            ImportanceArgument::Random => Self::Random,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    /// The directory of the new run.
+    run: String,
+    pruning: Pruning,
+    #[serde(flatten)]
+    table: VariantTable,
+}
+
+fn parse_share(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
+        _ => Err("must be above 0 and below 1".to_owned()),
+    }
+}
+
+/// Runs `stratus optimise`.
+///
+/// # Errors
+/// If the run is not finished, the share cannot be reached, or training fails or is interrupted.
+pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) -> Result {
+    let process_started = Some(Instant::now());
+    let globals = &arguments.device.prepend_to(globals)?;
+    RunDir::open(&arguments.run).map_err(Failure::usage)?;
+    let out = arguments.out.clone().unwrap_or_else(|| default_directory(&arguments.run));
+    let checkpoint = arguments.checkpoint.unwrap_or_default();
+    let options = OptimiseOptions {
+        checkpoint,
+        prune: arguments.prune,
+        importance: arguments.importance.into(),
+        calibration_batches: arguments.calibration as usize,
+        granularity: arguments.granularity as usize,
+        epochs: arguments.epochs,
+        set: globals.set.clone(),
+    };
+    let stop = signals::stop_flag()?;
+    let mut display = Progress::new(*output);
+    let run_options = RunOptions {
+        out: Some(out.clone()),
+        stop: Arc::clone(&stop),
+        monitor: display.startup_monitor(),
+        process_started,
+        ..RunOptions::default()
+    };
+    let finished = optimise(&arguments.run, &options, &run_options, Machine::probe(), &mut display)?;
+    drop(display);
+    if finished.interrupted {
+        let hint = format!("resume with the same command, which continues {}", shell_path(&out));
+        return Err(Failure::interrupted(finished.run.path()).with_hint(hint));
+    }
+    let run = finished.run;
+    write_model(&run)?;
+    output.message("comparing accuracy and latency of the networks");
+    let mut warn = |text: &str| output.warning(text);
+    let table = measure_variants(&arguments.run, checkpoint, run.path(), LATENCY_RUNS, &mut warn)?;
+    let report = Report { run: run.path().display().to_string(), pruning: read_pruning(&run)?, table };
+    output.print_wrapped(&report, || render(&report, &run))
+}
+
+/// `runs/digits/1` gives `runs/digits/1-optimised`.
+fn default_directory(run: &Path) -> PathBuf {
+    let absolute = std::path::absolute(run).unwrap_or_else(|_| run.to_owned());
+    let name = absolute.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    match run.parent() {
+        Some(parent) if run.file_name().is_some() => parent.join(format!("{name}-optimised")),
+        _ => absolute.with_file_name(format!("{name}-optimised")),
+    }
+}
+
+/// Writes the ONNX model of the folded network.
+fn write_model(run: &RunDir) -> Result {
+    let mut ignored = |_: &str| {};
+    let model = Predictor::from_run(run.path(), CheckpointChoice::Newest, &[], &mut ignored)?.folded_model()?;
+    let metadata = load_trained_network(run.path(), CheckpointChoice::Newest, &mut ignored)?.metadata;
+    let weights: Vec<TensorRef<'_>> = model
+        .graph
+        .parameters
+        .iter()
+        .map(|parameter| TensorRef::f32(&parameter.name, &parameter.shape, &model.values[&parameter.name]))
+        .collect();
+    atomic::write_with(&run.onnx_model(), |out| {
+        Ok::<(), Failure>(stratus_onnx::write(out, &model.graph, &weights, &metadata.entries())?)
+    })
+}
+
+fn render(report: &Report, run: &RunDir) -> String {
+    let Report { pruning, table: VariantTable { measure, variants }, .. } = report;
+    let heading =
+        ["network", *measure, "ms", "p99, ms", "ms, batch 8", "weights", "multiply-adds"].map(str::to_owned);
+    let mut rows = vec![heading.to_vec()];
+    rows.extend(variants.iter().map(|row| {
+        let Variant { variant, measure, ms_median, ms_p99, ms_batch8, bytes: size, multiply_adds } = row;
+        let measure = measure.map_or_else(|| "–".to_owned(), |measure| format!("{measure:.4}"));
+        let ms = [ms_median, ms_p99, ms_batch8].map(|ms| format!("{ms:.3}"));
+        let rest = [bytes(*size), format!("{:.1} million", *multiply_adds as f64 / 1e6)];
+        [variant.clone(), measure].into_iter().chain(ms).chain(rest).collect()
+    }));
+    let change = |[before, after]: [f64; 2]| format!("{:.1} % are left", 100.0 * after / before.max(1.0));
+    let facts = key_value_list(&[
+        ("multiply-adds".to_owned(), change(pruning.multiply_adds.map(|count| count as f64))),
+        ("parameters".to_owned(), change(pruning.parameters.map(|count| count as f64))),
+        ("model".to_owned(), run.onnx_model().display().to_string()),
+    ]);
+    let path = shell_path(run.path());
+    format!("{}\n{facts}\nnext: `stratus infer {path} IMAGE`, `stratus report {path}`\n", table(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{default_directory, parse_share};
+    use std::path::Path;
+
+    #[test]
+    fn the_new_run_is_beside_the_run() {
+        assert_eq!(default_directory(Path::new("runs/digits/1")), Path::new("runs/digits/1-optimised"));
+        assert_eq!(default_directory(Path::new("runs/digits/1/")), Path::new("runs/digits/1-optimised"));
+        let here = std::env::current_dir().unwrap();
+        let name = format!("{}-optimised", here.file_name().unwrap().to_str().unwrap());
+        assert_eq!(default_directory(Path::new(".")), here.with_file_name(name));
+    }
+
+    #[test]
+    fn shares_are_between_0_and_1() {
+        for (text, share) in [("0.5", Some(0.5)), ("0", None), ("1", None), ("nan", None), ("half", None)] {
+            assert_eq!(parse_share(text).ok(), share, "{text}");
+        }
+    }
+}
