@@ -1,6 +1,6 @@
-//! Writes every network of the zoo at a small size, and those with all other operations, into a folder: its
-//! layer file, weights, images, and the outputs of the reference backend. `scripts/check-onnx.sh` compares
-//! these with the outputs of onnxruntime for the exported networks.
+//! Writes every network of the zoo at a small size, whole and pruned at random by 30 %, and those with all
+//! other operations, into a folder: its layer file, weights, images, and the outputs of the reference
+//! backend. `scripts/check-onnx.sh` compares these with the outputs of onnxruntime for the exported networks.
 //!
 //!     cargo run -p stratus-onnx --example zoo_outputs FOLDER
 
@@ -10,7 +10,7 @@
 #[path = "../tests/it/common/mod.rs"]
 mod common;
 
-use common::{BATCH, CASES, images, logits, network, refs, weights};
+use common::{BATCH, CASES, images, logits, network, pruned, refs, weights};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
@@ -154,16 +154,26 @@ fn main() {
     let folder = std::env::args().nth(1).expect("the folder to write to");
     let folder = Path::new(&folder);
     fs::create_dir_all(folder).unwrap();
-    let zoo = CASES.iter().map(|&(name, width, size)| network(name, width, size));
+    let with_weights = |graph: Graph| {
+        let weights = weights(&graph);
+        (graph, weights)
+    };
+    let zoo = CASES.iter().flat_map(|&(name, width, size)| {
+        let (graph, weights) = with_weights(network(name, width, size));
+        let mut pruned = pruned(&graph, &weights);
+        pruned.0.name += "-pruned";
+        [(graph, weights), pruned]
+    });
     let others = [layer_file::parse(OTHERS).unwrap(), activations()];
-    for graph in zoo.chain(others).chain(example_networks().unwrap()) {
+    let others = others.into_iter().chain(example_networks().unwrap()).map(with_weights);
+    for (graph, weights) in zoo.chain(others) {
         let [_, height, width] = graph.input_shape().as_image().unwrap();
         let file = |extension: &str| folder.join(format!("{}-{height}x{width}.{extension}", graph.name));
         let save = |extension: &str, tensors: &[TensorRef<'_>], metadata: &BTreeMap<String, String>| {
             write_safetensors(&mut File::create(file(extension)).unwrap(), tensors, metadata).unwrap();
         };
         fs::write(file("toml"), layer_file::write(&graph).unwrap()).unwrap();
-        let (weights, images) = (weights(&graph), images(&graph));
+        let images = images(&graph);
         save("safetensors", &refs(&weights), &metadata(&graph).entries());
         let logits = logits(&graph, &weights, &images);
         let batch_shape = |sample: &Shape| [BATCH].iter().chain(&sample.0).copied().collect::<Vec<usize>>();

@@ -1,7 +1,7 @@
 //! Every network of the zoo exported to ONNX and imported again, with the same layers, shapes, parameters,
 //! cost, weights and outputs.
 
-use crate::common::{CASES, images, logits, network, refs, weights};
+use crate::common::{CASES, images, logits, network, pruned, refs, weights};
 use std::collections::BTreeMap;
 use std::path::Path;
 use stratus_graph::ops::{Activation, Flatten, Linear, example_networks};
@@ -59,6 +59,20 @@ fn every_network_survives_a_round_trip() {
         }
         let written = layer_file::write(&reimported.graph).unwrap();
         assert_eq!(layer_file::parse(&written).unwrap(), reimported.graph, "{name}");
+    }
+}
+
+#[test]
+fn pruned_networks_survive_a_round_trip() {
+    for &(name, width, size) in CASES {
+        let graph = network(name, width, size);
+        let (graph, original) = pruned(&graph, &weights(&graph));
+        let reimported = imported(&graph, exported(&graph, &original));
+        assert_eq!(described(&reimported.graph), described(&graph.for_inference()), "{name}");
+        assert_eq!(reimported.notes, Vec::<String>::new(), "{name}");
+        for tensor in &reimported.weights {
+            assert!(original.contains(tensor), "{name} {}", tensor.name);
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Choices, Clock, Phase, Precision, Role, Session};
 use stratus_graph::zoo::{self, ModelConfig};
-use stratus_graph::{Graph, Op};
+use stratus_graph::{Graph, Op, Parameter};
+use stratus_optimise::prune::{Importance, Target, choose, remove};
 use stratus_random::{Purpose, Stream};
 use stratus_weights::{Tensor, TensorRef, Values};
 
@@ -61,6 +62,24 @@ pub fn network(name: &str, width: usize, [height, image_width]: [usize; 2]) -> G
     let channels = (network.defaults)().input[0];
     let input = [channels, height, image_width];
     (network.build)(&ModelConfig { input, classes: 10, width: Some(width) }).unwrap()
+}
+
+/// The network without 30 % of its multiply-adds, chosen at random, and its weights.
+pub fn pruned(graph: &Graph, weights: &[Tensor]) -> (Graph, Vec<Tensor>) {
+    let values = weights.iter().map(|tensor| match &tensor.values {
+        Values::F32(values) => (tensor.name.clone(), values.clone()),
+        _ => panic!("{} is not f32", tensor.name),
+    });
+    let model = stratus_optimise::Model { graph: graph.clone(), values: values.collect() };
+    let scores = Importance::Random { seed: 3 }.scores(&model).unwrap();
+    let target = Target { granularity: 1, ..Target::new(0.3) };
+    let mut pruned = remove(&model, &choose(graph, &scores, &target).unwrap()).unwrap();
+    let tensor = |parameter: &Parameter| {
+        let (name, shape) = (parameter.name.clone(), parameter.shape.clone());
+        Tensor { values: Values::F32(pruned.values.remove(&name).unwrap()), name, shape }
+    };
+    let weights = pruned.graph.parameters.iter().map(tensor).collect();
+    (pruned.graph, weights)
 }
 
 /// Weights that keep the variance of a signal, and running statistics that differ from the initial ones.

@@ -5,6 +5,7 @@ mod exact;
 mod groups;
 mod importance;
 mod remove;
+mod training;
 mod zoo;
 
 use std::collections::{BTreeMap, BTreeSet};
