@@ -8,12 +8,12 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::Stream;
 use futures::stream::unfold;
+use stratus_report::page;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::runs::{Rows, chosen_keys};
 use super::{Failure, Site, to_json};
 use crate::index::RunId;
-use crate::pages;
 use crate::server::QueryPairs;
 
 /// Time between comments that keep the connection alive.
@@ -46,7 +46,7 @@ impl Watcher {
             if changes.is_all || !changes.changed.is_empty() || !changes.removed.is_empty() {
                 let rows = Rows::new(&self.site, &changes, &self.keys);
                 let id = format!("{}-{}", rows.instance, rows.revision);
-                return Some(Event::default().event("runs").id(id).data(pages::showable(to_json(&rows))));
+                return Some(Event::default().event("runs").id(id).data(page::showable_json(to_json(&rows))));
             }
             // It ends with the server.
             self.revisions.changed().await.ok()?;

@@ -25,6 +25,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
+use stratus_report::page;
 use tokio::sync::Semaphore;
 
 use crate::forecasts::{Forecaster, Forecasts};
@@ -152,7 +153,7 @@ pub struct Json(String);
 
 impl IntoResponse for Json {
     fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, "application/json")], pages::showable(self.0)).into_response()
+        ([(header::CONTENT_TYPE, "application/json")], page::showable_json(self.0)).into_response()
     }
 }
 

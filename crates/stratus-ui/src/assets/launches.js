@@ -1,11 +1,11 @@
 "use strict";
 // The list of launches. Its order is in the address.
 (() => {
-  const { byId, element, duration, fixed } = ui;
+  const { byId, element } = ui,
+    { duration, fixed } = formats;
   let listing = JSON.parse(byId("data").textContent);
   let sort = new URLSearchParams(location.search).get("sort") || "-launched";
-  const time = seconds =>
-    seconds ? new Date(1000 * seconds).toISOString().slice(0, 16).replace("T", " ") : "–";
+  const time = seconds => formats.time(seconds, true);
 
   const states = launch =>
     Object.entries(launch.statuses).flatMap(([status, count], i) => [

@@ -1,7 +1,8 @@
 "use strict";
 // The page of a sweep. What it shows is in the address: value, keys of the map, limits, order, page.
 (() => {
-  const { byId, element, svg, fixed } = ui;
+  const { byId, element, svg } = ui,
+    { fixed } = formats;
   const { short, numberOf } = figures;
   const id = location.pathname.split("/").pop();
   const BINS = 8,
