@@ -84,8 +84,10 @@ mod tests {
     /// A script shows exactly the characters that the HTML of the same text has.
     #[test]
     fn texts_of_documents_are_those_of_the_html() {
-        let special = ['\u{7f}', '\u{85}', '\u{9b}', '\u{61c}', '\u{200f}', '\u{2028}', '\u{fffd}', '水', '😀'];
-        let letters = ('\0'..='~').chain('\u{2029}'..='\u{202f}').chain('\u{2066}'..='\u{206a}').chain(special);
+        let special =
+            ['\u{7f}', '\u{85}', '\u{9b}', '\u{61c}', '\u{200f}', '\u{2028}', '\u{fffd}', '水', '😀'];
+        let letters =
+            ('\0'..='~').chain('\u{2029}'..='\u{202f}').chain('\u{2066}'..='\u{206a}').chain(special);
         let unescaped = |html: &str| {
             let html = html.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"");
             html.replace("&#39;", "'").replace("&amp;", "&")

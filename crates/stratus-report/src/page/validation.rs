@@ -30,7 +30,9 @@ const DIFFERENCE_COLOURS: [([u8; 3], &str); 3] =
 /// Adds the section; nothing if the run kept nothing.
 pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
     let Some(validation) = &run.validation else { return };
-    if validation.images.is_none() && validation.confusion.is_empty() && validation.history.is_none() {
+    let stages = run.layers.network.as_ref().and_then(|network| network.stage).map(|(_, count)| count);
+    let has_tables = !validation.confusion.is_empty() || validation.history.is_some();
+    if validation.images.is_none() && !has_tables && stages.is_none() {
         return;
     }
     html.element("h3", "", "What the network gets wrong");
@@ -51,7 +53,12 @@ pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
             }
         }
     } else {
-        html.element("p", "note", "There are no pictures of validations to show. Pipeline stages keep none.");
+        let reason = match stages {
+            Some(count) => format!("This run has {count} pipeline stages, which keep no pictures"),
+            None => "There are no pictures of validations to show. Pipeline stages keep none".to_owned(),
+        };
+        let rest = if has_tables { ": below are the tables of all images." } else { "." };
+        html.element("p", "note", &(reason + rest));
     }
     confusion(html, validation);
     if let Some(history) = &validation.history {
