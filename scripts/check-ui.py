@@ -221,7 +221,7 @@ def check_sweeps(browser, url, folder):
     page.keyboard.press("Tab")
     wait_for(page, "document.querySelectorAll('#cells tbody tr').length === 3")
     page.select_option("#value", "speed")
-    page.select_option("#down", "none")
+    page.select_option("#heat-rows", "none")
     page.locator("#cells thead button", has_text="Training time").click()
     assert "f=train.batch_size" in page.url and "value=speed" in page.url, page.url
     again = Checked(browser, page.url, 1400, "light")

@@ -208,8 +208,8 @@ impl LaunchRecord {
     }
 }
 
-/// The keys of an experiment that limit what a repetition costs. The file may be of another version, which has
-/// keys that this one does not know.
+/// The keys of an experiment that limit what a repetition costs. The file may be of another version, with
+/// keys that are unknown here.
 #[derive(Default, Deserialize)]
 struct PricedExperiment {
     #[serde(default)]

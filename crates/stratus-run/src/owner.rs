@@ -42,7 +42,8 @@ pub enum OwnerError {
     #[error("it is trained by a process that is not visible here: on another machine or in a container")]
     Elsewhere,
     /// The lock is held, and the system does not tell which process holds it, as macOS.
-    #[error("this system does not tell which process trains it: stop it with Ctrl-C in its terminal{}", or_kill(*pid))]
+    #[error("this system does not tell which process trains it: stop it with Ctrl-C in its terminal{}",
+        or_kill(*pid))]
     NotVerifiable {
         /// The process id in the lock file, which may be that of another process by now.
         pid: Option<u32>,

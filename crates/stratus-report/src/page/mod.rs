@@ -154,7 +154,8 @@ pub fn render(report: &Report) -> String {
     let data = data_json(&report.runs, MAX_DETAILED_RUNS, report.comparison.as_ref());
     html.raw(&format!("<script type=\"application/json\" id=\"data\">{data}</script>\n"));
     html.raw(&format!(
-        "<script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}*/\n{UPLOT}\n{FORMATS}{SCRIPT}</script>\n</body>\n</html>\n"
+        "<script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}*/\n{UPLOT}\n{FORMATS}{SCRIPT}</script>\n</body>\n\
+         </html>\n"
     ));
     html.finish()
 }

@@ -3,7 +3,7 @@
 
 use stratus_run::validation::{
     CLASS_COLUMNS, CORRECT_COLOUR, ClassSample, Confusion, MASK_COLUMNS, MAX_CONFUSIONS, MaskEpoch, Mistake,
-    Pictures, TaskImages, ValidationImages, WRONG_COLOUR,
+    PictureFile, TaskImages, ValidationImages, WRONG_COLOUR,
 };
 
 use super::escape::escape;
@@ -76,12 +76,18 @@ struct Files<'a> {
 
 impl Files<'_> {
     /// The id of a file's image in the page.
-    fn id(&self, file: Pictures) -> String {
+    fn id(&self, file: PictureFile) -> String {
         format!("pictures-{}-{}", self.number, pictures::name(file))
     }
 
     /// Adds a file once, to be shown in parts.
-    fn define(&self, html: &mut Html, file: Pictures, count: usize, columns: usize) -> Result<(), NotShown> {
+    fn define(
+        &self,
+        html: &mut Html,
+        file: PictureFile,
+        count: usize,
+        columns: usize,
+    ) -> Result<(), NotShown> {
         if self.validation.absent.contains(&file) {
             return Err(NotShown::Absent);
         }
@@ -100,7 +106,7 @@ impl Files<'_> {
     }
 
     /// Adds picture `position` of a file; `label` describes it.
-    fn picture(&self, html: &mut Html, file: Pictures, [position, columns]: [usize; 2], label: &str) {
+    fn picture(&self, html: &mut Html, file: PictureFile, [position, columns]: [usize; 2], label: &str) {
         let [height, width] = self.images.size.map(u64::from);
         let [row, column] = [position / columns.max(1), position % columns.max(1)].map(|at| at as u64);
         html.raw(&format!(
@@ -117,7 +123,7 @@ impl Files<'_> {
     fn classified(
         &self,
         html: &mut Html,
-        (file, position): (Pictures, usize),
+        (file, position): (PictureFile, usize),
         name: &str,
         [class, predicted]: [u32; 2],
         more: &str,
@@ -156,7 +162,7 @@ impl Files<'_> {
              highest probability: true class → predicted class."
         );
         html.element("p", "note", &text);
-        let file = Pictures::Epoch(self.images.epoch);
+        let file = PictureFile::Epoch(self.images.epoch);
         if let Err(reason) = self.define(html, file, mistakes.len(), CLASS_COLUMNS) {
             return note_missing(html, reason);
         }
@@ -176,7 +182,7 @@ impl Files<'_> {
         }
         html.open("details", "");
         html.element("summary", "", "Images of each class");
-        let file = Pictures::Samples;
+        let file = PictureFile::Samples;
         if let Err(reason) = self.define(html, file, samples.len(), CLASS_COLUMNS) {
             note_missing(html, reason);
         } else {
@@ -204,13 +210,13 @@ impl Files<'_> {
         }
         html.element("h4", "", "Images, truth, prediction and difference");
         let count = MASK_COLUMNS * samples.len();
-        if let Err(reason) = self.define(html, Pictures::Samples, count, MASK_COLUMNS) {
+        if let Err(reason) = self.define(html, PictureFile::Samples, count, MASK_COLUMNS) {
             return note_missing(html, reason);
         }
         // The newest first, since a page embeds no more than a limit.
         let mut shown: Vec<&MaskEpoch> = predictions.iter().rev().collect();
         let mut reasons: Vec<NotShown> = Vec::new();
-        shown.retain(|shown| match self.define(html, Pictures::Epoch(shown.epoch), count, MASK_COLUMNS) {
+        shown.retain(|shown| match self.define(html, PictureFile::Epoch(shown.epoch), count, MASK_COLUMNS) {
             Ok(()) => true,
             Err(reason) => {
                 if !reasons.contains(&reason) {
@@ -235,7 +241,7 @@ impl Files<'_> {
                 newest.epoch
             ));
         }
-        let file = Pictures::Epoch(newest.epoch);
+        let file = PictureFile::Epoch(newest.epoch);
         for (row, name) in samples.iter().enumerate() {
             let percent =
                 |iou: &Option<f64>| iou.map_or("–".to_owned(), |iou| format!("{:.1} %", 100.0 * iou));
@@ -244,12 +250,12 @@ impl Files<'_> {
             html.open("figure", "shown");
             html.open("div", "panels");
             for (part, file, column) in [
-                ("image", Pictures::Samples, 0),
-                ("truth", Pictures::Samples, 1),
+                ("image", PictureFile::Samples, 0),
+                ("truth", PictureFile::Samples, 1),
                 ("prediction", file, 0),
                 ("difference", file, 1),
             ] {
-                html.open("div", if file == Pictures::Samples { "" } else { "predicted" });
+                html.open("div", if file == PictureFile::Samples { "" } else { "predicted" });
                 self.picture(
                     html,
                     file,

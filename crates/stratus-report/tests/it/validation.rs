@@ -8,7 +8,7 @@ use stratus_report::report::{Network, Report};
 use stratus_run::classes;
 use stratus_run::csv::{CsvWriter, Task};
 use stratus_run::validation::{
-    ClassRow, ClassSample, Confusion, MAX_CLASS_HISTORY_BYTES, MaskEpoch, Mistake, Pictures, TaskImages,
+    ClassRow, ClassSample, Confusion, MAX_CLASS_HISTORY_BYTES, MaskEpoch, Mistake, PictureFile, TaskImages,
     ValidationImages, write_confusion,
 };
 use stratus_run::{RunDir, atomic};
@@ -215,7 +215,7 @@ fn damaged_files_are_named() {
         problems.filter(|reason| reason.contains("validation")).collect::<Vec<_>>()
     };
     assert!(problems().is_empty());
-    let picture = folder.pictures(Pictures::Epoch(2));
+    let picture = folder.pictures(PictureFile::Epoch(2));
     fs::write(&picture, b"\x89PNG\r\n\x1a\nhalf").unwrap();
     fs::write(folder.confusion(), "epoch,class,predicted,count\n1,1,1\n").unwrap();
     fs::write(folder.class_history(), "epoch,class,samples,accuracy,iou,bf\n1,x,1,,,\n").unwrap();

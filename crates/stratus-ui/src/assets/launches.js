@@ -60,9 +60,10 @@
   const show = () => {
     const { launches, problems, folders } = listing;
     byId("problems").replaceChildren(...problems.map(p => element("p", {}, `${p.folder}: ${p.reason}`)));
+    const count = launches.length === 1 ? "1 launch" : `${launches.length} launches`;
     byId("count").textContent =
-      `${launches.length === 1 ? "1 launch" : `${launches.length} launches`}, as this machine knows them: ` +
-      "`stratus launch list` and `stratus launch fetch` ask their targets";
+      `${count}, as of the last answers of their targets: ` +
+      "`stratus launch list` and `stratus launch fetch` ask them again";
     byId("list").hidden = !launches.length;
     byId("empty").hidden = Boolean(launches.length);
     byId("empty").replaceChildren(

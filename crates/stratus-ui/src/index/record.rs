@@ -1,6 +1,5 @@
 //! The small record of a run, renewed when its files change.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -18,15 +17,12 @@ use stratus_run::csv::{EpochRow, Task};
 use stratus_run::layout::{CHECKPOINTS, EXPERIMENT, LOCK};
 use stratus_run::summary::{Status, Summary};
 
-use super::facts::{HourlyPrice, Processors, RowLabels};
+use super::facts::{HourlyPrice, Processors, RowLabels, Settings};
 use super::find::{FoundItem, Stamp, stamp};
 use super::row::{Pace, Progress, RunRow, Score};
 use crate::actions::{Actions, Offer};
 use crate::series::Sparkline;
 use crate::tail::Tail;
-
-/// The configuration of a run: keys such as `train.epochs`, with their values as text.
-pub type Settings = BTreeMap<String, String>;
 
 /// Maximum length of `summary.json`.
 const MAX_SUMMARY_BYTES: u64 = 16 << 20;

@@ -9,11 +9,10 @@ use stratus_report::page;
 use stratus_report::report::Report;
 use stratus_run::RunDir;
 use stratus_run::summary::Status;
-use stratus_run::validation::{Mistake, Pictures, TaskImages, ValidationImages};
+use stratus_run::validation::{Mistake, PictureFile, TaskImages, ValidationImages};
 use stratus_testing::png::undecodable_png;
 
-/// A name that would be markup, a script, or the end of one if it were not escaped.
-/// Text that looks like markup, with a control character.
+/// A name that would be markup, a script, or the end of one if it were not escaped, with a control character.
 pub const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(1)'>\"`|\n\u{7}";
 
 /// The document in an element of a page.
@@ -100,7 +99,7 @@ fn pictures_are_served_by_name_only() {
     let images = ValidationImages { epoch: 2, size: [1, 1], workers: 1, images };
     images.write(&folder).unwrap();
     let picture = undecodable_png([1, 1], 9);
-    fs::write(folder.pictures(Pictures::Epoch(2)), &picture).unwrap();
+    fs::write(folder.pictures(PictureFile::Epoch(2)), &picture).unwrap();
     let server = Running::start(root.path());
     let id = server.id("digits/1");
     let page = server.get(&format!("/run/{id}"));
@@ -114,12 +113,12 @@ fn pictures_are_served_by_name_only() {
         assert_eq!(server.get(&format!("/api/runs/{id}/pictures/{name}")).status, 404, "{name}");
     }
     // A picture that is damaged after the page was made, and one that leads out of the folders.
-    fs::write(folder.pictures(Pictures::Epoch(2)), &picture[..40]).unwrap();
+    fs::write(folder.pictures(PictureFile::Epoch(2)), &picture[..40]).unwrap();
     assert_eq!(server.get(&format!("/api/runs/{id}/pictures/2")).status, 404);
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("a.png"), &picture).unwrap();
-    fs::remove_file(folder.pictures(Pictures::Epoch(2))).unwrap();
-    std::os::unix::fs::symlink(outside.path().join("a.png"), folder.pictures(Pictures::Epoch(2))).unwrap();
+    fs::remove_file(folder.pictures(PictureFile::Epoch(2))).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("a.png"), folder.pictures(PictureFile::Epoch(2))).unwrap();
     assert_eq!(server.get(&format!("/api/runs/{id}/pictures/2")).status, 422);
 }
 
