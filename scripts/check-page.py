@@ -5,13 +5,14 @@
 Trains digits twice and a network of blocks, writes the pages of one run, of both, of their difference, with
 published figures, and of the network, and opens each 400 and 1,280 pixels wide, light and dark. Every page
 must open without a message on the console, fit the window, have its charts drawn and its axes labelled, and
-sort its tables; layers must open by mouse and keyboard. Screenshots are written to FOLDER. The first failed
-assertion ends the check.
+sort its tables; layers must open, and lines be hidden, by mouse and keyboard. Screenshots are written to
+FOLDER. The first failed assertion ends the check.
 """
 import pathlib
 import subprocess
 import sys
 
+from controls_in_browser import check_formats, check_legends
 from layers_in_browser import check_layers
 from playwright.sync_api import sync_playwright
 
@@ -106,6 +107,9 @@ def check(browser, path, width, scheme):
         is_tree = page.locator("table.tree [aria-sort]").count() > 0
         assert is_tree or cells == sorted(cells, reverse=True), (what, cells)
         assert len(cells) > 2, (what, cells)
+    check_formats(page, what)
+    if page.locator(".u-legend").count():
+        check_legends(page, what)
     if page.locator(".network").count() == 1:
         check_layers(page, what)
     assert said == [], (what, said)

@@ -141,7 +141,7 @@ impl Epochs {
         Ok(())
     }
 
-    /// What of a file of `length` bytes was not read yet, in a sentence.
+    /// A sentence on the part of a file of `length` bytes that was not read yet; `None` if there is none.
     fn unread(&self, length: u64) -> Option<String> {
         let read = self.tail.position();
         self.has_more.then(|| {

@@ -329,7 +329,7 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
 struct FailingPasses {
     /// The time of the first one.
     since: Instant,
-    /// What failed last: the target, or this machine.
+    /// The kind of the last failure: of the target, or of this machine.
     kind: LaunchEventKind,
 }
 
