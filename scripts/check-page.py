@@ -26,11 +26,11 @@ EMPTY = """() => [...document.querySelectorAll("[data-chart]")]
 EQUAL_LABELS = """() => [...document.querySelectorAll("[data-chart]")].filter(place => place.chart)
     .flatMap(place => place.chart.axes.map(axis => (axis._values || []).filter(label => label)))
     .filter(labels => new Set(labels).size < labels.length)"""
-# Elements that extend beyond the window and are not in a scrolling box.
+# Elements that extend beyond the window and are not in a scrolling box; drawings are cut at their edges.
 WIDE = """() => [...document.querySelectorAll("body *")].filter(element => {
     const box = element.getBoundingClientRect();
     return box.width > 0 && box.right > document.documentElement.clientWidth + 1
-        && !element.closest(".scroll, .chart");
+        && !element.ownerSVGElement && !element.closest(".scroll, .chart");
 }).map(element => element.outerHTML.slice(0, 80))"""
 # The lightness of the page's background, from 0 to 1.
 LIGHT = """() => getComputedStyle(document.documentElement).backgroundColor.match(/[0-9.]+/g)

@@ -323,7 +323,9 @@ fn confusion(html: &mut Html, validation: &ValidationReport) {
     let classes = classes.saturating_add(1).max(validation.names.len());
     html.element("h4", "", "Confusion matrix");
     if classes <= MAX_DRAWN_CLASSES {
-        html.open("div", "scroll matrix");
+        html.raw(
+            "<div class=\"scroll matrix\" tabindex=\"0\" role=\"group\" aria-label=\"Confusion matrix\">",
+        );
         html.raw(&matrix(validation, classes).inline("Confusion matrix"));
         html.close("div");
     }

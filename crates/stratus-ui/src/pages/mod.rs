@@ -118,7 +118,8 @@ const DETAILS: &str = concat!(
     "<details id=\"log-part\" open><summary>Log</summary>\n<p id=\"log-note\" class=\"note\"></p>\n",
     "<pre id=\"log\" role=\"log\" aria-live=\"off\" aria-label=\"Log\" tabindex=\"0\"></pre></details>\n",
     "<details id=\"files-part\"><summary>Files</summary>\n<p id=\"files-note\" class=\"note\"></p>\n",
-    "<div class=\"scroll\"><table id=\"files\" aria-label=\"Files\"><thead><tr><th scope=\"col\">file</th>",
+    "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table of files\">",
+    "<table id=\"files\" aria-label=\"Files\"><thead><tr><th scope=\"col\">file</th>",
     "<th scope=\"col\" class=\"n\">size</th><th scope=\"col\">changed, UTC</th></tr></thead>",
     "<tbody></tbody></table></div></details>\n",
 );

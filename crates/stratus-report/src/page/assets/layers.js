@@ -263,7 +263,7 @@ stratus.layers = (() => {
     }
     if (details && details.kernels.length) {
       panel.append(make("h3", "Kernels"));
-      const box = make("div", "", { class: "scroll" }),
+      const box = make("div", "", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Kernels" }),
         table = make("table"),
         head = make("tr");
       ["phase", "kernel", "implementation"].forEach(name => head.append(make("th", name, { scope: "col" })));

@@ -165,14 +165,14 @@ const stratus = (() => {
       const button = head.querySelector("button");
       if (button) button.setAttribute("aria-pressed", String(chart.series[i].show));
     });
-  // uPlot's entries react to the mouse only: buttons in them react to Enter and Space, too.
+  // uPlot's entries react to clicks, but cannot have the focus: buttons in them can, and a click on one, also
+  // by Enter or Space, is a click on its entry.
   const addLegendButtons = chart => {
-    for (const [head, i] of legendOf(chart)) {
+    for (const [head] of legendOf(chart)) {
       const button = document.createElement("button");
       button.type = "button";
       button.title = "Hide or show this line";
       button.append(...head.childNodes);
-      button.addEventListener("click", () => chart.setSeries(i, { show: !chart.series[i].show }));
       head.append(button);
     }
     markLegend(chart);
