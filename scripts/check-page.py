@@ -5,13 +5,14 @@
 Trains digits twice and a network of blocks, writes the pages of one run, of both, of their difference, with
 published figures, and of the network, and opens each 400 and 1,280 pixels wide, light and dark. Every page
 must open without a message on the console, fit the window, have its charts drawn and its axes labelled, and
-sort its tables; layers must open by mouse and keyboard. Screenshots are written to FOLDER. The first failed
-assertion ends the check.
+sort its tables; layers must open, and lines be hidden, by mouse and keyboard. Screenshots are written to
+FOLDER. The first failed assertion ends the check.
 """
 import pathlib
 import subprocess
 import sys
 
+from controls_in_browser import check_formats, check_legends
 from layers_in_browser import check_layers
 from playwright.sync_api import sync_playwright
 
@@ -25,11 +26,11 @@ EMPTY = """() => [...document.querySelectorAll("[data-chart]")]
 EQUAL_LABELS = """() => [...document.querySelectorAll("[data-chart]")].filter(place => place.chart)
     .flatMap(place => place.chart.axes.map(axis => (axis._values || []).filter(label => label)))
     .filter(labels => new Set(labels).size < labels.length)"""
-# Elements that extend beyond the window and are not in a scrolling box.
+# Elements that extend beyond the window and are not in a scrolling box; drawings are cut at their edges.
 WIDE = """() => [...document.querySelectorAll("body *")].filter(element => {
     const box = element.getBoundingClientRect();
     return box.width > 0 && box.right > document.documentElement.clientWidth + 1
-        && !element.closest(".scroll, .chart");
+        && !element.ownerSVGElement && !element.closest(".scroll, .chart");
 }).map(element => element.outerHTML.slice(0, 80))"""
 # The lightness of the page's background, from 0 to 1.
 LIGHT = """() => getComputedStyle(document.documentElement).backgroundColor.match(/[0-9.]+/g)
@@ -106,6 +107,9 @@ def check(browser, path, width, scheme):
         is_tree = page.locator("table.tree [aria-sort]").count() > 0
         assert is_tree or cells == sorted(cells, reverse=True), (what, cells)
         assert len(cells) > 2, (what, cells)
+    check_formats(page, what)
+    if page.locator(".u-legend").count():
+        check_legends(page, what)
     if page.locator(".network").count() == 1:
         check_layers(page, what)
     assert said == [], (what, said)

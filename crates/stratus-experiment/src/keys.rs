@@ -601,8 +601,9 @@ settings! {
         shift: usize = 0, Constraint::Inclusive(0.0, 1024.0);
         /// Number of images that each validation keeps in the run's folder `validation/`: the most confident
         /// mistakes of a classifier; for segmentation, images with truth, prediction and difference. The
-        /// confusion matrix and the metrics of each class are kept beside them. 0: nothing is kept. Default:
-        /// 24, or 8 for segmentation.
+        /// confusion matrix and the metrics of each class are kept beside them. 0: nothing is kept. With
+        /// several workers the images are those of the first worker's share, and pipeline stages keep none;
+        /// the tables are of all images. Default: 24, or 8 for segmentation.
         images: Option<usize> = None, Constraint::Inclusive(0.0, 64.0);
     }
 }

@@ -25,6 +25,14 @@ pub enum Error {
         /// A suggested fix.
         hint: String,
     },
+    /// A program of this machine that reaches the target cannot be started.
+    #[error("{problem}")]
+    Client {
+        /// The problem and its place.
+        problem: String,
+        /// A suggested fix.
+        hint: String,
+    },
     /// The sweep to launch.
     #[error(transparent)]
     Sweep(#[from] stratus_sweep::Error),
@@ -60,10 +68,18 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Usage { hint, .. } | Self::Target { hint, .. } => (!hint.is_empty()).then(|| hint.clone()),
+            Self::Usage { hint, .. } | Self::Target { hint, .. } | Self::Client { hint, .. } => {
+                (!hint.is_empty()).then(|| hint.clone())
+            }
             Self::Sweep(error) => error.hint(),
             Self::Run(_) | Self::File { .. } => None,
         }
+    }
+
+    /// Returns whether the target failed, or the connection to it, rather than something on this machine.
+    #[must_use]
+    pub fn is_of_target(&self) -> bool {
+        matches!(self, Self::Target { .. })
     }
 
     /// Returns whether this is a usage or configuration error.
@@ -72,7 +88,7 @@ impl Error {
         match self {
             Self::Usage { .. } => true,
             Self::Sweep(error) => error.is_usage(),
-            Self::Target { .. } | Self::Run(_) | Self::File { .. } => false,
+            Self::Target { .. } | Self::Client { .. } | Self::Run(_) | Self::File { .. } => false,
         }
     }
 }

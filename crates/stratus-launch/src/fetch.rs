@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use stratus_base::checksum::sha256_of_reader;
 use stratus_base::printable;
 use stratus_run::layout::{CHECKPOINTS, LOCAL_FILES, LOCK, VALIDATION};
-use stratus_run::validation::{IMAGES, Pictures, ValidationDir};
+use stratus_run::validation::{IMAGES, PictureFile, ValidationDir};
 
 /// The maximum number of files of a run.
 const MAX_RUN_FILES: usize = 100_000;
@@ -272,7 +272,7 @@ pub(crate) fn remove_old_files(into: &Path, remote_paths: &HashSet<PathBuf>) -> 
     // Not through a local symbolic link.
     if fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
         let folder = ValidationDir::new(path);
-        let is_old = |epoch: u32| !remote_paths.contains(&folder.pictures(Pictures::Epoch(epoch)));
+        let is_old = |epoch: u32| !remote_paths.contains(&folder.pictures(PictureFile::Epoch(epoch)));
         folder.remove_pictures(is_old)?;
     }
     remove_old(&into.join(CHECKPOINTS), remote_paths, MAX_DEPTH)

@@ -42,10 +42,14 @@ pub struct SavedState {
 pub enum LaunchEventKind {
     /// Repetitions were started again, or moved to another host.
     Rescheduled,
-    /// The target could not be reached, or results could not be fetched; the text is the error.
+    /// The target could not be reached, or did not answer as expected; the text is the error.
     Unreachable,
     /// The first fetch that succeeded after that.
     Reachable,
+    /// This machine could not fetch, as with a full disk; the text is the error.
+    LocalFailure,
+    /// The first fetch that succeeded after that.
+    Recovered,
     /// The launch was resumed by a command.
     Resumed,
     /// The launch was stopped by a command.
@@ -62,6 +66,8 @@ impl LaunchEventKind {
             Self::Rescheduled => "rescheduled",
             Self::Unreachable => "unreachable",
             Self::Reachable => "reachable",
+            Self::LocalFailure => "local_failure",
+            Self::Recovered => "recovered",
             Self::Resumed => "resumed",
             Self::Stopped => "stopped",
             Self::Step => "step",
@@ -195,14 +201,26 @@ impl LaunchRecord {
     #[must_use]
     pub fn price_and_budget(&self, repetition: usize) -> (Option<f64>, Option<f64>) {
         let experiment = repetition.checked_sub(1).and_then(|at| self.experiments.get(at));
-        let table: Option<toml::Table> = experiment.and_then(|text| text.parse().ok());
-        let number = |key: &str| {
-            let value = table.as_ref()?.get("train")?.get(key)?;
-            let number = value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
-            number.filter(|number| number.is_finite())
-        };
-        (number("price_per_hour"), number("budget"))
+        let priced: Option<PricedExperiment> = experiment.and_then(|text| toml::from_str(text).ok());
+        let PricedTraining { price_per_hour, budget } = priced.unwrap_or_default().train;
+        let is_price = |price: &f64| price.is_finite() && *price > 0.0;
+        (price_per_hour.filter(is_price), budget.filter(is_price))
     }
+}
+
+/// The keys of an experiment that limit what a repetition costs. The file may be of another version, with
+/// keys that are unknown here.
+#[derive(Default, Deserialize)]
+struct PricedExperiment {
+    #[serde(default)]
+    train: PricedTraining,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PricedTraining {
+    price_per_hour: Option<f64>,
+    budget: Option<f64>,
 }
 
 fn now() -> u64 {
@@ -223,6 +241,9 @@ mod tests {
                 "[train]\nprice_per_hour = 2\nbudget = 1.5\n".to_owned(),
                 "[train]\nprice_per_hour = \"x\"\n".to_owned(),
                 "[[[".to_owned(),
+                "name = 1\n".to_owned(),
+                "[train]\nprice_per_hour = nan\nbudget = -1\n".to_owned(),
+                "[train]\nprice_per_hour = 0.25\nlater_key = [1]\n".to_owned(),
             ],
             ..LaunchRecord::default()
         }
@@ -273,6 +294,10 @@ mod tests {
         let events = read_events(&file).unwrap();
         let kinds: Vec<&str> = events.iter().map(|event| event.kind.name()).collect();
         assert_eq!(kinds, ["unreachable", "rescheduled", "rescheduled"]);
+        let serialized = |kind: LaunchEventKind| serde_json::to_value(kind).unwrap();
+        for kind in [LaunchEventKind::LocalFailure, LaunchEventKind::Recovered, LaunchEventKind::Step] {
+            assert_eq!(serialized(kind), kind.name(), "as pages show it");
+        }
         assert!(!events[0].text.contains('\n'), "{:?}", events[0]);
         assert_eq!(events.iter().filter(|event| event.kind.is_retry()).count(), 2);
         // Of a long file the end is read.
@@ -285,7 +310,8 @@ mod tests {
     fn prices_are_read_from_the_uploaded_experiments() {
         let record = record();
         assert_eq!(record.price_and_budget(1), (Some(2.0), Some(1.5)));
-        for repetition in [0, 2, 3, 4] {
+        assert_eq!(record.price_and_budget(6), (Some(0.25), None));
+        for repetition in [0, 2, 3, 4, 5, 7] {
             assert_eq!(record.price_and_budget(repetition), (None, None), "{repetition}");
         }
     }

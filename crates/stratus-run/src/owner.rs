@@ -41,6 +41,13 @@ pub enum OwnerError {
     /// The lock is held, but not by the process that the lock file names, as far as this machine knows.
     #[error("it is trained by a process that is not visible here: on another machine or in a container")]
     Elsewhere,
+    /// The lock is held, and the system does not tell which process holds it, as macOS.
+    #[error("this system does not tell which process trains it: stop it with Ctrl-C in its terminal{}",
+        or_kill(*pid))]
+    NotVerifiable {
+        /// The process id in the lock file, which may be that of another process by now.
+        pid: Option<u32>,
+    },
     /// The process belongs to another user.
     #[error("it is trained by a process of another user (pid {pid})")]
     OtherUser {
@@ -85,6 +92,9 @@ impl Owner {
             return Err(OwnerError::Linked);
         }
         let pid = match lock_state(run) {
+            Ok(LockState::Held(pid)) if !describes_processes(Path::new(PROC)) => {
+                return Err(OwnerError::NotVerifiable { pid });
+            }
             Ok(LockState::Held(pid)) => pid,
             Ok(LockState::Free) => return Err(OwnerError::Ended),
             Err(error) => return Err(OwnerError::Lock(error.to_string())),
@@ -134,6 +144,16 @@ impl Owner {
             other => OwnerError::Refused { pid: self.pid(), reason: io::Error::from(other).to_string() },
         })
     }
+}
+
+/// Another way to stop the process that a lock file names.
+fn or_kill(pid: Option<u32>) -> String {
+    pid.map_or(String::new(), |pid| format!(", or with `kill -TERM {pid}` if process {pid} is a training"))
+}
+
+/// Returns whether the system describes its processes in a folder, as Linux does.
+fn describes_processes(folder: &Path) -> bool {
+    folder.join("self/stat").exists()
 }
 
 /// Returns whether a file belongs to the user of this process. A link counts itself.
@@ -343,6 +363,17 @@ mod tests {
         let pid = child.id();
         assert_eq!(Owner::find(run.path()).unwrap_err(), OwnerError::NotTraining { pid });
         end(child);
+    }
+
+    /// As on macOS, where no process has a folder: it may well be one of this machine.
+    #[test]
+    fn a_system_without_descriptions_of_processes_is_named() {
+        let empty = tempfile::tempdir().unwrap();
+        assert!(!describes_processes(empty.path()) && !describes_processes(&empty.path().join("absent")));
+        assert!(describes_processes(Path::new(PROC)));
+        let messages = [Some(7), None].map(|pid| OwnerError::NotVerifiable { pid }.to_string());
+        assert!(messages[0].ends_with("in its terminal, or with `kill -TERM 7` if process 7 is a training"));
+        assert!(messages[1].ends_with("stop it with Ctrl-C in its terminal"), "{messages:?}");
     }
 
     #[test]

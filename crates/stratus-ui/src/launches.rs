@@ -10,7 +10,7 @@ use stratus_launch::{
 use stratus_run::RunDir;
 use stratus_run::remote::RemoteRun;
 
-use crate::index::{Entry, Index, RunFigures, RunId, ScannedItem, stamp};
+use crate::index::{Entry, Index, ItemId, RunFigures, ScannedItem, stamp};
 
 /// A launch that was read.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct ReadLaunch {
     /// The local copies of the runs that are in the folders.
     runs: Vec<Option<Entry>>,
     /// The sweep of the runs, if it is in the folders.
-    sweep: Option<RunId>,
+    sweep: Option<ItemId>,
 }
 
 impl ReadLaunch {
@@ -50,9 +50,9 @@ impl ReadLaunch {
             Ok(record) => record.runs.iter().map(|run| local_path(item.path(), run)).collect(),
             Err(_) => Vec::new(),
         };
-        let runs = paths.iter().map(|path| index.entry(&RunId::of(path))).collect();
+        let runs = paths.iter().map(|path| index.entry(&ItemId::of(path))).collect();
         let sweeps = index.items().sweeps;
-        let sweep = paths.first().and_then(|run| run.ancestors().nth(3)).map(RunId::of);
+        let sweep = paths.first().and_then(|run| run.ancestors().nth(3)).map(ItemId::of);
         let sweep = sweep.filter(|id| sweeps.iter().any(|item| item.id() == id));
         Self { record, saved, events, problems, runs, sweep }
     }
@@ -91,7 +91,8 @@ pub struct LaunchLine<'a> {
     unreachable: Option<&'a str>,
     /// The number of times that something was started again.
     retries: usize,
-    /// Seconds of training of all repetitions, as far as they are known.
+    /// The sum of the training times of the repetitions in seconds, without those of which neither the target
+    /// nor a fetched run told a time.
     elapsed_s: f64,
     /// The price of these seconds, and the budget of all repetitions.
     spent: Option<f64>,
@@ -138,7 +139,7 @@ struct RepetitionFacts<'a> {
     queue: Option<&'a str>,
     /// The epoch until which it is trained, or `end`, in a search.
     goal: Option<String>,
-    /// The figures of the local copy; epochs and time are those of the target, if it told them.
+    /// The figures of the fetched run; epochs and time are those that the target reported last, if it did.
     #[serde(flatten)]
     figures: RunFigures<'a>,
     exit: Option<i32>,
@@ -212,7 +213,7 @@ impl<'a> LaunchDocument<'a> {
             line: LaunchLine::of(item, read, &rows),
             version,
             problems: &read.problems,
-            sweep: read.sweep.as_ref().map(RunId::as_str),
+            sweep: read.sweep.as_ref().map(ItemId::as_str),
             is_running,
             is_stopping,
             owner: state.map_or("", |state| &state.owner),

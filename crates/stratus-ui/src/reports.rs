@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use stratus_report::report::{Problem, RunReport};
 
-use crate::index::{Entry, RunId, check_files};
+use crate::index::{Entry, ItemId, check_files};
 use crate::series::LiveSeries;
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,7 @@ pub struct Reports {
 /// Values of the runs that were used last.
 #[derive(Debug)]
 struct Recent<T> {
-    values: HashMap<RunId, (u64, T)>,
+    values: HashMap<ItemId, (u64, T)>,
     uses: u64,
 }
 
@@ -54,7 +54,7 @@ impl<T> Default for Recent<T> {
 }
 
 impl<T: Clone> Recent<T> {
-    fn get(&mut self, id: &RunId) -> Option<T> {
+    fn get(&mut self, id: &ItemId) -> Option<T> {
         self.uses += 1;
         let (used, value) = self.values.get_mut(id)?;
         *used = self.uses;
@@ -62,7 +62,7 @@ impl<T: Clone> Recent<T> {
     }
 
     /// Adds a value; that of the run that was not used for the longest time is dropped.
-    fn insert(&mut self, id: &RunId, value: T, limit: usize) {
+    fn insert(&mut self, id: &ItemId, value: T, limit: usize) {
         self.uses += 1;
         self.values.insert(id.clone(), (self.uses, value));
         if self.values.len() > limit {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_value_that_was_not_used_for_the_longest_time_is_dropped() {
-        let id = |text: &str| RunId::parse(&text.repeat(16)).unwrap();
+        let id = |text: &str| ItemId::parse(&text.repeat(16)).unwrap();
         let mut recent = Recent::default();
         for (text, value) in [("a", 1), ("b", 2)] {
             recent.insert(&id(text), value, 2);

@@ -53,6 +53,11 @@ impl<R: Row> Tail<R> {
         self.parser.as_ref().map(RowParser::task).unwrap_or_default()
     }
 
+    /// The number of bytes of the file whose rows were read.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Appends the new whole rows of `path` to `rows`, at most 4 MiB of them.
     ///
     /// # Errors

@@ -125,7 +125,8 @@ pub(crate) fn run<T>(
     let program = command.get_program().to_string_lossy().into_owned();
     let mut process = command.spawn().map_err(|error| {
         let shown = printable(&program);
-        Error::target(format!("cannot start `{shown}`: {error}"), ssh::start_hint(&program))
+        let problem = format!("cannot start `{shown}`: {error}");
+        Error::Client { problem, hint: ssh::start_hint(&program) }
     })?;
     let (stdin, stdout, stderr) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
     let boxed = |from: Option<Box<dyn Read + Send>>| from.unwrap_or_else(|| Box::new(io::empty()));

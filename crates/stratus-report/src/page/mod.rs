@@ -23,7 +23,7 @@ mod workers;
 
 pub use charts::{memory_svg, roofline_svg, time_svg};
 pub use diff::diff_svg;
-pub use escape::escape;
+pub use escape::{escape, showable_json};
 pub use machines::{MachinePoint, machines_svg};
 pub use network::network_svg;
 pub use pictures::{MAX_EMBEDDED_BYTES, pictures_of_name};
@@ -42,7 +42,10 @@ use pictures::PictureSource;
 pub const CHART_STYLE: &str = charts::STYLE;
 /// The style of pages.
 pub const STYLE: &str = concat!(include_str!("assets/page.css"), include_str!("assets/layers.css"));
-/// The script of pages: interactive charts, sorted tables, layers. It needs [`UPLOT`] and the element `data`.
+/// Numbers, sizes, times and texts as people read them, for all scripts.
+pub const FORMATS: &str = include_str!("assets/formats.js");
+/// The script of pages: interactive charts, sorted tables, layers. It needs [`UPLOT`], [`FORMATS`] and the
+/// element `data`.
 pub const SCRIPT: &str = concat!(include_str!("assets/page.js"), include_str!("assets/layers.js"));
 /// uPlot 1.6.32, MIT licence, by Leon Sorokin: the interactive charts.
 pub const UPLOT: &str = include_str!("assets/uPlot.iife.min.js");
@@ -151,7 +154,8 @@ pub fn render(report: &Report) -> String {
     let data = data_json(&report.runs, MAX_DETAILED_RUNS, report.comparison.as_ref());
     html.raw(&format!("<script type=\"application/json\" id=\"data\">{data}</script>\n"));
     html.raw(&format!(
-        "<script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}*/\n{UPLOT}\n{SCRIPT}</script>\n</body>\n</html>\n"
+        "<script>\n/* uPlot 1.6.32\n{UPLOT_LICENCE}*/\n{UPLOT}\n{FORMATS}{SCRIPT}</script>\n</body>\n\
+         </html>\n"
     ));
     html.finish()
 }
@@ -201,7 +205,8 @@ pub fn problems_section(problems: &[Problem]) -> String {
 }
 
 /// The JSON document of [`SCRIPT`], with the curves of the first `detailed` runs, and the repetitions of a
-/// comparison. `<` is escaped, so that no text of a run can end its element.
+/// comparison. Its texts can be shown ([`showable_json`]), and `<` is escaped, so that none can end its
+/// element.
 #[must_use]
 pub fn data_json(runs: &[RunReport], detailed: usize, comparison: Option<&Comparison>) -> String {
     let groups = comparison.iter().flat_map(|comparison| &comparison.repetitions);
@@ -218,7 +223,7 @@ pub fn data_json(runs: &[RunReport], detailed: usize, comparison: Option<&Compar
     // Serialisation cannot fail: there are only names and numbers, and non-finite numbers are `None`.
     let text = serde_json::to_string(&PageData { runs: runs.collect(), repetitions })
         .unwrap_or_else(|_| "{\"runs\":[],\"repetitions\":[]}".to_owned());
-    text.replace('<', "\\u003c")
+    showable_json(text).replace('<', "\\u003c")
 }
 
 /// The metrics of each class of a run over the epochs.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stratus_run::RunDir;
-use stratus_run::validation::{Pictures, ValidationImages};
+use stratus_run::validation::{PictureFile, ValidationImages};
 
 /// Maximum size of all pictures that a page embeds, in bytes of their files.
 pub const MAX_EMBEDDED_BYTES: usize = 5 << 20;
@@ -39,7 +39,7 @@ impl PictureSource {
         &mut self,
         run: &Path,
         images: &ValidationImages,
-        file: Pictures,
+        file: PictureFile,
     ) -> Result<String, NotShown> {
         match self {
             Self::Server { base } => Ok(format!("{base}{}", name(file))),
@@ -59,19 +59,19 @@ impl PictureSource {
 }
 
 /// The name of a file in addresses and ids of a page: `samples`, or an epoch.
-pub(super) fn name(file: Pictures) -> String {
+pub(super) fn name(file: PictureFile) -> String {
     match file {
-        Pictures::Samples => "samples".to_owned(),
-        Pictures::Epoch(epoch) => epoch.to_string(),
+        PictureFile::Samples => "samples".to_owned(),
+        PictureFile::Epoch(epoch) => epoch.to_string(),
     }
 }
 
 /// The file of a name in an address.
 #[must_use]
-pub fn pictures_of_name(text: &str) -> Option<Pictures> {
+pub fn pictures_of_name(text: &str) -> Option<PictureFile> {
     match text {
-        "samples" => Some(Pictures::Samples),
-        epoch => epoch.parse().ok().map(Pictures::Epoch),
+        "samples" => Some(PictureFile::Samples),
+        epoch => epoch.parse().ok().map(PictureFile::Epoch),
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn names_of_files_survive_an_address() {
-        for file in [Pictures::Samples, Pictures::Epoch(0), Pictures::Epoch(u32::MAX)] {
+        for file in [PictureFile::Samples, PictureFile::Epoch(0), PictureFile::Epoch(u32::MAX)] {
             assert_eq!(pictures_of_name(&name(file)), Some(file));
         }
         for other in ["", "..", "../5", "5.png", "-1", "99999999999", "samples.png"] {

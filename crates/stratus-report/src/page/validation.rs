@@ -3,7 +3,7 @@
 
 use stratus_run::validation::{
     CLASS_COLUMNS, CORRECT_COLOUR, ClassSample, Confusion, MASK_COLUMNS, MAX_CONFUSIONS, MaskEpoch, Mistake,
-    Pictures, TaskImages, ValidationImages, WRONG_COLOUR,
+    PictureFile, TaskImages, ValidationImages, WRONG_COLOUR,
 };
 
 use super::escape::escape;
@@ -30,7 +30,9 @@ const DIFFERENCE_COLOURS: [([u8; 3], &str); 3] =
 /// Adds the section; nothing if the run kept nothing.
 pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
     let Some(validation) = &run.validation else { return };
-    if validation.images.is_none() && validation.confusion.is_empty() && validation.history.is_none() {
+    let stages = run.layers.network.as_ref().and_then(|network| network.stage).map(|(_, count)| count);
+    let has_tables = !validation.confusion.is_empty() || validation.history.is_some();
+    if validation.images.is_none() && !has_tables && stages.is_none() {
         return;
     }
     html.element("h3", "", "What the network gets wrong");
@@ -51,7 +53,12 @@ pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
             }
         }
     } else {
-        html.element("p", "note", "There are no pictures of validations to show. Pipeline stages keep none.");
+        let reason = match stages {
+            Some(count) => format!("This run has {count} pipeline stages, which keep no pictures"),
+            None => "There are no pictures of validations to show. Pipeline stages keep none".to_owned(),
+        };
+        let rest = if has_tables { ": below are the tables of all images." } else { "." };
+        html.element("p", "note", &(reason + rest));
     }
     confusion(html, validation);
     if let Some(history) = &validation.history {
@@ -69,12 +76,18 @@ struct Files<'a> {
 
 impl Files<'_> {
     /// The id of a file's image in the page.
-    fn id(&self, file: Pictures) -> String {
+    fn id(&self, file: PictureFile) -> String {
         format!("pictures-{}-{}", self.number, pictures::name(file))
     }
 
     /// Adds a file once, to be shown in parts.
-    fn define(&self, html: &mut Html, file: Pictures, count: usize, columns: usize) -> Result<(), NotShown> {
+    fn define(
+        &self,
+        html: &mut Html,
+        file: PictureFile,
+        count: usize,
+        columns: usize,
+    ) -> Result<(), NotShown> {
         if self.validation.absent.contains(&file) {
             return Err(NotShown::Absent);
         }
@@ -93,7 +106,7 @@ impl Files<'_> {
     }
 
     /// Adds picture `position` of a file; `label` describes it.
-    fn picture(&self, html: &mut Html, file: Pictures, [position, columns]: [usize; 2], label: &str) {
+    fn picture(&self, html: &mut Html, file: PictureFile, [position, columns]: [usize; 2], label: &str) {
         let [height, width] = self.images.size.map(u64::from);
         let [row, column] = [position / columns.max(1), position % columns.max(1)].map(|at| at as u64);
         html.raw(&format!(
@@ -110,7 +123,7 @@ impl Files<'_> {
     fn classified(
         &self,
         html: &mut Html,
-        (file, position): (Pictures, usize),
+        (file, position): (PictureFile, usize),
         name: &str,
         [class, predicted]: [u32; 2],
         more: &str,
@@ -149,7 +162,7 @@ impl Files<'_> {
              highest probability: true class → predicted class."
         );
         html.element("p", "note", &text);
-        let file = Pictures::Epoch(self.images.epoch);
+        let file = PictureFile::Epoch(self.images.epoch);
         if let Err(reason) = self.define(html, file, mistakes.len(), CLASS_COLUMNS) {
             return note_missing(html, reason);
         }
@@ -169,7 +182,7 @@ impl Files<'_> {
         }
         html.open("details", "");
         html.element("summary", "", "Images of each class");
-        let file = Pictures::Samples;
+        let file = PictureFile::Samples;
         if let Err(reason) = self.define(html, file, samples.len(), CLASS_COLUMNS) {
             note_missing(html, reason);
         } else {
@@ -197,13 +210,13 @@ impl Files<'_> {
         }
         html.element("h4", "", "Images, truth, prediction and difference");
         let count = MASK_COLUMNS * samples.len();
-        if let Err(reason) = self.define(html, Pictures::Samples, count, MASK_COLUMNS) {
+        if let Err(reason) = self.define(html, PictureFile::Samples, count, MASK_COLUMNS) {
             return note_missing(html, reason);
         }
         // The newest first, since a page embeds no more than a limit.
         let mut shown: Vec<&MaskEpoch> = predictions.iter().rev().collect();
         let mut reasons: Vec<NotShown> = Vec::new();
-        shown.retain(|shown| match self.define(html, Pictures::Epoch(shown.epoch), count, MASK_COLUMNS) {
+        shown.retain(|shown| match self.define(html, PictureFile::Epoch(shown.epoch), count, MASK_COLUMNS) {
             Ok(()) => true,
             Err(reason) => {
                 if !reasons.contains(&reason) {
@@ -228,7 +241,7 @@ impl Files<'_> {
                 newest.epoch
             ));
         }
-        let file = Pictures::Epoch(newest.epoch);
+        let file = PictureFile::Epoch(newest.epoch);
         for (row, name) in samples.iter().enumerate() {
             let percent =
                 |iou: &Option<f64>| iou.map_or("–".to_owned(), |iou| format!("{:.1} %", 100.0 * iou));
@@ -237,12 +250,12 @@ impl Files<'_> {
             html.open("figure", "shown");
             html.open("div", "panels");
             for (part, file, column) in [
-                ("image", Pictures::Samples, 0),
-                ("truth", Pictures::Samples, 1),
+                ("image", PictureFile::Samples, 0),
+                ("truth", PictureFile::Samples, 1),
                 ("prediction", file, 0),
                 ("difference", file, 1),
             ] {
-                html.open("div", if file == Pictures::Samples { "" } else { "predicted" });
+                html.open("div", if file == PictureFile::Samples { "" } else { "predicted" });
                 self.picture(
                     html,
                     file,
@@ -310,7 +323,9 @@ fn confusion(html: &mut Html, validation: &ValidationReport) {
     let classes = classes.saturating_add(1).max(validation.names.len());
     html.element("h4", "", "Confusion matrix");
     if classes <= MAX_DRAWN_CLASSES {
-        html.open("div", "scroll matrix");
+        html.raw(
+            "<div class=\"scroll matrix\" tabindex=\"0\" role=\"group\" aria-label=\"Confusion matrix\">",
+        );
         html.raw(&matrix(validation, classes).inline("Confusion matrix"));
         html.close("div");
     }

@@ -5,7 +5,7 @@ use stratus_run::RunDir;
 use stratus_run::classes::read_names;
 use stratus_run::csv::Task;
 use stratus_run::validation::{
-    ClassRow, Confusion, Pictures, ValidationDir, ValidationImages, read_confusion,
+    ClassRow, Confusion, PictureFile, ValidationDir, ValidationImages, read_confusion,
 };
 
 /// Maximum number of classes with a curve: those with the lowest values.
@@ -29,10 +29,10 @@ pub struct ValidationReport {
     pub names: Vec<String>,
     /// The files of pictures that are damaged or cannot be read.
     #[serde(skip)]
-    pub damaged: Vec<Pictures>,
+    pub damaged: Vec<PictureFile>,
     /// The files of pictures that do not exist.
     #[serde(skip)]
-    pub absent: Vec<Pictures>,
+    pub absent: Vec<PictureFile>,
 }
 
 /// A metric of each class over the epochs.

@@ -4,11 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use stratus_report::page::{self, MAX_EMBEDDED_BYTES};
-use stratus_report::report::Report;
+use stratus_report::report::{Network, Report};
 use stratus_run::classes;
 use stratus_run::csv::{CsvWriter, Task};
 use stratus_run::validation::{
-    ClassRow, ClassSample, Confusion, MAX_CLASS_HISTORY_BYTES, MaskEpoch, Mistake, Pictures, TaskImages,
+    ClassRow, ClassSample, Confusion, MAX_CLASS_HISTORY_BYTES, MaskEpoch, Mistake, PictureFile, TaskImages,
     ValidationImages, write_confusion,
 };
 use stratus_run::{RunDir, atomic};
@@ -171,6 +171,23 @@ fn mistakes_of_several_workers_are_said_to_be_of_one() {
     assert!(page.contains("Pipeline stages keep none") && !page.contains("No mistake"));
 }
 
+/// The plan of a run says that it has stages: nobody waits for pictures.
+#[test]
+fn a_run_with_stages_is_said_to_keep_no_pictures() {
+    let root = tempfile::tempdir().unwrap();
+    let run = run(root.path(), &classification(&["a.png"]), 10);
+    run.validation().remove_index().unwrap();
+    let mut report = Report::read(&[run.path().to_owned()], None, None);
+    report.runs[0].layers.network = Some(Network { stage: Some((0, 4)), ..Network::default() });
+    let said = "This run has 4 pipeline stages, which keep no pictures";
+    assert!(page::render(&report).contains(&format!("{said}.")));
+    let counts = [Confusion { class: 0, predicted: 1, count: 3 }];
+    write_confusion(&run.validation().confusion(), 3, &counts).unwrap();
+    let mut report = Report::read(&[run.path().to_owned()], None, None);
+    report.runs[0].layers.network = Some(Network { stage: Some((0, 4)), ..Network::default() });
+    assert!(page::render(&report).contains(&format!("{said}: below are the tables of all images.")));
+}
+
 #[test]
 fn a_long_history_and_a_long_legend_are_cut() {
     let root = tempfile::tempdir().unwrap();
@@ -198,7 +215,7 @@ fn damaged_files_are_named() {
         problems.filter(|reason| reason.contains("validation")).collect::<Vec<_>>()
     };
     assert!(problems().is_empty());
-    let picture = folder.pictures(Pictures::Epoch(2));
+    let picture = folder.pictures(PictureFile::Epoch(2));
     fs::write(&picture, b"\x89PNG\r\n\x1a\nhalf").unwrap();
     fs::write(folder.confusion(), "epoch,class,predicted,count\n1,1,1\n").unwrap();
     fs::write(folder.class_history(), "epoch,class,samples,accuracy,iou,bf\n1,x,1,,,\n").unwrap();

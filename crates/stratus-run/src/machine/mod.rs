@@ -100,7 +100,8 @@ impl Machine {
     /// Probes this machine.
     #[must_use]
     pub fn probe() -> Self {
-        Self::probe_under(Path::new("/"))
+        let host = host_name().unwrap_or_default();
+        Self { host, ..Self::probe_under(Path::new("/")) }
     }
 
     /// Replaces `path`.
@@ -113,6 +114,7 @@ impl Machine {
         atomic::read_json(path)
     }
 
+    /// Probes the machine that the files under `root` describe; its name is not among them.
     fn probe_under(root: &Path) -> Self {
         let line = |path: &str| Some(fs::read_to_string(root.join(path)).ok()?.trim().to_string());
         let mut cpu = cpu(&line("proc/cpuinfo").unwrap_or_default());
@@ -127,7 +129,7 @@ impl Machine {
             Some(name.trim_matches('"').to_string())
         });
         Self {
-            host: line("proc/sys/kernel/hostname").unwrap_or_default(),
+            host: String::new(),
             os: os.unwrap_or_else(|| std::env::consts::OS.into()),
             kernel: line("proc/sys/kernel/osrelease").unwrap_or_default(),
             cpu,
@@ -143,6 +145,13 @@ impl Machine {
             peaks: BTreeMap::new(),
         }
     }
+}
+
+/// The name of this machine, as `uname -n` prints it; `None` if it has none.
+#[must_use]
+pub fn host_name() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_string_lossy().trim().to_owned();
+    (!name.is_empty()).then_some(name)
 }
 
 /// Peak resident set of this process so far, in bytes.

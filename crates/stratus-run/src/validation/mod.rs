@@ -109,10 +109,10 @@ impl ValidationDir {
 
     /// The path of the pictures of an epoch, or of [`SAMPLES`].
     #[must_use]
-    pub fn pictures(&self, pictures: Pictures) -> PathBuf {
+    pub fn pictures(&self, pictures: PictureFile) -> PathBuf {
         match pictures {
-            Pictures::Samples => self.0.join(SAMPLES),
-            Pictures::Epoch(epoch) => self.0.join(format!("{epoch:010}.png")),
+            PictureFile::Samples => self.0.join(SAMPLES),
+            PictureFile::Epoch(epoch) => self.0.join(format!("{epoch:010}.png")),
         }
     }
 
@@ -136,7 +136,7 @@ impl ValidationDir {
     /// Removes the pictures of all epochs that an index does not describe.
     pub fn remove_pictures_except(&self, index: &ValidationImages) -> Result<()> {
         let kept = index.files();
-        self.remove_pictures(|epoch| kept.iter().all(|(file, ..)| *file != Pictures::Epoch(epoch)))
+        self.remove_pictures(|epoch| kept.iter().all(|(file, ..)| *file != PictureFile::Epoch(epoch)))
     }
 
     /// Removes the pictures of some epochs. Other files stay.
@@ -151,7 +151,7 @@ impl ValidationDir {
                 continue;
             };
             // Only names that this module writes.
-            let path = self.pictures(Pictures::Epoch(epoch));
+            let path = self.pictures(PictureFile::Epoch(epoch));
             if path.file_name() == Some(&name) && is_removed(epoch) {
                 remove(&path)?;
             }
@@ -170,7 +170,7 @@ fn remove(path: &Path) -> Result<()> {
 
 /// A file of pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pictures {
+pub enum PictureFile {
     /// [`SAMPLES`].
     Samples,
     /// Those of the validation after an epoch.
@@ -303,16 +303,16 @@ impl ValidationImages {
     /// The files of pictures that the index describes, each with the number of its pictures and of the
     /// pictures in a row. Empty files are not written.
     #[must_use]
-    pub fn files(&self) -> Vec<(Pictures, usize, usize)> {
+    pub fn files(&self) -> Vec<(PictureFile, usize, usize)> {
         let mut files = match &self.images {
             TaskImages::Classification { mistakes, samples, .. } => vec![
-                (Pictures::Epoch(self.epoch), mistakes.len(), CLASS_COLUMNS),
-                (Pictures::Samples, samples.len(), CLASS_COLUMNS),
+                (PictureFile::Epoch(self.epoch), mistakes.len(), CLASS_COLUMNS),
+                (PictureFile::Samples, samples.len(), CLASS_COLUMNS),
             ],
             TaskImages::Segmentation { samples, predictions, .. } => {
                 let count = MASK_COLUMNS * samples.len();
-                let epochs = predictions.iter().map(|shown| Pictures::Epoch(shown.epoch));
-                std::iter::once(Pictures::Samples)
+                let epochs = predictions.iter().map(|shown| PictureFile::Epoch(shown.epoch));
+                std::iter::once(PictureFile::Samples)
                     .chain(epochs)
                     .map(|file| (file, count, MASK_COLUMNS))
                     .collect()
@@ -332,7 +332,7 @@ impl ValidationImages {
 
     /// Reads a file of pictures, and checks that it is a whole PNG file of the size that follows from the
     /// index.
-    pub fn read_pictures(&self, folder: &ValidationDir, pictures: Pictures) -> Result<Vec<u8>> {
+    pub fn read_pictures(&self, folder: &ValidationDir, pictures: PictureFile) -> Result<Vec<u8>> {
         let path = folder.pictures(pictures);
         let damaged = |reason: String| Error::damaged(&path, reason, "remove it");
         let Some((_, count, columns)) = self.files().into_iter().find(|(file, ..)| *file == pictures) else {

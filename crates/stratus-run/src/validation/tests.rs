@@ -39,7 +39,7 @@ fn the_index_survives_a_round_trip() {
     }
     assert_eq!(
         segmentation.files(),
-        [(Pictures::Samples, 4, 2), (Pictures::Epoch(5), 4, 2), (Pictures::Epoch(7), 4, 2)]
+        [(PictureFile::Samples, 4, 2), (PictureFile::Epoch(5), 4, 2), (PictureFile::Epoch(7), 4, 2)]
     );
     assert_eq!(segmentation.file_size(4, 2), [8, 12]);
     // Edited or torn files.
@@ -60,13 +60,13 @@ fn pictures_are_read_only_if_whole_and_of_the_expected_size() {
     let root = tempfile::tempdir().unwrap();
     let folder = ValidationDir::new(root.path().to_owned());
     let images = classification(5, 9);
-    assert_eq!(images.files(), [(Pictures::Epoch(5), 9, 8)]);
-    let path = folder.pictures(Pictures::Epoch(5));
+    assert_eq!(images.files(), [(PictureFile::Epoch(5), 9, 8)]);
+    let path = folder.pictures(PictureFile::Epoch(5));
     assert!(path.ends_with("0000000005.png"));
     let file = undecodable_png([8, 48], 3);
     let read = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
-        images.read_pictures(&folder, Pictures::Epoch(5))
+        images.read_pictures(&folder, PictureFile::Epoch(5))
     };
     assert_eq!(read(&file).unwrap(), file);
     for length in 0..file.len() {
@@ -78,10 +78,10 @@ fn pictures_are_read_only_if_whole_and_of_the_expected_size() {
     read(&[&file[..], b"\0"].concat()).unwrap_err();
     let error = read(&undecodable_png([4, 48], 3)).unwrap_err().to_string();
     assert!(error.contains("it has 4×48 pixels instead of 8×48"), "{error}");
-    images.read_pictures(&folder, Pictures::Samples).unwrap_err();
-    images.read_pictures(&folder, Pictures::Epoch(4)).unwrap_err();
+    images.read_pictures(&folder, PictureFile::Samples).unwrap_err();
+    images.read_pictures(&folder, PictureFile::Epoch(4)).unwrap_err();
     fs::File::create(&path).unwrap().set_len(MAX_PICTURES_BYTES + 1).unwrap();
-    let error = images.read_pictures(&folder, Pictures::Epoch(5)).unwrap_err().to_string();
+    let error = images.read_pictures(&folder, PictureFile::Epoch(5)).unwrap_err().to_string();
     assert!(error.contains("larger than 8 MiB"), "{error}");
 }
 
@@ -94,7 +94,7 @@ fn only_pictures_of_epochs_are_removed() {
         fs::write(root.path().join(name), "").unwrap();
     }
     for epoch in 1..=4 {
-        fs::write(folder.pictures(Pictures::Epoch(epoch)), "").unwrap();
+        fs::write(folder.pictures(PictureFile::Epoch(epoch)), "").unwrap();
     }
     folder.remove_pictures_except(&classification(3, 1)).unwrap();
     let mut left: Vec<_> = fs::read_dir(root.path())
@@ -104,8 +104,8 @@ fn only_pictures_of_epochs_are_removed() {
     left.sort();
     assert_eq!(left, ["0000000003.png", "5.png", "images.json", "mine.png", "samples.png"]);
     folder.remove_index().unwrap();
-    assert!(!folder.images().exists() && !folder.pictures(Pictures::Epoch(3)).exists());
-    assert!(folder.pictures(Pictures::Samples).exists() && root.path().join("mine.png").exists());
+    assert!(!folder.images().exists() && !folder.pictures(PictureFile::Epoch(3)).exists());
+    assert!(folder.pictures(PictureFile::Samples).exists() && root.path().join("mine.png").exists());
     ValidationDir::new(root.path().join("none")).remove_index().unwrap();
 }
 

@@ -57,8 +57,10 @@ fn process_line(resolved: &ResolvedProcess) -> Option<String> {
     let (Rank { world_size: workers, .. }, parts) = (resolved.rank(), resolved.parts());
     let part = resolved.settings().train.batch_size / parts;
     if let Some(Stage { count, .. }) = resolved.stage() {
+        let keeps_images = resolved.settings().validation.images.is_some_and(|images| images > 0);
+        let note = if keeps_images { "; validations keep tables, but no images" } else { "" };
         return Some(format!(
-            "{count} processes, one per pipeline stage, for {parts} parts of {part} images"
+            "{count} processes, one per pipeline stage, for {parts} parts of {part} images{note}"
         ));
     }
     let count = resolved.batch_slice().count;

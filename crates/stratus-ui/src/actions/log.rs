@@ -7,7 +7,7 @@ use serde::Serialize;
 use stratus_run::summary::Status;
 
 use super::Kind;
-use crate::index::RunId;
+use crate::index::ItemId;
 
 /// Maximum number of runs whose last action is remembered.
 const MAX_ACTIONS: usize = 1000;
@@ -49,11 +49,11 @@ struct Action {
 /// The last action on each run.
 #[derive(Debug, Default)]
 pub struct ActionLog {
-    actions: Mutex<HashMap<RunId, Action>>,
+    actions: Mutex<HashMap<ItemId, Action>>,
 }
 
 impl ActionLog {
-    fn actions(&self) -> MutexGuard<'_, HashMap<RunId, Action>> {
+    fn actions(&self) -> MutexGuard<'_, HashMap<ItemId, Action>> {
         self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -63,7 +63,7 @@ impl ActionLog {
     /// If one is under way.
     pub fn begin(
         &self,
-        id: &RunId,
+        id: &ItemId,
         kind: Kind,
         state: &'static str,
         lock: Option<i128>,
@@ -88,12 +88,12 @@ impl ActionLog {
     }
 
     /// Forgets the action on a run.
-    pub fn forget(&self, id: &RunId) {
+    pub fn forget(&self, id: &ItemId) {
         self.actions().remove(id);
     }
 
     /// Records the result of an action's process, unless the run's state has already ended the action.
-    pub fn end(&self, id: &RunId, ended: Result<String, String>) {
+    pub fn end(&self, id: &ItemId, ended: Result<String, String>) {
         let mut actions = self.actions();
         let Some(action) = actions.get_mut(id).filter(|action| action.progress.stage == Stage::Pending)
         else {
@@ -106,7 +106,7 @@ impl ActionLog {
     }
 
     /// The progress of the last action on a run that is in `state` now.
-    pub fn progress(&self, id: &RunId, state: &'static str, lock: Option<i128>) -> Option<Progress> {
+    pub fn progress(&self, id: &ItemId, state: &'static str, lock: Option<i128>) -> Option<Progress> {
         let mut actions = self.actions();
         let action = actions.get_mut(id)?;
         let is_same_process = action.lock == lock;
@@ -137,8 +137,8 @@ impl ActionLog {
 mod tests {
     use super::*;
 
-    fn id() -> RunId {
-        RunId::parse("0123456789abcdef").unwrap()
+    fn id() -> ItemId {
+        ItemId::parse("0123456789abcdef").unwrap()
     }
 
     fn text(log: &ActionLog, state: &'static str, lock: i128) -> Option<String> {

@@ -18,7 +18,7 @@ use stratus_run::RunDir;
 use stratus_run::layout::LOCK;
 use stratus_run::owner::{Owner, OwnerError};
 
-use crate::index::{Entry, RunId, check_files, stamp};
+use crate::index::{Entry, ItemId, check_files, stamp};
 use log::ActionLog;
 use offer::{Facts, check_launch};
 
@@ -57,7 +57,7 @@ impl Actions {
 
     /// The progress of the last action on a run, which is in `state` now. `lock` is the time at which its
     /// lock was last acquired.
-    pub fn progress(&self, id: &RunId, state: &'static str, lock: Option<i128>) -> Option<Progress> {
+    pub fn progress(&self, id: &ItemId, state: &'static str, lock: Option<i128>) -> Option<Progress> {
         self.log.progress(id, state, lock)
     }
 

@@ -8,6 +8,7 @@ use stratus_base::read_at_most;
 use stratus_launch::LaunchRecord;
 use stratus_run::RunDir;
 use stratus_run::layout::{LAUNCHES, RUNS, SWEEP};
+use stratus_run::machine::host_name;
 use stratus_run::owner::{Owner, is_of_this_user};
 use stratus_run::remote::RemoteRun;
 use stratus_run::summary::Status;
@@ -146,8 +147,7 @@ impl<'a> Facts<'a> {
         }
         let bytes = read_at_most(&self.run.machine(), MAX_MACHINE_BYTES).ok()?;
         let host = serde_json::from_slice::<Machine>(&bytes).ok()?.host;
-        let here = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-        (!host.is_empty() && host != here.trim()).then(|| stratus_base::printable(&host))
+        (!host.is_empty() && host != host_name()?).then(|| stratus_base::printable(&host))
     }
 }
 

@@ -12,7 +12,7 @@ use stratus_base::text::is_printable;
 
 use super::log::ActionLog;
 use super::offer::{launch_folder, working_folder};
-use crate::index::RunId;
+use crate::index::ItemId;
 
 /// The exit code of a training that was interrupted, and can be continued.
 const INTERRUPTED: i32 = 75;
@@ -54,7 +54,7 @@ impl Command {
     ///
     /// # Errors
     /// The reason, if it cannot be started.
-    pub fn start(mut self, id: &RunId, log: &Arc<ActionLog>) -> Result<(), String> {
+    pub fn start(mut self, id: &ItemId, log: &Arc<ActionLog>) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("cannot start the process: {error}");
         // A file, not a pipe: the process writes to it after the end of this server, too.
         let messages = tempfile::tempfile().map_err(failed)?;

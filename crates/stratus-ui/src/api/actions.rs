@@ -42,7 +42,7 @@ async fn act(site: Site, kind: Kind, id: String, body: &[u8]) -> Response {
         Ok(Err(ActionError::NotPossible(reason))) => refused(StatusCode::CONFLICT, &reason),
         Err(Failure::Unreadable(reason)) => refused(StatusCode::UNPROCESSABLE_ENTITY, &reason),
         Err(Failure::Busy) => refused(StatusCode::SERVICE_UNAVAILABLE, "the server is busy"),
-        Err(Failure::Gone | Failure::NoPage | Failure::NoSuch(_)) => {
+        Err(Failure::NoRun | Failure::NoPage | Failure::NoItem(_)) => {
             refused(StatusCode::NOT_FOUND, "the run was moved or deleted meanwhile")
         }
     }

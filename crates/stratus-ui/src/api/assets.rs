@@ -14,6 +14,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const ASSETS: &[(&str, &str, &str)] = &[
     ("uPlot.iife.min.js", SCRIPT, page::UPLOT),
     ("uPlot.min.css", STYLE, page::UPLOT_STYLE),
+    ("formats.js", SCRIPT, page::FORMATS),
     ("page.js", SCRIPT, page::SCRIPT),
     ("page.css", STYLE, page::STYLE),
     ("chart.css", STYLE, page::CHART_STYLE),

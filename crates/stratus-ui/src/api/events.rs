@@ -8,12 +8,12 @@ use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures::Stream;
 use futures::stream::unfold;
+use stratus_report::page;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::runs::{Rows, chosen_keys};
 use super::{Failure, Site, to_json};
-use crate::index::RunId;
-use crate::pages;
+use crate::index::ItemId;
 use crate::server::QueryPairs;
 
 /// Time between comments that keep the connection alive.
@@ -27,7 +27,7 @@ struct Watcher {
     /// Keys whose values the rows have.
     keys: Vec<String>,
     /// The runs of the page; all if empty.
-    watched: Vec<RunId>,
+    watched: Vec<ItemId>,
     revision: Option<u64>,
     revisions: watch::Receiver<u64>,
     _permit: OwnedSemaphorePermit,
@@ -39,14 +39,14 @@ impl Watcher {
         loop {
             self.revisions.borrow_and_update();
             let mut changes = self.site.index.changes_since(self.revision);
-            let is_wanted = |id: &RunId| self.watched.is_empty() || self.watched.contains(id);
+            let is_wanted = |id: &ItemId| self.watched.is_empty() || self.watched.contains(id);
             changes.changed.retain(|entry| is_wanted(&entry.row.id));
             changes.removed.retain(is_wanted);
             self.revision = Some(changes.revision);
             if changes.is_all || !changes.changed.is_empty() || !changes.removed.is_empty() {
                 let rows = Rows::new(&self.site, &changes, &self.keys);
                 let id = format!("{}-{}", rows.instance, rows.revision);
-                return Some(Event::default().event("runs").id(id).data(pages::showable(to_json(&rows))));
+                return Some(Event::default().event("runs").id(id).data(page::showable_json(to_json(&rows))));
             }
             // It ends with the server.
             self.revisions.changed().await.ok()?;
@@ -73,7 +73,7 @@ pub async fn stream(
     let since = last.or_else(|| query.get("since"));
     let watcher = Watcher {
         keys: chosen_keys(&query),
-        watched: query.list("runs", MAX_WATCHED).iter().filter_map(|id| RunId::parse(id)).collect(),
+        watched: query.list("runs", MAX_WATCHED).iter().filter_map(|id| ItemId::parse(id)).collect(),
         revision: since.and_then(|since| revision_of(&since, site.instance)),
         revisions: site.index.subscribe(),
         _permit: permit,

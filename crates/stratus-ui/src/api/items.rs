@@ -6,7 +6,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::Html;
 
 use super::{Failure, Json, Site, to_json};
-use crate::index::{Index, RunId, ScannedItem};
+use crate::index::{Index, ItemId, ScannedItem};
 use crate::server::QueryPairs;
 
 /// A kind of item in the folders.
@@ -37,9 +37,9 @@ pub fn unchanged(version: &str) -> String {
 
 /// The item of an id in an address.
 fn item<K: ItemKind>(site: &Site, id: &str) -> Result<ScannedItem, Failure> {
-    let id = RunId::parse(id).ok_or(Failure::NoSuch(K::NAME))?;
+    let id = ItemId::parse(id).ok_or(Failure::NoItem(K::NAME))?;
     let items = K::items(&site.index);
-    items.iter().find(|item| *item.id() == id).cloned().ok_or(Failure::NoSuch(K::NAME))
+    items.iter().find(|item| *item.id() == id).cloned().ok_or(Failure::NoItem(K::NAME))
 }
 
 /// The page of the list.

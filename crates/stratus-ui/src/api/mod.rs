@@ -25,13 +25,13 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
+use stratus_report::page;
 use tokio::sync::Semaphore;
 
 use crate::forecasts::{Forecaster, Forecasts};
-use crate::index::{Entry, Index, RunId};
+use crate::index::{Entry, Index, ItemId};
 use crate::pages;
 use crate::reports::Reports;
-use crate::server::{self, Guard};
 use crate::sweeps::Sweeps;
 
 /// Maximum number of reports that are read at the same time.
@@ -75,8 +75,8 @@ impl Site {
 
     /// The run of an id in an address.
     fn entry(&self, id: &str) -> Result<Entry, Failure> {
-        let entry = RunId::parse(id).and_then(|id| self.index.entry(&id));
-        entry.ok_or(Failure::Gone)
+        let entry = ItemId::parse(id).and_then(|id| self.index.entry(&id));
+        entry.ok_or(Failure::NoRun)
     }
 
     /// Runs a function that reads files, outside the thread of the server.
@@ -116,9 +116,9 @@ pub enum Failure {
     /// The server has no such address.
     NoPage,
     /// There is no such run, or not any more.
-    Gone,
+    NoRun,
     /// There is no such sweep or launch, or not any more.
-    NoSuch(&'static str),
+    NoItem(&'static str),
     /// The run cannot be shown.
     Unreadable(String),
     /// Too many pages are open.
@@ -129,11 +129,11 @@ impl IntoResponse for Failure {
     fn into_response(self) -> Response {
         let (status, title, text) = match self {
             Self::NoPage => (StatusCode::NOT_FOUND, "Not found", "This server has no such page.".to_owned()),
-            Self::Gone => {
+            Self::NoRun => {
                 let text = "No such run is in the folders. It may have been moved or deleted.".to_owned();
                 (StatusCode::NOT_FOUND, "Not found", text)
             }
-            Self::NoSuch(what) => {
+            Self::NoItem(what) => {
                 let text = format!("No such {what} is in the folders. It may have been moved or deleted.");
                 (StatusCode::NOT_FOUND, "Not found", text)
             }
@@ -152,7 +152,7 @@ pub struct Json(String);
 
 impl IntoResponse for Json {
     fn into_response(self) -> Response {
-        ([(header::CONTENT_TYPE, "application/json")], pages::showable(self.0)).into_response()
+        ([(header::CONTENT_TYPE, "application/json")], page::showable_json(self.0)).into_response()
     }
 }
 
@@ -178,8 +178,8 @@ async fn wait_for_first_scan(State(site): State<Site>, request: Request, next: N
     next.run(request).await
 }
 
-/// The routes, all behind the guard.
-pub fn router(site: Site, guard: Arc<Guard>) -> Router {
+/// The routes, without a guard.
+pub fn router(site: Site) -> Router {
     Router::new()
         .route("/", get(runs::table))
         .route("/run/{id}", get(runs::page))
@@ -210,5 +210,4 @@ pub fn router(site: Site, guard: Arc<Guard>) -> Router {
         .fallback(|| async { Failure::NoPage })
         .layer(middleware::from_fn_with_state(site.clone(), wait_for_first_scan))
         .with_state(site)
-        .layer(middleware::from_fn_with_state(guard, server::check))
 }

@@ -19,7 +19,7 @@ pub async fn file(
     let pictures = page::pictures_of_name(&name).ok_or(Failure::NoPage)?;
     let read = move |site: &Site| {
         check_files(&entry.path, &site.index.roots()).map_err(Failure::Unreadable)?;
-        let folder = RunDir::open(&entry.path).map_err(|_| Failure::Gone)?.validation();
+        let folder = RunDir::open(&entry.path).map_err(|_| Failure::NoRun)?.validation();
         let images =
             ValidationImages::read(&folder).map_err(|error| Failure::Unreadable(error.to_string()))?;
         let images = images.ok_or(Failure::NoPage)?;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use stratus_report::page;
 
 use super::{Failure, Json, Site, to_json};
-use crate::index::{Changes, Entry, RunId, RunRow};
+use crate::index::{Changes, Entry, ItemId, RunRow};
 use crate::pages;
 use crate::server::QueryPairs;
 
@@ -57,7 +57,7 @@ impl<'a> Rows<'a> {
             revision: changes.revision,
             is_all: changes.is_all,
             runs: changes.changed.iter().map(|entry| Row::new(entry, keys)).collect(),
-            removed: changes.removed.iter().map(RunId::as_str).collect(),
+            removed: changes.removed.iter().map(ItemId::as_str).collect(),
         }
     }
 }

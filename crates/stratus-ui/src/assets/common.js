@@ -1,16 +1,19 @@
 "use strict";
-// What all pages share: elements, formats, and the stream of changes. Names of runs are always text.
+// What all pages share: elements, and the stream of changes. Names of runs are always text.
 const ui = (() => {
   const byId = id => document.getElementById(id);
 
-  // An element with attributes and children; strings become text.
+  // Attributes that are read by people.
+  const TEXTS = ["aria-label", "placeholder", "title"];
+  // An element with attributes and children; strings become text, as HTML from the server shows it.
   const element = (name, attributes, ...children) => {
     const made = document.createElement(name);
     for (const [key, value] of Object.entries(attributes || {})) {
       if (value === true) made.setAttribute(key, "");
-      else if (value !== null && value !== undefined && value !== false) made.setAttribute(key, value);
+      else if (value !== null && value !== undefined && value !== false)
+        made.setAttribute(key, TEXTS.includes(key) ? formats.shown(value) : value);
     }
-    made.append(...children);
+    made.append(...children.map(child => (child instanceof Node ? child : formats.shown(child))));
     return made;
   };
   const svg = (name, attributes) => {
@@ -19,19 +22,6 @@ const ui = (() => {
     return made;
   };
 
-  const fixed = (value, places) =>
-    value.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places });
-  // As the sections of a report write it.
-  const duration = seconds => {
-    const s = Math.round(seconds),
-      padded = value => String(value).padStart(2, "0");
-    if (seconds < 10) return `${fixed(seconds, 1)} s`;
-    if (s < 60) return `${s} s`;
-    if (s < 3600) return `${Math.floor(s / 60)} min ${padded(s % 60)} s`;
-    const minutes = Math.round(s / 60);
-    if (s < 172800) return `${Math.floor(minutes / 60)} h ${padded(minutes % 60)} min`;
-    return `${fixed(s / 86400, 1)} d`;
-  };
   const fetchJson = async address => {
     const response = await fetch(address, { cache: "no-store" });
     if (!response.ok) throw Object.assign(new Error(`${response.status}`), { status: response.status });
@@ -106,7 +96,8 @@ const ui = (() => {
   };
 
   // Replaces the parts of the sections that differ. Charts move to their new places, so that zoom and hidden
-  // lines stay; so do open details, the order of tables and the focus.
+  // lines stay; so do open details, the order of tables, how far they are scrolled, the epochs of sliders and
+  // the focus.
   const sourceOf = part => {
     const copy = part.cloneNode(true);
     copy.querySelectorAll("[data-chart]").forEach(chart => chart.replaceChildren());
@@ -127,6 +118,8 @@ const ui = (() => {
         if (!old || sources.get(name) === source) return;
         sources.set(name, source);
         const focused = focusable(old).indexOf(document.activeElement);
+        const epochs = stratus.chosenEpochs(old);
+        const scrolled = [...old.querySelectorAll(".scroll")].map(box => box.scrollLeft);
         const open = new Set([...old.querySelectorAll("details[open] > summary")].map(s => s.textContent));
         const sorted = [...old.querySelectorAll("table.sortable")].map(table => {
           const heads = [...table.tHead.rows[0].cells];
@@ -148,6 +141,7 @@ const ui = (() => {
         stratus.removeCharts(old);
         old.replaceWith(part);
         stratus.setUp(part);
+        stratus.chooseEpochs(part, epochs);
         part.querySelectorAll("summary").forEach(s => {
           s.parentElement.open = open.has(s.textContent);
         });
@@ -155,6 +149,9 @@ const ui = (() => {
           const [title, column, down] = sorted[i] || [];
           const head = table.tHead.rows[0].cells[column];
           if (head && head.textContent === title) stratus.sort(table, column, down);
+        });
+        [...part.querySelectorAll(".scroll")].forEach((box, i) => {
+          if (scrolled[i]) box.scrollLeft = scrolled[i];
         });
         if (focused >= 0 && focusable(part)[focused]) focusable(part)[focused].focus({ preventScroll: true });
       });
@@ -223,8 +220,6 @@ const ui = (() => {
     byId,
     element,
     svg,
-    fixed,
-    duration,
     fetchJson,
     setAddress,
     stream,

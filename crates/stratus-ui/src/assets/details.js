@@ -1,17 +1,10 @@
 "use strict";
 // The log and the files of a run, below its sections. They are read while they are open.
 const details = (() => {
-  const { byId, element } = ui;
+  const { byId, element } = ui,
+    { bytes, time } = formats;
   // The number of lines that the server sends at once.
   const MAX_LINES = 200;
-
-  const size = bytes => {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let unit = 0;
-    for (; bytes >= 1024 && unit < units.length - 1; unit++) bytes /= 1024;
-    return `${ui.fixed(bytes, unit ? 1 : 0)} ${units[unit]}`;
-  };
-  const time = seconds => new Date(1000 * seconds).toISOString().slice(0, 19).replace("T", " ");
 
   const log = id => {
     const place = byId("log"),
@@ -46,14 +39,14 @@ const details = (() => {
     const listed = await ui.fetchJson(`/api/runs/${id}/files`);
     byId("files-note").textContent =
       `${listed.has_more ? "The first " : ""}${listed.files.length} files, ` +
-      `${size(listed.bytes)}, in ${listed.folder}`;
+      `${bytes(listed.bytes)}, in ${listed.folder}`;
     const lines = listed.files.map(file =>
       element(
         "tr",
         {},
         element("th", { scope: "row" }, file.name),
-        element("td", { class: "n" }, size(file.bytes)),
-        element("td", {}, file.modified === null ? "–" : time(file.modified)),
+        element("td", { class: "n" }, bytes(file.bytes)),
+        element("td", {}, time(file.modified)),
       ),
     );
     byId("files").tBodies[0].replaceChildren(...lines);

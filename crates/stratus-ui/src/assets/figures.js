@@ -2,7 +2,8 @@
 // Shared by the pages of sweeps, launches and forecasts: tables that can be sorted, colours of values, data
 // as CSV, and a document that is asked for again whenever something changes.
 const figures = (() => {
-  const { byId, element, fixed } = ui;
+  const { byId, element } = ui,
+    { fixed } = formats;
 
   // A number with as many digits as are useful, without an exponent where that is readable.
   const short = value => {
@@ -14,13 +15,7 @@ const figures = (() => {
   // A configured value as it is in the file.
   const numberOf = text => (text.trim() === "" || !Number.isFinite(Number(text)) ? null : Number(text));
 
-  // Spreadsheets would compute text that begins with one of some characters.
-  const quoted = value => {
-    const text = value === null || value === undefined ? "" : String(value);
-    if (typeof value === "number") return text;
-    return `"${(/^[=+@\t\r-]/.test(text) ? "'" + text : text).replaceAll('"', '""')}"`;
-  };
-  const toCsv = rows => rows.map(row => row.map(quoted).join(",") + "\n").join("");
+  const toCsv = rows => rows.map(row => row.map(formats.csvCell).join(",") + "\n").join("");
   // Buttons beside the caption of a figure: the data to the clipboard, or to a file.
   const addCsv = (figure, rows) => {
     figure.csv = rows;
@@ -50,11 +45,7 @@ const figures = (() => {
     });
     add("CSV", "Save as CSV", (_, text, title) => {
       const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-      const name = title
-        .replace(/[^A-Za-z0-9]+/g, "-")
-        .replace(/^-|-$/g, "")
-        .toLowerCase();
-      const link = element("a", { href: address, download: `${name}.csv` });
+      const link = element("a", { href: address, download: `${formats.fileName(title)}.csv` });
       link.click();
       setTimeout(() => URL.revokeObjectURL(address), 1000);
     });

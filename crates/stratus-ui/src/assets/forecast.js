@@ -1,7 +1,8 @@
 "use strict";
 // The page of forecasts. The request is in the address, and so is the order of the table.
 (() => {
-  const { byId, element, svg, duration, fixed } = ui;
+  const { byId, element, svg } = ui,
+    { bytes, duration, fixed } = formats;
   const choices = JSON.parse(byId("data").textContent);
   const query = new URLSearchParams(location.search);
   const RUN = "run:",
@@ -17,16 +18,6 @@
     answer = null,
     asked = 0;
 
-  const bytes = value => {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let size = Math.abs(value),
-      unit = 0;
-    while (size >= 1024 && unit < units.length - 1) {
-      size /= 1024;
-      unit++;
-    }
-    return `${value < 0 ? "−" : ""}${fixed(size, size < 10 && unit ? 1 : 0)} ${units[unit]}`;
-  };
   const dash = (value, text) => (value === null || value === undefined ? "–" : text(value));
   const money = row => dash(row.price, price => `${fixed(price, 2)} ${row.currency}`);
 

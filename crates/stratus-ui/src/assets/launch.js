@@ -3,15 +3,15 @@
 (() => {
   // Repetitions of the queue that are named.
   const MAX_WAITING = 50;
-  const { byId, element, duration, fixed } = ui;
+  const { byId, element } = ui,
+    { duration, fixed } = formats;
   const id = location.pathname.split("/").pop();
   const query = new URLSearchParams(location.search);
   let sort = query.get("sort") || "repetition",
     page = Math.max(Number.parseInt(query.get("page"), 10) || 1, 1);
   let launch = null,
     damage = "";
-  const time = seconds =>
-    seconds ? new Date(1000 * seconds).toISOString().slice(0, 19).replace("T", " ") + " UTC" : "–";
+  const time = seconds => (seconds ? `${formats.time(seconds)} UTC` : "–");
   const ago = seconds => duration(Math.max(Date.now() / 1000 - seconds, 0)) + " ago";
   const money = (spent, budget) =>
     spent === null ? "–" : fixed(spent, 2) + (budget === null ? "" : ` of ${fixed(budget, 2)}`);

@@ -1,11 +1,11 @@
 "use strict";
 // The list of launches. Its order is in the address.
 (() => {
-  const { byId, element, duration, fixed } = ui;
+  const { byId, element } = ui,
+    { duration, fixed } = formats;
   let listing = JSON.parse(byId("data").textContent);
   let sort = new URLSearchParams(location.search).get("sort") || "-launched";
-  const time = seconds =>
-    seconds ? new Date(1000 * seconds).toISOString().slice(0, 16).replace("T", " ") : "–";
+  const time = seconds => formats.time(seconds, true);
 
   const states = launch =>
     Object.entries(launch.statuses).flatMap(([status, count], i) => [
@@ -60,9 +60,10 @@
   const show = () => {
     const { launches, problems, folders } = listing;
     byId("problems").replaceChildren(...problems.map(p => element("p", {}, `${p.folder}: ${p.reason}`)));
+    const count = launches.length === 1 ? "1 launch" : `${launches.length} launches`;
     byId("count").textContent =
-      `${launches.length === 1 ? "1 launch" : `${launches.length} launches`}, as this machine knows them: ` +
-      "`stratus launch list` and `stratus launch fetch` ask their targets";
+      `${count}, as of the last answers of their targets: ` +
+      "`stratus launch list` and `stratus launch fetch` ask them again";
     byId("list").hidden = !launches.length;
     byId("empty").hidden = Boolean(launches.length);
     byId("empty").replaceChildren(

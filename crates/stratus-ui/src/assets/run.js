@@ -55,8 +55,8 @@
     showAction();
     const parts = [row.state];
     if (row.of_epochs) parts.push(`epoch ${row.epochs} of ${row.of_epochs}`);
-    if (row.state === "running" && row.percent !== null) parts.push(`${ui.fixed(row.percent, 1)} %`);
-    if (row.left_s !== null) parts.push(`${ui.duration(row.left_s)} left`);
+    if (row.state === "running" && row.percent !== null) parts.push(`${formats.fixed(row.percent, 1)} %`);
+    if (row.left_s !== null) parts.push(`${formats.duration(row.left_s)} left`);
     progress.textContent = parts.join(", ");
     say(row.problem || "");
     append();

@@ -1,7 +1,8 @@
 "use strict";
 // The page of a sweep. What it shows is in the address: value, keys of the map, limits, order, page.
 (() => {
-  const { byId, element, svg, fixed } = ui;
+  const { byId, element, svg } = ui,
+    { fixed } = formats;
   const { short, numberOf } = figures;
   const id = location.pathname.split("/").pop();
   const BINS = 8,
@@ -11,8 +12,8 @@
   const query = new URLSearchParams(location.search);
   const view = {
     value: query.get("value") || "",
-    across: query.get("x") || "",
-    down: query.get("y"),
+    columnKey: query.get("x") || "",
+    rowKey: query.get("y"),
     sort: query.get("sort") || "cell",
     page: Math.max(Number.parseInt(query.get("page"), 10) || 1, 1),
     limits: parallel.parse(query.get("f")),
@@ -22,8 +23,8 @@
   const keepView = () =>
     ui.setAddress({
       value: view.value === valuesOfSweep()[0].name ? "" : view.value,
-      x: view.across === sweep.keys[0] ? "" : view.across,
-      y: view.down === defaultDown() ? "" : view.down || "none",
+      x: view.columnKey === sweep.keys[0] ? "" : view.columnKey,
+      y: view.rowKey === defaultRowKey() ? "" : view.rowKey || "none",
       f: parallel.format(view.limits),
       sort: view.sort === "cell" ? "" : view.sort,
       page: view.page > 1 ? view.page : "",
@@ -71,7 +72,7 @@
     return quotes ? quotes[1] : text;
   };
   const isNumeric = key => sweep.rows.every(cell => numberOf(keyValue(cell, key)) !== null);
-  const defaultDown = () => (sweep.keys.length > 1 ? sweep.keys.find(key => key !== view.across) : "");
+  const defaultRowKey = () => (sweep.keys.length > 1 ? sweep.keys.find(key => key !== view.columnKey) : "");
 
   // The values of a key as the columns or rows of the map: [label, contains].
   const categories = key => {
@@ -122,16 +123,16 @@
       values.map(v => [v.name, v.title]),
       view.value,
     );
-    view.across = figures.fill(byId("across"), keys, view.across);
-    if (view.down === null) view.down = defaultDown();
-    view.down = figures.fill(
-      byId("down"),
-      [["none", "nothing"], ...keys.filter(([key]) => key !== view.across)],
-      view.down || "none",
+    view.columnKey = figures.fill(byId("heat-columns"), keys, view.columnKey);
+    if (view.rowKey === null) view.rowKey = defaultRowKey();
+    view.rowKey = figures.fill(
+      byId("heat-rows"),
+      [["none", "nothing"], ...keys.filter(([key]) => key !== view.columnKey)],
+      view.rowKey || "none",
     );
-    if (view.down === "none") view.down = "";
+    if (view.rowKey === "none") view.rowKey = "";
     const value = values.find(v => v.name === view.value);
-    const all = [categories(view.across), view.down ? categories(view.down) : [["all", () => true]]];
+    const all = [categories(view.columnKey), view.rowKey ? categories(view.rowKey) : [["all", () => true]]];
     const [columns, rows] = all.map(list => list.slice(0, MAX_SHOWN_VALUES));
     const grid = rows.map(([, inRow]) =>
       columns.map(([, inColumn]) => {
@@ -154,7 +155,8 @@
       .filter(v => v !== null);
     const low = Math.min(...known),
       high = Math.max(...known);
-    const title = `${value.title}, ${value.unit}, by ${view.across}${view.down ? ` and ${view.down}` : ""}`;
+    const by = view.rowKey ? `${view.columnKey} and ${view.rowKey}` : view.columnKey;
+    const title = `${value.title}, ${value.unit}, by ${by}`;
     byId("heat-title").textContent = title;
     const best = sweep.best && sweep.best.cell;
     const cellOf = one => {
@@ -175,7 +177,11 @@
     const head = element(
       "tr",
       {},
-      element("th", { scope: "col" }, view.down ? `${view.down} ↓ ${view.across} →` : `${view.across} →`),
+      element(
+        "th",
+        { scope: "col" },
+        view.rowKey ? `${view.rowKey} ↓ ${view.columnKey} →` : `${view.columnKey} →`,
+      ),
       ...columns.map(([label]) => element("th", { scope: "col" }, label)),
     );
     const lines = grid.map((line, i) =>
@@ -210,7 +216,7 @@
       " no such cell",
       " ★ best cell",
     );
-    const others = sweep.keys.filter(key => key !== view.across && key !== view.down);
+    const others = sweep.keys.filter(key => key !== view.columnKey && key !== view.rowKey);
     const several = grid
       .flat()
       .map(one => one.count)
@@ -227,7 +233,7 @@
       .filter(note => note)
       .join(" ");
     figures.addCsv(byId("heat-map").closest("figure"), () => [
-      [view.down || "all", ...columns.map(([label]) => label)],
+      [view.rowKey || "all", ...columns.map(([label]) => label)],
       ...grid.map((line, i) => [rows[i][0], ...line.map(one => one.mean ?? "")]),
     ]);
   };
@@ -551,7 +557,7 @@
     sweep = made;
     isNumber = new Map(sweep.keys.map(key => [key, isNumeric(key)]));
     if (!view.value) view.value = valuesOfSweep()[0].name;
-    if (!sweep.keys.includes(view.across)) view.across = sweep.keys[0] || "";
+    if (!sweep.keys.includes(view.columnKey)) view.columnKey = sweep.keys[0] || "";
     const counts = Object.entries(sweep.statuses).map(([status, count]) =>
       element(
         "span",
@@ -586,14 +592,14 @@
     keepView();
     draw();
   });
-  byId("across").addEventListener("change", event => {
-    if (event.target.value === view.down) view.down = view.across;
-    view.across = event.target.value;
+  byId("heat-columns").addEventListener("change", event => {
+    if (event.target.value === view.rowKey) view.rowKey = view.columnKey;
+    view.columnKey = event.target.value;
     keepView();
     draw();
   });
-  byId("down").addEventListener("change", event => {
-    view.down = event.target.value;
+  byId("heat-rows").addEventListener("change", event => {
+    view.rowKey = event.target.value;
     keepView();
     draw();
   });

@@ -1,7 +1,8 @@
 "use strict";
 // The table of runs. What it shows is in the address: filter, order, group, columns, page.
 (() => {
-  const { byId, element, fixed, duration } = ui;
+  const { byId, element } = ui,
+    { fixed, duration } = formats;
   const PAGE_ROWS = 100,
     MAX_COMPARED = 50,
     MAX_KEYS = 32;
@@ -49,7 +50,8 @@
   };
   const started = row => (row.started ? row.started.slice(0, 16).replace("T", " ") : "–");
 
-  // Name, title, cell, key to sort by; n: a number; shown: without a choice in the address.
+  // Name, title, cell, key to sort by; n: a number; class: that of its cells; shown: without a choice in the
+  // address.
   const columns = [
     { name: "state", title: "State", cell: state, key: r => r.state, shown: true },
     { name: "name", title: "Name", cell: r => r.name ?? "–", key: r => r.name },
@@ -143,6 +145,7 @@
     {
       name: "action",
       title: "Action",
+      class: "action",
       cell: r => actions.show(r, acted),
       key: r => r.offer.kind,
       shown: actions.areOffered,
@@ -271,7 +274,7 @@
       const content = column.cell(row);
       return element(
         i ? "td" : "th",
-        { class: column.n ? "n" : null, scope: i ? null : "row" },
+        { class: column.n ? "n" : column.class, scope: i ? null : "row" },
         content instanceof Node ? content : String(content),
       );
     });

@@ -1,5 +1,6 @@
 //! Facts about a run beside its training: labels, the model of its device, the price of an hour.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -8,7 +9,8 @@ use stratus_base::read_at_most;
 use stratus_forecast::catalogue::Catalogue;
 use stratus_run::labels::RunLabels;
 
-use super::record::Settings;
+/// The configuration of a run: keys such as `train.epochs`, with their values as text.
+pub type Settings = BTreeMap<String, String>;
 
 /// Maximum length of `machine.json`.
 const MAX_MACHINE_BYTES: u64 = 1 << 20;

@@ -21,9 +21,9 @@ const ID_DIGITS: usize = 16;
 /// The identity of a run, a sweep or a launch in addresses: a hash of its path, which is never a path itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(transparent)]
-pub struct RunId(String);
+pub struct ItemId(String);
 
-impl RunId {
+impl ItemId {
     /// The id of a canonical path.
     pub fn of(path: &Path) -> Self {
         let mut digits = sha256_hex([path.as_os_str().as_encoded_bytes()]);
@@ -47,7 +47,7 @@ impl RunId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundItem {
     /// Its id.
-    pub id: RunId,
+    pub id: ItemId,
     /// The directory of the run or the sweep, or the file of the record, without links.
     pub path: PathBuf,
     /// Its path from the folder, for people.
@@ -119,7 +119,7 @@ impl Search<'_> {
         // Something else in place of the file is reported by who reads it.
         if fs::symlink_metadata(folder.join(EXPERIMENT)).is_ok_and(|facts| !facts.is_dir()) {
             let label = self.label(folder);
-            self.found.runs.push(FoundItem { id: RunId::of(folder), path: folder.to_owned(), label });
+            self.found.runs.push(FoundItem { id: ItemId::of(folder), path: folder.to_owned(), label });
             return;
         }
         self.sweep(folder);
@@ -144,7 +144,7 @@ impl Search<'_> {
     /// Notes a folder if it is that of a sweep. Its runs are found below it.
     fn sweep(&mut self, folder: &Path) {
         if fs::symlink_metadata(folder.join(SWEEP)).is_ok_and(|facts| !facts.is_dir()) {
-            let (id, path, label) = (RunId::of(folder), folder.to_owned(), self.label(folder));
+            let (id, path, label) = (ItemId::of(folder), folder.to_owned(), self.label(folder));
             self.add(|found| &mut found.sweeps, "sweeps", FoundItem { id, path, label });
         }
     }
@@ -168,7 +168,7 @@ impl Search<'_> {
             let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
             if !is_hidden && path.extension().is_some_and(|extension| extension == "toml") {
                 let label = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-                let found = FoundItem { id: RunId::of(&path), path, label };
+                let found = FoundItem { id: ItemId::of(&path), path, label };
                 self.add(|found| &mut found.launches, "launches", found);
             }
         }
@@ -324,9 +324,9 @@ mod tests {
 
     #[test]
     fn ids_are_not_paths() {
-        let id = RunId::of(Path::new("/runs/digits/1"));
-        assert_eq!(RunId::parse(id.as_str()), Some(id.clone()));
-        assert_eq!(RunId::parse(&id.as_str().to_uppercase()), Some(id));
+        let id = ItemId::of(Path::new("/runs/digits/1"));
+        assert_eq!(ItemId::parse(id.as_str()), Some(id.clone()));
+        assert_eq!(ItemId::parse(&id.as_str().to_uppercase()), Some(id));
         for text in [
             "",
             "..",
@@ -336,7 +336,7 @@ mod tests {
             "%2e%2e",
             "é234567890abcdef",
         ] {
-            assert_eq!(RunId::parse(text), None, "{text}");
+            assert_eq!(ItemId::parse(text), None, "{text}");
         }
     }
 

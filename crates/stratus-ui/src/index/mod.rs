@@ -10,9 +10,9 @@ mod record;
 mod row;
 mod scanned;
 
-pub use find::{RunId, check_files, stamp};
+pub use find::{ItemId, check_files, stamp};
 pub use record::ReadCount;
-pub use row::{RunFigures, RunRow};
+pub use row::{Entry, RunFigures, RunRow};
 pub use scanned::ScannedItem;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -23,7 +23,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::actions::Actions;
-use record::{Record, Settings};
+use record::Record;
 
 /// Maximum number of removed runs that are remembered for pages.
 const MAX_REMOVED: usize = 4096;
@@ -46,30 +46,13 @@ pub struct FolderProblem {
     pub reason: String,
 }
 
-/// A run, as the last scan saw it.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// The row of the table.
-    pub row: Arc<RunRow>,
-    /// The configuration.
-    pub settings: Option<Arc<Settings>>,
-    /// The run directory.
-    pub path: PathBuf,
-    /// The revision of the last change.
-    pub revision: u64,
-    /// The revision of the last change other than new iterations.
-    pub content: u64,
-    /// The position in the table.
-    pub position: usize,
-}
-
 /// The runs as the last scan saw them.
 #[derive(Debug, Default)]
 struct State {
     revision: u64,
-    entries: HashMap<RunId, Entry>,
+    entries: HashMap<ItemId, Entry>,
     /// Runs that were removed, with the revision of that.
-    removed: VecDeque<(u64, RunId)>,
+    removed: VecDeque<(u64, ItemId)>,
     /// The revision up to which removed runs are forgotten.
     forgotten: u64,
     keys: Arc<Vec<Key>>,
@@ -95,7 +78,7 @@ pub struct Changes {
     /// Changed and new runs, in the order of the table.
     pub changed: Vec<Entry>,
     /// Removed runs.
-    pub removed: Vec<RunId>,
+    pub removed: Vec<ItemId>,
     /// True if all is sent, since the revision is from another server or too old.
     pub is_all: bool,
 }
@@ -105,7 +88,7 @@ pub struct Changes {
 pub struct Index {
     folders: Vec<PathBuf>,
     actions: Arc<Actions>,
-    records: Mutex<HashMap<RunId, Record>>,
+    records: Mutex<HashMap<ItemId, Record>>,
     state: RwLock<State>,
     changes: watch::Sender<u64>,
     count: ReadCount,
@@ -160,7 +143,7 @@ impl Index {
                 scan.order.push(id);
             }
         }
-        let present: HashSet<&RunId> = scan.order.iter().collect();
+        let present: HashSet<&ItemId> = scan.order.iter().collect();
         records.retain(|id, _| present.contains(id));
         let problems = found.problems.into_iter().map(|(folder, reason)| FolderProblem { folder, reason });
         scan.problems = problems.collect();
@@ -173,10 +156,10 @@ impl Index {
     }
 
     /// Makes the result of a scan visible.
-    fn publish(&self, scan: Scan, records: &HashMap<RunId, Record>) {
+    fn publish(&self, scan: Scan, records: &HashMap<ItemId, Record>) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let present: HashSet<&RunId> = scan.order.iter().collect();
-        let removed: Vec<RunId> = state.entries.keys().filter(|id| !present.contains(id)).cloned().collect();
+        let present: HashSet<&ItemId> = scan.order.iter().collect();
+        let removed: Vec<ItemId> = state.entries.keys().filter(|id| !present.contains(id)).cloned().collect();
         let is_same = scan.changes.is_empty()
             && removed.is_empty()
             && *state.problems == scan.problems
@@ -247,7 +230,7 @@ impl Index {
     }
 
     /// A run; `None` if it is not in the folders.
-    pub fn entry(&self, id: &RunId) -> Option<Entry> {
+    pub fn entry(&self, id: &ItemId) -> Option<Entry> {
         self.state().entries.get(id).cloned()
     }
 
@@ -290,7 +273,7 @@ impl Index {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn records(&self) -> MutexGuard<'_, HashMap<RunId, Record>> {
+    fn records(&self) -> MutexGuard<'_, HashMap<ItemId, Record>> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -298,15 +281,15 @@ impl Index {
 /// The result of a scan.
 #[derive(Debug, Default)]
 struct Scan {
-    order: Vec<RunId>,
-    changes: HashMap<RunId, record::Change>,
+    order: Vec<ItemId>,
+    changes: HashMap<ItemId, record::Change>,
     roots: Vec<PathBuf>,
     problems: Vec<FolderProblem>,
     items: ScannedItems,
 }
 
 /// The keys of the configurations; those with different values first, each group by name.
-fn keys_of(entries: &HashMap<RunId, Entry>) -> Vec<Key> {
+fn keys_of(entries: &HashMap<ItemId, Entry>) -> Vec<Key> {
     let mut seen: BTreeMap<&str, (&str, usize, bool)> = BTreeMap::new();
     let all = || entries.values().filter_map(|entry| entry.settings.as_deref());
     for settings in all() {

@@ -1,6 +1,5 @@
 //! The small record of a run, renewed when its files change.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use stratus_base::text;
 use stratus_report::report::{score_name, val_score};
 use stratus_report::runs::read_settings;
 use stratus_report::status;
@@ -17,15 +17,12 @@ use stratus_run::csv::{EpochRow, Task};
 use stratus_run::layout::{CHECKPOINTS, EXPERIMENT, LOCK};
 use stratus_run::summary::{Status, Summary};
 
-use super::facts::{HourlyPrice, Processors, RowLabels};
+use super::facts::{HourlyPrice, Processors, RowLabels, Settings};
 use super::find::{FoundItem, Stamp, stamp};
 use super::row::{Pace, Progress, RunRow, Score};
 use crate::actions::{Actions, Offer};
 use crate::series::Sparkline;
 use crate::tail::Tail;
-
-/// The configuration of a run: keys such as `train.epochs`, with their values as text.
-pub type Settings = BTreeMap<String, String>;
 
 /// Maximum length of `summary.json`.
 const MAX_SUMMARY_BYTES: u64 = 16 << 20;
@@ -124,26 +121,33 @@ struct Epochs {
     train_loss: Option<f64>,
     ends_s: Option<(f64, f64)>,
     scores: Sparkline,
+    /// True if the file has more rows, for the next scan.
+    has_more: bool,
 }
 
 impl Epochs {
+    /// Reads new rows, as many as a [`Tail`] reads at once: a file of any length delays no scan of all runs.
     fn read(&mut self, path: &Path, count: &ReadCount) -> Result<(), String> {
         let mut rows = Vec::new();
-        loop {
-            rows.clear();
-            let read = self.tail.read(path, &mut rows);
-            if read.as_ref().is_ok_and(|read| read.restarted) {
-                let tail = std::mem::take(&mut self.tail);
-                *self = Self { tail, ..Self::default() };
-            }
-            self.task = self.tail.task();
-            rows.iter().for_each(|row| self.push(row));
-            let read = read?;
-            count.add(read.bytes);
-            if !read.more {
-                return Ok(());
-            }
+        let read = self.tail.read(path, &mut rows);
+        if read.as_ref().is_ok_and(|read| read.restarted) {
+            let tail = std::mem::take(&mut self.tail);
+            *self = Self { tail, ..Self::default() };
         }
+        self.task = self.tail.task();
+        rows.iter().for_each(|row| self.push(row));
+        self.has_more = read.as_ref().is_ok_and(|read| read.more);
+        count.add(read?.bytes);
+        Ok(())
+    }
+
+    /// A sentence on the part of a file of `length` bytes that was not read yet; `None` if there is none.
+    fn unread(&self, length: u64) -> Option<String> {
+        let read = self.tail.position();
+        self.has_more.then(|| {
+            let (read, length) = (text::bytes(read), text::bytes(length.max(read)));
+            format!("epochs.csv is read in parts: {read} of {length} so far")
+        })
     }
 
     fn push(&mut self, row: &EpochRow) {
@@ -270,7 +274,7 @@ impl Record {
         if is_first || now.summary != before.summary {
             self.summary = self.read_summary(count);
         }
-        if is_first || now.epochs != before.epochs {
+        if is_first || now.epochs != before.epochs || self.epochs.has_more {
             self.epochs_problem = match now.epochs {
                 Some(_) => self.epochs.read(&self.run.epochs(), count).err(),
                 None => {
@@ -376,6 +380,7 @@ impl Record {
             self.settings.as_ref().err().cloned(),
             self.summary.as_ref().err().cloned(),
             self.epochs_problem.clone(),
+            self.stamps.epochs.and_then(|stamp| self.epochs.unread(stamp.length)),
             self.labels.as_ref().err().cloned(),
         ]
         .into_iter()

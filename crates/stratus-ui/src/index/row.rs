@@ -1,16 +1,19 @@
 //! A row of the table of runs.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use serde::Serialize;
 
-use super::facts::RowLabels;
-use super::find::RunId;
+use super::facts::{RowLabels, Settings};
+use super::find::ItemId;
 use crate::actions::{Offer, Progress as ActionProgress};
 
 /// A row of the table of runs, as pages get it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunRow {
     /// The id of the run.
-    pub id: RunId,
+    pub id: ItemId,
     /// Its path in the folders.
     pub label: String,
     /// `running`, `completed`, `interrupted`, `failed`, or `unreadable`.
@@ -41,6 +44,23 @@ pub struct RunRow {
     /// The progress of the last action.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<ActionProgress>,
+}
+
+/// A run, as the last scan saw it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The row of the table.
+    pub row: Arc<RunRow>,
+    /// The configuration.
+    pub settings: Option<Arc<Settings>>,
+    /// The run directory.
+    pub path: PathBuf,
+    /// The revision of the last change.
+    pub revision: u64,
+    /// The revision of the last change other than new iterations.
+    pub content: u64,
+    /// The position in the table.
+    pub position: usize,
 }
 
 /// How far a run is.

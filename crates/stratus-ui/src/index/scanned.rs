@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use stratus_run::layout::{CELLS, SWEEP};
 
-use super::find::{FoundItem, RunId, Stamp, stamp};
+use super::find::{FoundItem, ItemId, Stamp, stamp};
 
 /// A sweep or the record of a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl ScannedItem {
     }
 
     /// The id.
-    pub fn id(&self) -> &RunId {
+    pub fn id(&self) -> &ItemId {
         &self.found.id
     }
 

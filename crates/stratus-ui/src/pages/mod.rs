@@ -4,20 +4,7 @@
 pub mod scripted;
 
 use axum::response::Html;
-use stratus_base::text::is_printable;
-use stratus_report::page::escape;
-
-/// A JSON document whose texts can be shown as they are: characters that break lines, or change the direction
-/// of the text around them, are replaced, as [`escape`] does in HTML. serde_json does not escape them.
-pub fn showable(json: String) -> String {
-    // Control characters in texts are escaped; others are between the values of the document.
-    let is_showable = |letter: char| is_printable(letter) || letter.is_ascii_control();
-    if json.chars().all(is_showable) {
-        return json;
-    }
-    let shown = |letter| if is_showable(letter) { letter } else { char::REPLACEMENT_CHARACTER };
-    json.chars().map(shown).collect()
-}
+use stratus_report::page::{escape, showable_json};
 
 /// A page.
 pub struct Page<'a> {
@@ -37,12 +24,14 @@ impl Page<'_> {
     /// The whole page.
     pub fn render(&self) -> Html<String> {
         let data = self.data.map(|data| {
-            let data = showable(data.replace('<', "\\u003c"));
+            let data = showable_json(data.replace('<', "\\u003c"));
             format!("<script type=\"application/json\" id=\"data\">{data}</script>\n")
         });
-        let scripts: Vec<String> = self
-            .scripts
-            .iter()
+        // All scripts write numbers and texts by the first one.
+        let formats = self.scripts.first().map(|_| &"formats.js");
+        let scripts: Vec<String> = formats
+            .into_iter()
+            .chain(self.scripts)
             .map(|name| format!("<script src=\"/assets/{name}\" defer></script>\n"))
             .collect();
         let token = self.actions.map(|token| format!("<meta name=\"stratus-page\" content=\"{token}\">\n"));
@@ -129,7 +118,8 @@ const DETAILS: &str = concat!(
     "<details id=\"log-part\" open><summary>Log</summary>\n<p id=\"log-note\" class=\"note\"></p>\n",
     "<pre id=\"log\" role=\"log\" aria-live=\"off\" aria-label=\"Log\" tabindex=\"0\"></pre></details>\n",
     "<details id=\"files-part\"><summary>Files</summary>\n<p id=\"files-note\" class=\"note\"></p>\n",
-    "<div class=\"scroll\"><table id=\"files\" aria-label=\"Files\"><thead><tr><th scope=\"col\">file</th>",
+    "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Table of files\">",
+    "<table id=\"files\" aria-label=\"Files\"><thead><tr><th scope=\"col\">file</th>",
     "<th scope=\"col\" class=\"n\">size</th><th scope=\"col\">changed, UTC</th></tr></thead>",
     "<tbody></tbody></table></div></details>\n",
 );

@@ -284,12 +284,11 @@ fn in_url(ip: IpAddr) -> String {
     }
 }
 
-/// The name of this machine.
+/// The name of this machine, if it can be that of a host.
 fn machine_name() -> Option<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    let name = name.trim().to_ascii_lowercase();
+    let name = stratus_run::machine::host_name()?.to_ascii_lowercase();
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-    (is_name && !name.is_empty()).then_some(name)
+    is_name.then_some(name)
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ mod post;
 mod query;
 mod token;
 
-pub(crate) use guard::check;
 pub(crate) use query::QueryPairs;
 
 use std::fmt;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::{Extension, Router};
+use axum::{Extension, Router, middleware};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -27,7 +26,7 @@ use tokio::sync::Semaphore;
 use crate::actions::Actions;
 use crate::api::{self, Site};
 use crate::{Error, Forecaster, Index, Result};
-pub(crate) use guard::Guard;
+use guard::Guard;
 use peer::Peer;
 use token::Token;
 
@@ -153,7 +152,9 @@ impl Server {
             let scanner = std::thread::Builder::new().name("scan".into()).spawn_scoped(threads, scan);
             let scanner = scanner.map_err(Error::Start)?;
             let site = Site::new(Arc::clone(&self.index), self.forecaster, self.guard.page_token());
-            let router = api::router(site, Arc::new(self.guard));
+            // The guard comes first: no request reaches a route without it.
+            let guard = middleware::from_fn_with_state(Arc::new(self.guard), guard::check);
+            let router = api::router(site).layer(guard);
             self.listener.set_nonblocking(true).map_err(Error::Start)?;
             let served = runtime.block_on(accept(self.listener, router, stop));
             is_done.store(true, Ordering::Relaxed);

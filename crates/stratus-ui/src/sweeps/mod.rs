@@ -13,7 +13,7 @@ use stratus_run::csv;
 use stratus_run::layout::EPOCHS;
 use stratus_sweep::{SweepResults, SweepSnapshot};
 
-use crate::index::{Entry, Index, RunId, ScannedItem, stamp};
+use crate::index::{Entry, Index, ItemId, ScannedItem, stamp};
 
 /// The results of a sweep that is being trained are computed again after this multiple of the time that it
 /// took, so that an open page takes a small part of one processor.
@@ -38,7 +38,7 @@ struct SweepCache {
     item: ScannedItem,
     snapshot: Arc<Result<SweepSnapshot, String>>,
     /// The ids of the runs of the rows.
-    ids: Arc<Vec<RunId>>,
+    ids: Arc<Vec<ItemId>>,
     results: Arc<SweepResults>,
     /// The revision of the runs' files that the results were computed from.
     content: Option<u64>,
@@ -51,7 +51,7 @@ struct SweepCache {
 /// The sweeps that pages have asked for.
 #[derive(Debug, Default)]
 pub struct Sweeps {
-    kept: Mutex<HashMap<RunId, Arc<Mutex<SweepCache>>>>,
+    kept: Mutex<HashMap<ItemId, Arc<Mutex<SweepCache>>>>,
 }
 
 impl Sweeps {
@@ -95,7 +95,7 @@ impl SweepCache {
             Some(reason) => Err(reason.clone()),
             None => SweepSnapshot::read(item.path()).map_err(|error| error.to_string()),
         };
-        let id = |snapshot: &SweepSnapshot, row| RunId::of(&snapshot.run_path(row));
+        let id = |snapshot: &SweepSnapshot, row| ItemId::of(&snapshot.run_path(row));
         let ids = snapshot.iter().flat_map(|found| found.rows.iter().map(move |row| id(found, row)));
         let ids = Arc::new(ids.collect());
         Self {

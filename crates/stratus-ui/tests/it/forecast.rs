@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::common::{MadeRun, Running, make};
-use crate::pages::{HOSTILE, data};
+use crate::pages::{HOSTILE, data, shown_text};
 use serde_json::json;
 use stratus_ui::{ForecastExperiment, ForecastRequest, Forecaster};
 
@@ -81,7 +81,7 @@ fn invalid_requests_are_refused_as_text() {
     let refused = server.get("/api/forecast?experiment=digits&batch=0");
     assert_eq!((refused.status, refused.header("content-type")), (422, "application/json"));
     let refusal: serde_json::Value = serde_json::from_str(&refused.body).unwrap();
-    assert_eq!(refusal["error"], format!("--batch: not 0 {HOSTILE}"));
+    assert_eq!(refusal["error"], format!("--batch: not 0 {}", shown_text(HOSTILE)));
     // A forecaster that fails does not end the server.
     assert_eq!(server.get("/api/forecast?experiment=panics").status, 422);
     assert_eq!(server.get("/forecast").status, 200);

@@ -9,10 +9,10 @@ use stratus_report::page;
 use stratus_report::report::Report;
 use stratus_run::RunDir;
 use stratus_run::summary::Status;
-use stratus_run::validation::{Mistake, Pictures, TaskImages, ValidationImages};
+use stratus_run::validation::{Mistake, PictureFile, TaskImages, ValidationImages};
 use stratus_testing::png::undecodable_png;
 
-/// A name that would be markup, a script, or the end of one if it were not escaped.
+/// A name that would be markup, a script, or the end of one if it were not escaped, with a control character.
 pub const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(1)'>\"`|\n\u{7}";
 
 /// The document in an element of a page.
@@ -99,7 +99,7 @@ fn pictures_are_served_by_name_only() {
     let images = ValidationImages { epoch: 2, size: [1, 1], workers: 1, images };
     images.write(&folder).unwrap();
     let picture = undecodable_png([1, 1], 9);
-    fs::write(folder.pictures(Pictures::Epoch(2)), &picture).unwrap();
+    fs::write(folder.pictures(PictureFile::Epoch(2)), &picture).unwrap();
     let server = Running::start(root.path());
     let id = server.id("digits/1");
     let page = server.get(&format!("/run/{id}"));
@@ -113,12 +113,12 @@ fn pictures_are_served_by_name_only() {
         assert_eq!(server.get(&format!("/api/runs/{id}/pictures/{name}")).status, 404, "{name}");
     }
     // A picture that is damaged after the page was made, and one that leads out of the folders.
-    fs::write(folder.pictures(Pictures::Epoch(2)), &picture[..40]).unwrap();
+    fs::write(folder.pictures(PictureFile::Epoch(2)), &picture[..40]).unwrap();
     assert_eq!(server.get(&format!("/api/runs/{id}/pictures/2")).status, 404);
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("a.png"), &picture).unwrap();
-    fs::remove_file(folder.pictures(Pictures::Epoch(2))).unwrap();
-    std::os::unix::fs::symlink(outside.path().join("a.png"), folder.pictures(Pictures::Epoch(2))).unwrap();
+    fs::remove_file(folder.pictures(PictureFile::Epoch(2))).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("a.png"), folder.pictures(PictureFile::Epoch(2))).unwrap();
     assert_eq!(server.get(&format!("/api/runs/{id}/pictures/2")).status, 422);
 }
 
@@ -158,6 +158,11 @@ fn comparison_has_the_section_of_the_report() {
     assert!(page.body.contains(left_out), "{}", page.body);
 }
 
+/// A text as documents have it: a script shows it as it is.
+pub fn shown_text(text: &str) -> String {
+    text.replace('\u{7}', "\u{fffd}")
+}
+
 #[test]
 fn names_of_runs_never_become_markup() {
     let root = tempfile::tempdir().unwrap();
@@ -168,7 +173,7 @@ fn names_of_runs_never_become_markup() {
     make(root.path(), &MadeRun { path: "long", name: &long, ..MadeRun::default() });
     let server = Running::start(root.path());
     let list = server.json("/api/runs?keys=model.name");
-    assert_eq!(row(&list, &path)["network"], HOSTILE);
+    assert_eq!(row(&list, &path)["network"], shown_text(HOSTILE));
     assert_eq!(row(&list, "long")["settings"][0].as_str().unwrap().len(), 10_000);
     let ids = [server.id(&path), server.id("long")];
     let pages = ["/".to_owned(), format!("/run/{}", ids[0]), format!("/compare?runs={},{}", ids[0], ids[1])];
@@ -184,7 +189,7 @@ fn names_of_runs_never_become_markup() {
         assert_eq!(head.matches("</title").count(), 1, "{target}");
     }
     let shown = data(&server.get(&format!("/run/{}", ids[0])).body);
-    assert_eq!(shown["runs"][0]["curves"]["layers"][0]["layer"], HOSTILE);
+    assert_eq!(shown["runs"][0]["curves"]["layers"][0]["layer"], shown_text(HOSTILE));
 }
 
 #[test]

@@ -51,14 +51,16 @@ fn is_installed(shell: &str) -> bool {
 
 /// The line after zsh has completed it, in a terminal.
 fn zsh(dir: &TestDir, line: &str) -> String {
-    // The inner shell answers in the order of its input, so nothing depends on time.
+    // Keys are sent once the line editor has set up the terminal: before, the terminal itself would take the
+    // last one, Ctrl-R. So nothing depends on time.
     let script = r#"
         zmodload zsh/zpty
         zpty inner zsh -f -i
         zpty -w inner 'stty -echo; PS1= PS2= PROMPT_EOL_MARK='
         zpty -w inner 'autoload -Uz compinit; compinit -u -D; source <(stratus completions zsh)'
         zpty -w inner 'report() { print -r -- "LINE<$BUFFER>ENDED"; zle kill-whole-line }; zle -N report'
-        zpty -w inner 'bindkey "^I" complete-word; bindkey "^X^R" report; print -r REA""DY'
+        zpty -w inner 'bindkey "^I" complete-word; bindkey "^X^R" report'
+        zpty -w inner 'zle-line-init() { print -r REA""DY; zle -D zle-line-init }; zle -N zle-line-init'
         zpty -r inner output '*READY*'
         zpty -w -n inner "$LINE"$'\t\x18\x12'
         zpty -r inner output '*LINE<*>ENDED*'

@@ -1,6 +1,7 @@
 // The layers of a run: the table as a tree, the colours of the network, and the details of a chosen layer.
 // The choices belong to the page, so that they stay when a live page renews its sections.
 stratus.layers = (() => {
+  const { bytes, count } = formats;
   const opened = new Map(),
     colouring = new Map();
   let chosen = null,
@@ -22,16 +23,6 @@ stratus.layers = (() => {
     made.addEventListener("click", click);
     return made;
   };
-  const bytes = value => {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let unit = 0;
-    while (value >= 1024 && unit + 1 < units.length) {
-      value /= 1024;
-      unit++;
-    }
-    return `${unit ? value.toFixed(1) : value} ${units[unit]}`;
-  };
-  const count = value => value.toLocaleString("en-US");
   // The number in a cell of the table of layers; null if it is unknown.
   const columns = {
     forward: 2,
@@ -272,7 +263,7 @@ stratus.layers = (() => {
     }
     if (details && details.kernels.length) {
       panel.append(make("h3", "Kernels"));
-      const box = make("div", "", { class: "scroll" }),
+      const box = make("div", "", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Kernels" }),
         table = make("table"),
         head = make("tr");
       ["phase", "kernel", "implementation"].forEach(name => head.append(make("th", name, { scope: "col" })));

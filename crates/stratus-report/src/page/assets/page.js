@@ -58,11 +58,10 @@ const stratus = (() => {
     places(document).forEach(container => container.chart && container.chart.redraw(false, true)),
   );
 
-  // The data of a chart as CSV. Spreadsheets would compute text that begins with one of some characters.
+  // The data of a chart as CSV.
   const toCsv = chart => {
-    const quoted = text => `"${(/^[=+@\t\r-]/.test(text) ? "'" + text : text).replaceAll('"', '""')}"`;
     const lines = chart.data[0].map((_, i) => chart.data.map(values => values[i] ?? "").join(","));
-    return [chart.series.map(s => quoted(String(s.label))).join(","), ...lines, ""].join("\n");
+    return [chart.series.map(s => formats.csvCell(String(s.label))).join(","), ...lines, ""].join("\n");
   };
   // A chart as PNG, on the background of the page.
   const toPng = chart =>
@@ -76,11 +75,6 @@ const stratus = (() => {
       context.drawImage(drawn, 0, 0);
       copy.toBlob(done, "image/png");
     });
-  const nameOf = title =>
-    title
-      .replace(/[^A-Za-z0-9]+/g, "-")
-      .replace(/^-|-$/g, "")
-      .toLowerCase();
   const download = (blob, name) => {
     const link = document.createElement("a"),
       address = URL.createObjectURL(blob);
@@ -99,7 +93,7 @@ const stratus = (() => {
       Object.assign(button, { type: "button", textContent: name });
       button.setAttribute("aria-label", `Save as ${name}: ${caption.textContent}`);
       button.addEventListener("click", async () => {
-        const title = nameOf(caption.textContent);
+        const title = formats.fileName(caption.textContent);
         if (container.chart) download(await make(container.chart), `${title}.${name.toLowerCase()}`);
       });
       place.append(button);
@@ -155,10 +149,34 @@ const stratus = (() => {
       const button = document.createElement("button");
       Object.assign(button, { type: "button", textContent: "SVG" });
       button.setAttribute("aria-label", `Save as SVG: ${title}`);
-      button.addEventListener("click", () => download(toSvg(drawing), `${nameOf(title)}.svg`));
+      button.addEventListener("click", () => download(toSvg(drawing), `${formats.fileName(title)}.svg`));
       bar.append(button);
       place.before(bar);
     });
+
+  // The entries of a legend that hide and show a line, with their series. uPlot names no x where it has no
+  // values.
+  const legendOf = chart => {
+    const lines = [...chart.root.querySelectorAll(".u-legend .u-series > th")];
+    return lines.slice(lines.length - chart.series.length + 1).map((head, i) => [head, i + 1]);
+  };
+  const markLegend = chart =>
+    legendOf(chart).forEach(([head, i]) => {
+      const button = head.querySelector("button");
+      if (button) button.setAttribute("aria-pressed", String(chart.series[i].show));
+    });
+  // uPlot's entries react to clicks, but cannot have the focus: buttons in them can, and a click on one, also
+  // by Enter or Space, is a click on its entry.
+  const addLegendButtons = chart => {
+    for (const [head] of legendOf(chart)) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.title = "Hide or show this line";
+      button.append(...head.childNodes);
+      head.append(button);
+    }
+    markLegend(chart);
+  };
 
   // Draws a chart, or gives new data to the chart of the same lines, whose zoom and hidden lines stay.
   const draw = (container, x, series, rows, more) => {
@@ -195,8 +213,10 @@ const stratus = (() => {
       bands: more.bands || [],
       legend: { live: series.length < 8 },
       cursor: { drag: { x: true, y: false } },
+      hooks: { setSeries: [markLegend] },
     });
     container.chart = new uPlot(options, rows, container);
+    addLegendButtons(container.chart);
     resized.observe(container);
     addDownloads(container);
   };
@@ -477,12 +497,10 @@ const stratus = (() => {
   };
 
   // The slider of the epochs of masks: shows the pictures and the values of another epoch.
-  document.addEventListener("input", event => {
-    const slider = event.target,
-      epochs = slider.dataset.maskEpochs;
-    if (epochs === undefined) return;
+  const epochsOf = slider => slider.dataset.maskEpochs.split(",");
+  const showEpoch = slider => {
     const place = slider.closest(".masks"),
-      epoch = epochs.split(",")[Number(slider.value)];
+      epoch = epochsOf(slider)[Number(slider.value)];
     slider.closest("p").querySelector("output").value = epoch;
     place
       .querySelectorAll(".predicted use")
@@ -490,7 +508,28 @@ const stratus = (() => {
     place.querySelectorAll("[data-ious]").forEach(iou => {
       iou.textContent = iou.dataset.ious.split(",")[Number(slider.value)];
     });
+  };
+  document.addEventListener("input", event => {
+    if (event.target.dataset.maskEpochs !== undefined) showEpoch(event.target);
   });
+  // The epochs that readers chose in a place, by slider. One at the newest epoch follows it.
+  const sliders = root => [...root.querySelectorAll("[data-mask-epochs]")];
+  const chosenEpochs = root =>
+    new Map(
+      sliders(root)
+        .filter(slider => slider.value !== slider.max)
+        .map(slider => [slider.dataset.pictures, Number(epochsOf(slider)[Number(slider.value)])]),
+    );
+  // Shows these epochs in new sliders: the next one that is kept, if the pictures of an epoch were removed.
+  const chooseEpochs = (root, chosen) => {
+    for (const slider of sliders(root)) {
+      const epoch = chosen.get(slider.dataset.pictures);
+      if (epoch === undefined) continue;
+      const kept = epochsOf(slider).findIndex(other => Number(other) >= epoch);
+      slider.value = kept < 0 ? slider.max : kept;
+      showEpoch(slider);
+    }
+  };
 
   drawCharts(document);
   sortOnClick(document);
@@ -509,6 +548,8 @@ const stratus = (() => {
     sort,
     sortOnClick,
     setUp,
+    chosenEpochs,
+    chooseEpochs,
     removeCharts: root => places(root).forEach(remove),
   };
 })();

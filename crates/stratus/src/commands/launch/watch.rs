@@ -118,14 +118,17 @@ fn heading() -> Vec<String> {
 }
 
 /// Asks the target for the state of a launch, and saves the answer beside the record, for programs that do
-/// not contact the target, such as `stratus ui`. If it cannot be saved, there is a warning.
+/// not contact the target, such as `stratus ui`. If it cannot be saved, there is a warning. A failure of this
+/// machine says nothing about the target, and is not saved.
 fn query_state(target: &dyn Target, record: &LaunchRecord, output: &Output) -> Result<LaunchState> {
-    let answer = target.state(record).map_err(Failure::from);
-    let saved = answer.as_ref().map_err(|failure| failure.error.to_string());
-    if let Err(error) = record.save_state(Path::new(RUNS), saved) {
-        output.warning(&format!("the state of {} is not saved: {error}", record.id));
+    let answer = target.state(record);
+    if answer.as_ref().err().is_none_or(stratus_launch::Error::is_of_target) {
+        let saved = answer.as_ref().map_err(ToString::to_string);
+        if let Err(error) = record.save_state(Path::new(RUNS), saved) {
+            output.warning(&format!("the state of {} is not saved: {error}", record.id));
+        }
     }
-    answer
+    Ok(answer?)
 }
 
 /// Opens the target of a launch, and asks it for the state.
@@ -249,7 +252,7 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
     let machine = settings.kind.describe();
     let mut record = record.clone();
     let mut all: Vec<FetchedRun> = Vec::new();
-    let mut unreachable_since: Option<Instant> = None;
+    let mut failing: Option<FailingPasses> = None;
     // Restarts since the last finished epoch.
     let (mut restarts, mut last_epochs) = (0, None);
     let mut seen = FetchedStamps::new();
@@ -273,10 +276,8 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
         })();
         match pass {
             Ok((state, fetched_runs, advance, done)) => {
-                if unreachable_since.take().is_some() {
-                    let text = format!("{}: reachable again", record.target);
-                    output.message(&text);
-                    add_events(&record, LaunchEventKind::Reachable, &[text], output);
+                if let Some(ended) = failing.take() {
+                    ended.report_end(&record, output);
                 }
                 add_events(&record, LaunchEventKind::Step, &advance.messages, output);
                 add_events(&record, LaunchEventKind::Rescheduled, &done, output);
@@ -300,19 +301,15 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
                 }
             }
             Err(failure) => {
-                let since = *unreachable_since.get_or_insert_with(|| {
-                    output.message(&format!("{}; retrying", failure.error));
-                    let text = failure.error.to_string();
-                    add_events(&record, LaunchEventKind::Unreachable, &[text], output);
-                    Instant::now()
-                });
-                if since.elapsed() > UNREACHABLE_TIMEOUT {
+                let now = FailingPasses::after(failing.take(), &failure, &record, output);
+                if now.since.elapsed() > UNREACHABLE_TIMEOUT {
                     return Err(failure);
                 }
+                failing = Some(now);
             }
         }
         let spent = spent.zip(cpu_seconds()).map_or(0.0, |(before, now)| now - before);
-        std::thread::sleep(if unreachable_since.is_some() {
+        std::thread::sleep(if failing.is_some() {
             LOG_POLL_INTERVAL
         } else {
             fetch_interval(spent, record.search.is_some())
@@ -326,6 +323,46 @@ pub(super) fn follow(record: &LaunchRecord, output: &Output) -> Result {
     print_fetched(&all, output)?;
     check_finished(&record, &state, output)?;
     search::check_over(&record, output)
+}
+
+/// Passes of fetching that have failed, one after the other.
+struct FailingPasses {
+    /// The time of the first one.
+    since: Instant,
+    /// The kind of the last failure: of the target, or of this machine.
+    kind: LaunchEventKind,
+}
+
+impl FailingPasses {
+    /// The passes after one more failure, which is reported unless the failures `before` were of its kind.
+    fn after(before: Option<Self>, failure: &Failure, record: &LaunchRecord, output: &Output) -> Self {
+        let kind = failure_kind(failure);
+        if before.as_ref().is_none_or(|before| before.kind != kind) {
+            output.message(&format!("{}; retrying", failure.error));
+            add_events(record, kind, &[failure.error.to_string()], output);
+        }
+        Self { since: before.map_or_else(Instant::now, |before| before.since), kind }
+    }
+
+    /// Reports that a pass succeeded again.
+    fn report_end(&self, record: &LaunchRecord, output: &Output) {
+        let (text, kind) = match self.kind {
+            LaunchEventKind::Unreachable => ("reachable again", LaunchEventKind::Reachable),
+            _ => ("fetched again", LaunchEventKind::Recovered),
+        };
+        let text = format!("{}: {text}", record.target);
+        output.message(&text);
+        add_events(record, kind, &[text], output);
+    }
+}
+
+/// The event of a failed pass.
+fn failure_kind(failure: &Failure) -> LaunchEventKind {
+    let error = failure.error.downcast_ref::<stratus_launch::Error>();
+    match error.is_some_and(stratus_launch::Error::is_of_target) {
+        true => LaunchEventKind::Unreachable,
+        false => LaunchEventKind::LocalFailure,
+    }
 }
 
 /// Reports the repetitions that ended without being completed, with their last messages.
@@ -403,8 +440,29 @@ pub(super) fn stop(record: &LaunchRecord, output: &Output) -> Result {
 
 #[cfg(test)]
 mod tests {
-    use super::{LOG_POLL_INTERVAL, MAX_FETCH_INTERVAL, MIN_FETCH_INTERVAL, cpu_seconds, fetch_interval};
+    use super::{
+        Failure, LOG_POLL_INTERVAL, LaunchEventKind, MAX_FETCH_INTERVAL, MIN_FETCH_INTERVAL, cpu_seconds,
+        failure_kind, fetch_interval,
+    };
     use std::time::Duration;
+    use stratus_launch::Error;
+
+    #[test]
+    fn a_failure_of_this_machine_is_not_one_of_the_target() {
+        let (problem, hint) = ("no route to host".to_owned(), String::new());
+        let target = Error::Target { problem: problem.clone(), hint: hint.clone() };
+        assert_eq!(failure_kind(&target.into()), LaunchEventKind::Unreachable);
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let file = Error::File { what: "write", path: "runs/1/log.txt".into(), source: full };
+        for failure in [
+            Error::Client { problem: problem.clone(), hint: hint.clone() }.into(),
+            Error::Usage { problem: problem.clone(), hint }.into(),
+            file.into(),
+            Failure::failed(problem),
+        ] {
+            assert_eq!(failure_kind(&failure), LaunchEventKind::LocalFailure, "{failure:?}");
+        }
+    }
 
     #[test]
     fn fetch_interval_grows_with_cpu_time() {

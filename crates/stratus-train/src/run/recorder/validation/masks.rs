@@ -87,7 +87,7 @@ pub(super) fn remove_later(
 mod tests {
     use super::*;
     use std::fs;
-    use stratus_run::validation::{Confusion, Pictures, write_confusion};
+    use stratus_run::validation::{Confusion, PictureFile, write_confusion};
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -129,7 +129,7 @@ mod tests {
             let images = TaskImages::Segmentation { samples, predictions, colours };
             ValidationImages { epoch, size: [1, 1], workers: 2, images }.write(&folder).unwrap();
             for epoch in 1..=epoch {
-                fs::write(folder.pictures(Pictures::Epoch(epoch)), "").unwrap();
+                fs::write(folder.pictures(PictureFile::Epoch(epoch)), "").unwrap();
             }
             let counts = [Confusion { class: 0, predicted: 1, count: 1 }];
             write_confusion(&folder.confusion(), matrix, &counts).unwrap();
@@ -147,7 +147,7 @@ mod tests {
         assert!(!folder.confusion().exists());
         write(5, 5);
         assert_eq!(remove_later(&folder, 3, &mut log).unwrap(), kept(3));
-        assert!(!folder.confusion().exists() && !folder.pictures(Pictures::Epoch(4)).exists());
+        assert!(!folder.confusion().exists() && !folder.pictures(PictureFile::Epoch(4)).exists());
         let index = ValidationImages::read(&folder).unwrap().unwrap();
         assert_eq!((index.epoch, index.workers), (3, 2));
         // A damaged index takes only its own pictures with it.

@@ -18,7 +18,7 @@ use stratus_data::contact_sheet::ClassPalette;
 use stratus_run::csv::CsvWriter;
 use stratus_run::log::Log;
 use stratus_run::validation::{
-    ClassRow, ClassSample, MAX_CLASSES, MaskEpoch, Mistake, Pictures, TaskImages, ValidationDir,
+    ClassRow, ClassSample, MAX_CLASSES, MaskEpoch, Mistake, PictureFile, TaskImages, ValidationDir,
     ValidationImages, confusions, is_in_history, is_kept, write_confusion,
 };
 use stratus_run::{Error, RunDir, atomic};
@@ -155,10 +155,10 @@ impl ValidationRecord {
         let [mistake_indices, sample_indices] =
             [&mistakes, &samples].map(|all| all.iter().map(|image| image.index).collect::<Vec<_>>());
         if !mistakes.is_empty() {
-            self.write(Pictures::Epoch(epoch), self.images.class_pictures(&mistake_indices))?;
+            self.write(PictureFile::Epoch(epoch), self.images.class_pictures(&mistake_indices))?;
         }
         if !samples.is_empty() && sample_indices != self.written_samples {
-            self.write(Pictures::Samples, self.images.class_pictures(&sample_indices))?;
+            self.write(PictureFile::Samples, self.images.class_pictures(&sample_indices))?;
             self.written_samples = sample_indices;
         }
         let class = |class: usize| u32::try_from(class).unwrap_or(u32::MAX);
@@ -198,9 +198,9 @@ impl ValidationRecord {
         if !samples.is_empty() {
             let pictures = MaskPictures { images: &self.images, palette, classes: class_names.len() };
             if indices != self.written_samples {
-                self.write(Pictures::Samples, pictures.images_and_truth(&indices))?;
+                self.write(PictureFile::Samples, pictures.images_and_truth(&indices))?;
             }
-            self.write(Pictures::Epoch(epoch), pictures.predictions_and_differences(&samples))?;
+            self.write(PictureFile::Epoch(epoch), pictures.predictions_and_differences(&samples))?;
             let shown = MaskEpoch { epoch, iou: samples.iter().map(|sample| sample.iou).collect() };
             self.masks.add(&names, shown);
             self.written_samples = indices;
@@ -209,7 +209,7 @@ impl ValidationRecord {
     }
 
     /// Writes a file of pictures.
-    fn write(&self, pictures: Pictures, file: Result<Vec<u8>, io::Error>) -> Result<(), TrainError> {
+    fn write(&self, pictures: PictureFile, file: Result<Vec<u8>, io::Error>) -> Result<(), TrainError> {
         let path = self.folder.pictures(pictures);
         let file = file.map_err(Error::io("write", &path))?;
         Ok(atomic::write(&path, &file)?)
