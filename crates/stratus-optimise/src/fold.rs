@@ -1,5 +1,6 @@
 //! Folding: layers that multiply each channel by a constant and add one, as a batch norm does in inference,
-//! become part of the convolution or linear layer before them. Layers without effect in inference are removed.
+//! become part of the convolution or linear layer before them. Layers without effect in inference are
+//! removed.
 //!
 //! A layer is folded if nothing else reads its input. A concatenation passes it on to all its inputs, if each
 //! of them can take its share. Values are computed in double precision and rounded once.

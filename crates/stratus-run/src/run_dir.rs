@@ -63,22 +63,21 @@ impl RunDir {
         fs::create_dir_all(path).map_err(Error::io("create the folder", path))?;
         for entry in fs::read_dir(path).map_err(Error::io("read the folder", path))? {
             let name = entry.map_err(Error::io("read the folder", path))?.file_name();
-            let is_from_killed_start =
-                [
-                    LOCK,
-                    MACHINE,
-                    NETWORK,
-                    SOURCES,
-                    LABELS,
-                    DATA,
-                    PLAN,
-                    CLASSES,
-                    TIMELINE,
-                    CHECKPOINTS,
-                    OPTIMISE,
-                ]
-                    .iter()
-                    .any(|&known| name == known);
+            let is_from_killed_start = [
+                LOCK,
+                MACHINE,
+                NETWORK,
+                SOURCES,
+                LABELS,
+                DATA,
+                PLAN,
+                CLASSES,
+                TIMELINE,
+                CHECKPOINTS,
+                OPTIMISE,
+            ]
+            .iter()
+            .any(|&known| name == known);
             if !is_from_killed_start && !atomic::is_temporary(&name) {
                 return Err(Error::NotEmpty { path: path.to_path_buf() });
             }

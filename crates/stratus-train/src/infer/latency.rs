@@ -76,8 +76,8 @@ struct Candidate<'a> {
     steps: Vec<Vec<f64>>,
 }
 
-/// Measures networks at each of `batches`, all in turn, `runs` times after a run to warm up. Other load on the
-/// machine affects all of them equally.
+/// Measures networks at each of `batches`, all in turn, `runs` times after a run to warm up. Other load on
+/// the machine affects all of them equally.
 ///
 /// # Errors
 /// As [`Predictor::prepare`], or if a kernel fails.

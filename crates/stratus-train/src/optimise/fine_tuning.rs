@@ -6,7 +6,7 @@ use stratus_experiment::{Experiment, Schedule};
 use stratus_run::RunDir;
 
 /// The experiment that trains the smaller network of `target`: as the run was trained, from its weights,
-/// with the learning rate that the run had so many epochs before its end, which falls along a straight line
+/// with the learning rate that the run had as many epochs before its end, which falls along a straight line
 /// to the run's last one.
 ///
 /// # Errors

@@ -91,7 +91,7 @@ fn write_all(session: &mut Session, values: &BTreeMap<String, Vec<f32>>) -> Resu
     Ok(())
 }
 
-/// What a step has subtracted from each trained parameter.
+/// The values that a step has subtracted from each trained parameter.
 fn differences(
     session: &Session,
     graph: &Graph,

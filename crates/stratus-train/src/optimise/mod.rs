@@ -48,7 +48,7 @@ pub enum ImportanceMeasure {
     Random,
 }
 
-/// What is asked for. The content of `optimise/request.json`.
+/// The request: a run, its weights and options. The content of `optimise/request.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptimiseRequest {
     /// The run whose network is made smaller.
@@ -88,7 +88,7 @@ pub struct OptimiseOptions {
     pub set: Vec<(String, String)>,
 }
 
-/// What the removal of channels did. The content of `optimise/pruning.json`.
+/// The effect of the removal of channels. The content of `optimise/pruning.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pruning {
     /// Multiply-adds of an image, before and afterwards.
@@ -140,11 +140,15 @@ pub fn optimise(
         return run::resume(out, &RunOptions { out: None, ..options.clone() }, observer);
     }
     RunDir::check_creatable(out)?;
+    let model = trained_model(&trained);
+    let pruned = prune(&model, &experiment, &request, &mut warn)?;
     let target = RunDir::create_at(out)?;
-    check_same_request(&target, &request)?;
-    std::fs::create_dir_all(target.optimise()).map_err(stratus_run::Error::io("create", &target.optimise()))?;
+    std::fs::create_dir_all(target.optimise())
+        .map_err(stratus_run::Error::io("create", &target.optimise()))?;
     atomic::write_json(&target.optimise_request(), &request)?;
-    let pruning = write_pruned(&trained, &experiment, &request, &target, &mut warn)?;
+    write_model(&pruned, &trained, &target)?;
+    let pruning = describe(&model, &pruned);
+    atomic::write_json(&target.optimise_pruning(), &pruning)?;
     report(&pruning, observer);
     let experiment = fine_tuning(&experiment, &request, &target)?;
     run::start(&experiment, options, machine, observer)
@@ -166,67 +170,53 @@ fn check_finished(run: &RunDir) -> Result<(), TrainError> {
     Err(TrainError::Configuration { problem, hint })
 }
 
-/// Checks that a directory has no other request.
-fn check_same_request(target: &RunDir, request: &OptimiseRequest) -> Result<(), TrainError> {
-    let path = target.optimise_request();
-    let folder = shell_path(target.path());
-    if !path.exists() {
-        if RunDir::is_run(target.path()) {
-            return Err(configuration(&format!("{folder} is another run"), "choose another directory with --out"));
-        }
-        return Ok(());
+/// Checks that a run is the answer to a request.
+fn check_same_request(run: &RunDir, request: &OptimiseRequest) -> Result<(), TrainError> {
+    let folder = shell_path(run.path());
+    if !run.optimise_request().exists() {
+        let problem = format!("{folder} is another run");
+        return Err(configuration(&problem, "choose another directory with --out"));
     }
-    let known: OptimiseRequest = atomic::read_json(&path)?;
+    let known: OptimiseRequest = atomic::read_json(&run.optimise_request())?;
     if known == *request {
         return Ok(());
     }
     Err(configuration(
         &format!("{folder} was begun with other options or weights"),
-        "repeat these, which `optimise/request.json` in it names, or choose another directory with --out",
+        "repeat those, which `optimise/request.json` in it names, or choose another directory with --out",
     ))
 }
 
-/// Removes channels of a trained network, and writes the smaller one to the directory `optimise` of a run.
-fn write_pruned(
-    trained: &TrainedNetwork,
+/// Removes channels of a trained network.
+fn prune(
+    model: &Model,
     experiment: &Experiment,
     request: &OptimiseRequest,
-    target: &RunDir,
     warn: &mut dyn FnMut(&str),
-) -> Result<Pruning, TrainError> {
-    let model = trained_model(trained);
+) -> Result<Model, TrainError> {
     let scores = match request.importance {
-        ImportanceMeasure::Random => Importance::Random { seed: experiment.train.seed }.scores(&model)?,
-        ImportanceMeasure::L1 => Importance::L1.scores(&model)?,
+        ImportanceMeasure::Random => Importance::Random { seed: experiment.train.seed }.scores(model)?,
+        ImportanceMeasure::L1 => Importance::L1.scores(model)?,
         ImportanceMeasure::Taylor => {
-            let mut taylor = TaylorScores::new(&model)?;
+            let mut taylor = TaylorScores::new(model)?;
             let (graph, values) = (&model.graph, &model.values);
             let mut failure = None;
             for_each_gradient(experiment, graph, values, request.calibration_batches, warn, |gradients| {
                 failure = failure.take().or(taylor.add(gradients).err());
             })?;
             failure.map_or(Ok(()), Err)?;
-            Importance::Taylor(&taylor).scores(&model)?
+            Importance::Taylor(&taylor).scores(model)?
         }
     };
     let selection = choose(&model.graph, &scores, &pruning_target(request))?;
-    let pruned = remove(&model, &selection)?;
-    let text = layer_file::write(&pruned.graph).map_err(|source| TrainError::LayerFile {
-        path: target.optimise_network(),
-        problem: source.to_string(),
-    })?;
-    atomic::write(&target.optimise_network(), text.as_bytes())?;
-    write_weights(&pruned, trained, &target.optimise_weights())?;
-    let pruning = describe(&model, &pruned);
-    atomic::write_json(&target.optimise_pruning(), &pruning)?;
-    Ok(pruning)
+    Ok(remove(model, &selection)?)
 }
 
 fn pruning_target(request: &OptimiseRequest) -> Target {
     Target { granularity: request.granularity, ..Target::new(request.prune) }
 }
 
-/// Reads what the removal of channels did to an optimised run.
+/// Reads the effect of the removal of channels in an optimised run.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -246,16 +236,21 @@ fn trained_model(trained: &TrainedNetwork) -> Model {
     Model { graph: trained.graph.clone(), values }
 }
 
-fn write_weights(model: &Model, trained: &TrainedNetwork, path: &Path) -> Result<(), TrainError> {
+/// Writes the layer file and the weights of the smaller network to the directory `optimise` of a run.
+fn write_model(model: &Model, trained: &TrainedNetwork, target: &RunDir) -> Result<(), TrainError> {
+    let path = target.optimise_network();
+    let text = layer_file::write(&model.graph)
+        .map_err(|error| TrainError::LayerFile { problem: error.to_string(), path: path.clone() })?;
+    atomic::write(&path, text.as_bytes())?;
     let parameters = model.graph.parameters.iter();
     let tensors: Vec<TensorRef<'_>> = parameters
         .map(|parameter| TensorRef::f32(&parameter.name, &parameter.shape, &model.values[&parameter.name]))
         .collect();
-    atomic::write_with(path, |out| {
+    let path = target.optimise_weights();
+    Ok(atomic::write_with(&path, |out| {
         write_safetensors(out, &tensors, &trained.metadata.entries())
-            .map_err(stratus_run::Error::io("write", path))
-    })?;
-    Ok(())
+            .map_err(stratus_run::Error::io("write", &path))
+    })?)
 }
 
 fn describe(before: &Model, after: &Model) -> Pruning {

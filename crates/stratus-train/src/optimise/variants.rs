@@ -13,7 +13,7 @@ use stratus_run::variants::{self, Variant};
 /// The batch sizes that are measured: a single image, and a batch.
 const BATCHES: [usize; 2] = [1, 8];
 
-/// The variants, and what `measure` is.
+/// The variants, and the name of their measure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VariantTable {
     /// `top-1` or `mean IoU`.

@@ -161,7 +161,8 @@ fn default_directory(run: &Path) -> PathBuf {
 /// Writes the ONNX model of the folded network.
 fn write_model(run: &RunDir) -> Result {
     let mut ignored = |_: &str| {};
-    let model = Predictor::from_run(run.path(), CheckpointChoice::Newest, &[], &mut ignored)?.folded_model()?;
+    let model =
+        Predictor::from_run(run.path(), CheckpointChoice::Newest, &[], &mut ignored)?.folded_model()?;
     let metadata = load_trained_network(run.path(), CheckpointChoice::Newest, &mut ignored)?.metadata;
     let weights: Vec<TensorRef<'_>> = model
         .graph

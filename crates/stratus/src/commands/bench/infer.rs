@@ -115,14 +115,14 @@ fn render(report: &Report, width: Option<usize>) -> String {
     let peak = |value: Option<f64>, unit: &str| {
         value.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.0} {unit}"))
     };
-    let [memory, arithmetic] =
-        [peak(report.peak_gb_per_second, "GB/s"), peak(report.peak_gflops, "GFLOP/s")];
+    let [memory, arithmetic] = [peak(report.peak_gb_per_second, "GB/s"), peak(report.peak_gflops, "GFLOP/s")];
     text.push_str(&format!("\npeaks of this machine: memory {memory}, arithmetic {arithmetic}\n"));
     text
 }
 
 fn steps(report: &Report, batch: &BatchLatency, width: Option<usize>) -> String {
-    let heading = ["layer", "kernel", "ms", "share", "GFLOP/s", "GB/s", "% of peak", "bound", "implementation"];
+    let heading =
+        ["layer", "kernel", "ms", "share", "GFLOP/s", "GB/s", "% of peak", "bound", "implementation"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(batch.steps.iter().map(|step| {
         let rate = |amount: u64| format!("{:.1}", amount as f64 * 1e-6 / step.ms.max(f64::MIN_POSITIVE));
