@@ -14,6 +14,17 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "stratus infer",
         &["stratus infer runs/digits/1 photo.png --top 3", "stratus infer runs/streets/1 photos -o masks"],
     ),
+    (
+        "stratus optimise",
+        &[
+            "stratus optimise runs/digits/1 --prune 0.4 --granularity 4",
+            "stratus optimise runs/resnet18/1 --prune 0.5 --out runs/small",
+        ],
+    ),
+    (
+        "stratus bench infer",
+        &["stratus bench infer runs/digits/1", "stratus bench infer resnet50 --batch 1,32 --threads 2"],
+    ),
     ("stratus plan", &["stratus plan resnet18 --batch 64", "stratus plan resnet18 --largest-batch"]),
     (
         "stratus forecast",

@@ -141,7 +141,7 @@ pub fn optimise(
     }
     RunDir::check_creatable(out)?;
     let model = trained_model(&trained);
-    let pruned = prune(&model, &experiment, &request, &mut warn)?;
+    let pruned = remove_channels(&model, &experiment, &request, &mut warn)?;
     let target = RunDir::create_at(out)?;
     std::fs::create_dir_all(target.optimise())
         .map_err(stratus_run::Error::io("create", &target.optimise()))?;
@@ -188,7 +188,7 @@ fn check_same_request(run: &RunDir, request: &OptimiseRequest) -> Result<(), Tra
 }
 
 /// Removes channels of a trained network.
-fn prune(
+fn remove_channels(
     model: &Model,
     experiment: &Experiment,
     request: &OptimiseRequest,

@@ -28,6 +28,7 @@ mod memory;
 mod mistakes;
 mod new_user;
 mod onnx;
+mod optimise;
 mod outputs;
 mod pipeline;
 mod recipe;

@@ -1,0 +1,138 @@
+//! `stratus optimise` makes the network of a run smaller; `stratus bench infer` measures latency.
+
+use crate::common::{RunResult, SplitMix64, TestDir, digits, summary};
+use std::fs;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Trains digits for an epoch in the folder `run`.
+fn trained() -> TestDir {
+    let dir = TestDir::new();
+    dir.train("run", 1, &[]).expect(0);
+    dir
+}
+
+/// The arguments that prune the run to the folder `small`.
+const PRUNE: [&str; 9] =
+    ["optimise", "run", "--prune", "0.4", "--granularity", "4", "--out", "small", "--calibration=4"];
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn a_pruned_run_is_a_smaller_run_of_its_own() {
+    let dir = trained();
+    let original = fs::read(dir.path("run/summary.json")).unwrap();
+    let report = json(&dir.run(&[&PRUNE[..], &["--json"]].concat()).expect(0).out);
+    assert_eq!(report["run"], "small");
+    let [before, after] = [0, 1].map(|at| report["pruning"]["multiply_adds"][at].as_u64().unwrap());
+    assert!(after as f64 <= 0.6 * before as f64 && after as f64 > 0.4 * before as f64, "{before} {after}");
+    // The counts are those of the smaller network everywhere.
+    let variants = report["variants"].as_array().unwrap();
+    for variant in variants {
+        let is_pruned = variant["variant"].as_str().unwrap().starts_with("pruned ");
+        let expected = if is_pruned { after } else { before };
+        assert_eq!(variant["multiply_adds"].as_u64().unwrap(), expected, "{variant}");
+        assert!(variant["ms_median"].as_f64().unwrap() > 0.0 && variant["measure"].as_f64().unwrap() > 0.5);
+    }
+    assert!(variants.len() >= 2, "{report}");
+    let table = fs::read_to_string(dir.path("small/variants.csv")).unwrap();
+    let header = "variant,measure,ms_median,ms_p99,ms_batch8,bytes,multiply_adds";
+    assert_eq!(table.lines().next().unwrap(), header);
+    assert_eq!(table.lines().count(), variants.len() + 1);
+    // It is evaluated, described and reported as any other run; the original is untouched.
+    let evaluated = json(&dir.run(&["eval", "small", "--json"]).expect(0).out);
+    assert_eq!(evaluated["measures"]["top1"], summary(&dir.path("small"))["final"]["val_top1"]);
+    dir.run(&["report", "small"]).expect(0);
+    dir.run(&["bench", "infer", "small", "--runs", "2", "--batch", "1"]).expect(0);
+    assert_eq!(fs::read(dir.path("run/summary.json")).unwrap(), original);
+    // The model that other programs run is the folded, smaller network.
+    dir.run(&["model", "import", "small/network.onnx", "-o", "imported"]).expect(0);
+    let layers = fs::read_to_string(dir.path("imported/network.toml")).unwrap();
+    assert!(!layers.contains("batch_norm2d") && layers.contains("conv2d"), "{layers}");
+    // The same request again only compares again; another one is refused.
+    let weights = RunResult::read(&dir.path("small")).weights;
+    dir.run(&PRUNE).expect(0);
+    assert_eq!(RunResult::read(&dir.path("small")).weights, weights);
+    let other = dir.run(&[&PRUNE[..], &["--importance", "l1"]].concat()).expect(2);
+    assert!(other.err.contains("small was begun with other options or weights"), "{}", other.err);
+}
+
+#[test]
+fn killed_at_random_it_has_the_same_weights() {
+    let kills = std::env::var("STRATUS_KILLS").map_or(4, |kills| kills.parse::<u64>().unwrap().min(20));
+    let dir = trained();
+    let epochs = ["--epochs", "2", "--set", "checkpoint.every_seconds=0.05"];
+    dir.run(&[&PRUNE[..], &epochs].concat()).expect(0);
+    let expected = RunResult::read(&dir.path("small"));
+    fs::rename(dir.path("small"), dir.path("uninterrupted")).unwrap();
+    let mut random = SplitMix64(7);
+    for _ in 0..kills {
+        let mut command = dir.command(&[&PRUNE[..], &epochs].concat());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        sleep(Duration::from_millis(random.next_below(1500)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    dir.run(&[&PRUNE[..], &epochs].concat()).expect(0);
+    assert_eq!(RunResult::read(&dir.path("small")), expected);
+}
+
+#[test]
+fn impossible_requests_are_refused_before_anything_is_written() {
+    let dir = trained();
+    let refused = |arguments: &[&str], code: i32, message: &str| {
+        let error = dir.run(arguments).expect(code).err;
+        assert!(error.contains(message), "{arguments:?}: {error}");
+        assert!(!dir.path("run-optimised").exists() && !dir.path("other").exists(), "{arguments:?}");
+    };
+    refused(&["optimise", "nothing", "--prune", "0.5"], 2, "nothing");
+    refused(&["optimise", "run"], 2, "--prune");
+    refused(&["optimise", "run", "--prune", "1.5"], 2, "must be above 0 and below 1");
+    refused(&["optimise", "run", "--prune", "0.9"], 2, "at most");
+    refused(&["optimise", "run", "--prune", "0.5", "--granularity", "4096"], 2, "nothing can be pruned");
+    refused(&["optimise", "run", "--prune", "0.3", "--granularity", "4", "--checkpoint", "7"], 1, "7");
+    let key = ["optimise", "run", "--prune", "0.3", "--granularity", "4", "--set", "train.bacth_size=3"];
+    refused(&key, 2, "train.batch_size");
+    // Another run is not overwritten, nor a folder with files.
+    dir.train("another", 1, &[]).expect(0);
+    let error = dir.run(&["optimise", "run", "--prune", "0.3", "--out", "another"]).expect(2).err;
+    assert!(error.contains("another is another run"), "{error}");
+    fs::create_dir(dir.path("full")).unwrap();
+    fs::write(dir.path("full/notes.txt"), "mine").unwrap();
+    dir.run(&["optimise", "run", "--prune", "0.3", "--granularity", "4", "--out", "full"]).expect(2);
+    assert_eq!(fs::read_dir(dir.path("full")).unwrap().count(), 1);
+}
+
+#[test]
+fn unfinished_runs_are_refused() {
+    let dir = TestDir::new();
+    dir.train("run", 3, &["--until-epoch", "1"]).expect(0);
+    let error = dir.run(&["optimise", "run", "--prune", "0.3"]).expect(2).err;
+    assert!(error.contains("the run run is interrupted") && error.contains("stratus train run"), "{error}");
+}
+
+#[test]
+fn latency_is_measured_by_batch_and_layer() {
+    let dir = trained();
+    let arguments = ["bench", "infer", "run", "--batch", "8,1,8", "--threads", "1", "--runs", "3", "--json"];
+    let report = json(&dir.run(&arguments).expect(0).out);
+    let batches = report["batches"].as_array().unwrap();
+    let sizes: Vec<u64> = batches.iter().map(|batch| batch["batch"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [1, 8]);
+    for batch in batches {
+        let ms = |key: &str| batch[key].as_f64().unwrap();
+        assert!(0.0 < ms("ms_median") && ms("ms_median") <= ms("ms_p90") && ms("ms_p90") <= ms("ms_p99"));
+        let rate = ms("batch") * 1e3 / ms("ms_median");
+        assert!((ms("images_per_second") / rate - 1.0).abs() < 1e-9);
+        let shares = batch["steps"].as_array().unwrap().iter().map(|step| step["percent"].as_f64().unwrap());
+        assert!((shares.sum::<f64>() - 100.0).abs() < 1e-6);
+    }
+    let text = dir.run(&["bench", "infer", "run", "--runs", "2", "--batch", "1"]).expect(0).out;
+    assert!(text.contains("% of peak") && text.contains("conv1"), "{text}");
+    // A network without a run has initial weights; its data need not exist.
+    let data = format!("data.path={}", digits().join("absent").display());
+    dir.run(&["bench", "infer", "digits", "--runs", "2", "--batch", "1", "--set", &data]).expect(0);
+}
