@@ -3,6 +3,7 @@
 use super::views::{ViewAverage, largest, largest_probability};
 use crate::TrainError;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use stratus_data::{BatchBuffer, Dataset};
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::session::{Metrics, PixelMetrics};
@@ -36,6 +37,27 @@ pub enum TaskMetrics {
     Classification(ClassificationMetrics),
     /// Metrics of pixels.
     Segmentation(SegmentationMetrics),
+}
+
+impl TaskMetrics {
+    /// The measures of the whole data set by the names of their columns.
+    #[must_use]
+    pub fn measures(&self) -> BTreeMap<&'static str, Option<f64>> {
+        match self {
+            Self::Classification(metrics) => BTreeMap::from([
+                ("top1", metrics.top1),
+                ("top5", metrics.top5),
+                ("mean_accuracy", metrics.mean_accuracy),
+            ]),
+            Self::Segmentation(metrics) => BTreeMap::from([
+                ("accuracy", metrics.accuracy),
+                ("mean_accuracy", metrics.mean_accuracy),
+                ("miou", metrics.miou),
+                ("weighted_iou", metrics.weighted_iou),
+                ("bf", metrics.bf),
+            ]),
+        }
+    }
 }
 
 impl Scores {

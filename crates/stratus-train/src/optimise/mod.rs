@@ -128,6 +128,8 @@ pub fn optimise(
     let origin = RunDir::open(source)?;
     check_finished(&origin)?;
     let experiment = Experiment::load(&origin.experiment())?;
+    // Its keys are checked before anything is computed or written.
+    experiment.clone().with_overrides(&request.set)?;
     let trained = load_trained_network(source, request.checkpoint, &mut warn)?;
     let weights = Source::from_file(&trained.checkpoint.evaluation_weights_file())?;
     let epochs = request.epochs.unwrap_or((experiment.train.epochs / 5).max(1));

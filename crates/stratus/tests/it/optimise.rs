@@ -131,7 +131,7 @@ fn latency_is_measured_by_batch_and_layer() {
         assert!((shares.sum::<f64>() - 100.0).abs() < 1e-6);
     }
     let text = dir.run(&["bench", "infer", "run", "--runs", "2", "--batch", "1"]).expect(0).out;
-    assert!(text.contains("% of peak") && text.contains("conv1"), "{text}");
+    assert!(text.contains("% of peak") && text.contains("layer1.0"), "{text}");
     // A network without a run has initial weights; its data need not exist.
     let data = format!("data.path={}", digits().join("absent").display());
     dir.run(&["bench", "infer", "digits", "--runs", "2", "--batch", "1", "--set", &data]).expect(0);

@@ -12,6 +12,7 @@ use crate::output::{Output, key_value_list, printable, table};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use clap::Args;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stratus_experiment::Experiment;
 use stratus_measures::ClassMetrics;
@@ -91,6 +92,8 @@ struct FileReport {
 struct Results {
     views: usize,
     measured: EvaluatedImages,
+    /// The measures of the task, without those of classes.
+    measures: BTreeMap<&'static str, Option<f64>>,
     #[serde(flatten)]
     scores: Scores,
     /// Omitted if not requested.
@@ -152,6 +155,7 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
             results: Results {
                 views: evaluated.views,
                 measured: evaluated.images,
+                measures: evaluated.scores.metrics.measures(),
                 scores: evaluated.scores,
                 mistakes: evaluated.mistakes.map(MistakesReport::from),
             },
@@ -188,6 +192,7 @@ pub fn run(arguments: &EvalArguments, globals: &Globals, output: &Output) -> Res
         results: Results {
             views: view_count(&experiment),
             measured: evaluated.images,
+            measures: evaluated.scores.metrics.measures(),
             scores: evaluated.scores,
             mistakes: evaluated.mistakes.map(MistakesReport::from),
         },
@@ -216,7 +221,7 @@ fn is_training_data_set(run: &Path, measured: &EvaluatedImages) -> bool {
 
 /// Renders the data, the metrics, the table of classes and the mistakes.
 fn render(about: &[(&str, &String)], results: &Results) -> String {
-    let Results { views, measured, scores, mistakes } = results;
+    let Results { views, measured, scores, mistakes, .. } = results;
     let mut rows: Vec<(String, String)> =
         about.iter().map(|(name, value)| ((*name).to_owned(), (*value).clone())).collect();
     if *views > 1 {
