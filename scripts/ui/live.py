@@ -91,9 +91,9 @@ def speed_of(run):
 
 
 def train_beside(program, folder, browser, run, is_open):
-    """Trains digits for four epochs, with or without its page open."""
+    """Trains digits, with or without its page open."""
     shutil.rmtree(run, ignore_errors=True)
-    with subprocess.Popen(digits(program, run, "train.epochs=4"), stdout=subprocess.DEVNULL,
+    with subprocess.Popen(digits(program, run, f"train.epochs={EPOCHS}"), stdout=subprocess.DEVNULL,
                           stderr=subprocess.DEVNULL) as training:
         open_run = None
         try:

@@ -91,29 +91,26 @@ pub struct LayerCurve {
 }
 
 impl Curves {
-    /// Reads `iterations.csv` and the timeline of a run, each in one pass; missing data is empty.
-    pub(super) fn read(run: &RunDir, accounting: &Accounting, tree: &LayerTree) -> Result<Self> {
-        let mut curves = Self::default();
-        curves.read_iterations(run)?;
-        curves.read_layers(run, accounting, tree)?;
-        Ok(curves)
-    }
-
-    /// Reads `iterations.csv` alone.
-    pub(super) fn read_iterations(&mut self, run: &RunDir) -> Result<()> {
+    /// Reads `iterations.csv` of a run in one pass, without the curves per layer; empty if it is missing.
+    pub(super) fn read_iterations(run: &RunDir) -> Result<Self> {
         let path = run.iterations();
         if !path.exists() {
-            return Ok(());
+            return Ok(Self::default());
         }
         let mut builder = IterationCurves::default();
         for row in CsvReader::<IterationRow>::open(&path)? {
             builder.push(&row?);
         }
-        *self = builder.points_from(0);
-        Ok(())
+        Ok(builder.points_from(0))
     }
 
-    fn read_layers(&mut self, run: &RunDir, accounting: &Accounting, tree: &LayerTree) -> Result<()> {
+    /// Adds the curves per layer: reads the timeline of the run in one pass.
+    pub(super) fn read_layers(
+        &mut self,
+        run: &RunDir,
+        accounting: &Accounting,
+        tree: &LayerTree,
+    ) -> Result<()> {
         let mut drawn = tree.cut(MAX_BLOCKS);
         drawn.sort_by_key(|node| std::cmp::Reverse(tree.nodes[*node].time.total_ns));
         drawn.truncate(MAX_BLOCKS);

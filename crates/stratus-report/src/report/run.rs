@@ -1,6 +1,8 @@
 //! The report on one run.
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use serde::Serialize;
 use stratus_engine::memory_map::MemoryMap;
@@ -192,10 +194,10 @@ impl RunReport {
             missing("epochs", error.to_string());
             (Task::default(), Vec::new())
         });
-        let mut curves = Curves::default();
-        if let Err(error) = curves.read_iterations(&run) {
+        let curves = Curves::read_iterations(&run).unwrap_or_else(|error| {
             missing("curves over the iterations", error.to_string());
-        }
+            Curves::default()
+        });
         for epoch in &mut epochs {
             epoch.last_iteration = curves.epoch_ends.get(&epoch.epoch).copied();
         }
@@ -233,16 +235,23 @@ impl RunReport {
         if let Err(error) = RunLabels::read(&run.labels()) {
             missing("name, note and tags", error.to_string());
         }
-        let accounting = Accounting::for_run(&run, &AccountingOptions { skip }).unwrap_or_else(|error| {
+        // The timeline takes about as long to read as all other files, which are read meanwhile.
+        let read_others = || (read_epochs(&run), cost::read_plan(&run), Curves::read_iterations(&run));
+        let (accounting, (epochs, plan, curves)) = thread::scope(|scope| {
+            let accounting = scope.spawn(|| Accounting::for_run(&run, &AccountingOptions { skip }));
+            let others = read_others();
+            (accounting.join().unwrap_or_else(|panic| resume_unwind(panic)), others)
+        });
+        let accounting = accounting.unwrap_or_else(|error| {
             missing("times per layer", error.to_string());
             Accounting::default()
         });
-        let (task, mut epochs) = read_epochs(&run).unwrap_or_else(|error| {
+        let (task, mut epochs) = epochs.unwrap_or_else(|error| {
             missing("epochs", error.to_string());
             (Task::default(), Vec::new())
         });
         let peaks = experiment.machine.as_ref().map(|machine| peaks(machine, here)).unwrap_or_default();
-        let (work, memory, network) = match cost::read_plan(&run) {
+        let (work, memory, network) = match plan {
             Ok(plan) => {
                 let work = RooflineData::new(&plan, &accounting, peaks);
                 let network = Network::new(&plan, &accounting);
@@ -254,7 +263,8 @@ impl RunReport {
             }
         };
         let tree = LayerTree::new(&accounting, work.as_ref(), network.as_ref());
-        let curves = Curves::read(&run, &accounting, &tree).unwrap_or_else(|error| {
+        let with_layers = |mut curves: Curves| curves.read_layers(&run, &accounting, &tree).map(|()| curves);
+        let curves = curves.and_then(with_layers).unwrap_or_else(|error| {
             missing("curves over the iterations", error.to_string());
             Curves::default()
         });
