@@ -22,7 +22,7 @@ pub struct FoldedModel {
 /// Folds a model as far as possible; its outputs only change by rounding.
 ///
 /// # Errors
-/// If values are missing.
+/// If values are missing or too few.
 pub fn fold(model: Model) -> Result<FoldedModel, ModelError> {
     let mut folding = Folding::new(model)?;
     let mut removed = Vec::new();
@@ -77,10 +77,10 @@ struct Folding {
 }
 
 impl Folding {
-    fn new(mut model: Model) -> Result<Self, ModelError> {
-        let graph = model.graph.for_inference();
+    fn new(model: Model) -> Result<Self, ModelError> {
+        let Model { graph, mut values } = Model::for_inference(&model.graph, model.values)?;
         let values = graph.parameters.iter().map(|parameter| {
-            let found = model.values.remove(&parameter.name);
+            let found = values.remove(&parameter.name);
             found.ok_or_else(|| ModelError::Missing { parameter: parameter.name.clone() })
         });
         let values: Vec<_> = values.collect::<Result<_, _>>()?;
@@ -165,13 +165,13 @@ impl Folding {
         }
     }
 
-    /// The values with which a layer computes its transformed output, if it has such.
+    /// The values with which a layer computes its transformed output; `None` if it cannot.
     fn updated(&self, index: usize, affine: &ChannelAffine) -> Option<Update> {
         let node = &self.nodes[index].node;
         if node.parameters.iter().any(|&id| self.owners(id) != 1) {
             return None;
         }
-        // A batch norm multiplies by its weight last, so only its weight and bias change, as of the others.
+        // A batch norm multiplies by its weight last, so only its weight and bias change.
         if optional_bias(&mut node.op.clone()).is_none() && !matches!(node.op, Op::BatchNorm2d(_)) {
             return None;
         }

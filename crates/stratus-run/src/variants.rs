@@ -1,5 +1,5 @@
-//! `variants.csv`: the variants of a network that `stratus optimise` compared. Values are rounded to digits
-//! that mean something.
+//! `variants.csv`: the networks that `stratus optimise` compared. Milliseconds have four decimals; the
+//! measure is exact, as in `epochs.csv`.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub struct Variant {
     pub ms_p99: f64,
     /// Milliseconds of a batch of eight images, median.
     pub ms_batch8: f64,
-    /// Bytes of the weights.
+    /// Values of parameters and running statistics, times the bytes of one in this number format.
     pub bytes: u64,
     /// Multiply-adds of an image.
     pub multiply_adds: u64,

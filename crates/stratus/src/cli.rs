@@ -73,7 +73,7 @@ pub enum Command {
     /// Run inference on images and videos
     #[command(alias = "predict")]
     Infer(infer::InferArguments),
-    /// Make the network of a run smaller and faster, and compare both
+    /// Prune the network of a run, fine-tune it, and compare accuracy and speed
     #[command(alias = "optimize")]
     Optimise(optimise::OptimiseArguments),
     /// Show the plan and memory of a training run without running it

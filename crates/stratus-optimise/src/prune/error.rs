@@ -47,7 +47,7 @@ pub enum PruneError {
         quantity: &'static str,
     },
     /// A parameter has no gradient, or one of another size.
-    #[error("the gradients of a batch have {found} of the {expected} values of `{parameter}`")]
+    #[error("the gradient of `{parameter}` has {found} values, expected {expected}")]
     Gradient {
         /// The parameter's name.
         parameter: String,
@@ -70,7 +70,7 @@ pub enum PruneError {
         need: &'static str,
     },
     /// No channel can be removed within the limits of the target.
-    #[error("nothing can be pruned: no layer has channels to spare in multiples of {granularity}")]
+    #[error("nothing can be pruned: no layer can lose channels and keep a multiple of {granularity}")]
     NothingToPrune {
         /// The granularity.
         granularity: usize,
@@ -80,7 +80,7 @@ pub enum PruneError {
         "cannot remove {:.1} % of the multiply-adds: at most {:.1} % can be removed in multiples of \
          {granularity} channels",
         share * 100.0,
-        largest * 100.0
+        (largest * 1000.0).floor() / 10.0
     )]
     Unreachable {
         /// The share that was asked for.

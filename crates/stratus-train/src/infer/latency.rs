@@ -4,12 +4,13 @@ use super::{Inference, Predictor};
 use crate::TrainError;
 use serde::Serialize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use stratus_base::{median, quantile};
 use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{BatchBuffer, Loader, LoaderError};
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::{Clock, Phase};
+use stratus_engine::{Clock, EngineError, Phase};
 use stratus_random::{Purpose, Stream};
 
 /// The latency of a network at several batch sizes.
@@ -19,8 +20,10 @@ pub struct InferenceLatency {
     pub network: String,
     /// Element type.
     pub precision: String,
-    /// Library and threads.
+    /// The backend: library, instructions and threads.
     pub library: String,
+    /// True on a GPU or another accelerator.
+    pub is_accelerator: bool,
     /// Number of measured runs per batch size.
     pub runs: usize,
     /// The latency at each batch size.
@@ -66,7 +69,7 @@ pub struct StepLatency {
 }
 
 /// A network that is ready for batches of one size, with a batch of random images.
-struct Candidate<'a> {
+struct MeasuredNetwork<'a> {
     inference: Inference<'a>,
     images: BatchBuffer,
     /// Reads the time between steps.
@@ -76,45 +79,54 @@ struct Candidate<'a> {
     steps: Vec<Vec<f64>>,
 }
 
-/// Measures networks at each of `batches`, all in turn, `runs` times after a run to warm up. Other load on
-/// the machine affects all of them equally.
+/// Runs of a network in a row, after one that brings its weights into the caches and is not measured.
+const RUNS_IN_A_ROW: usize = 10;
+
+/// Measures networks at each of `batches`, `runs` times, [`RUNS_IN_A_ROW`] of each in turn, so that other
+/// load on the machine affects all of them equally. `stop` ends it between two rows of runs.
 ///
 /// # Errors
-/// As [`Predictor::prepare`], or if a kernel fails.
+/// As [`Predictor::prepare`], if a kernel fails, or if it was stopped.
 pub fn measure_latency(
     predictors: &[&Predictor],
     batches: &[usize],
     runs: usize,
+    stop: &AtomicBool,
     warn: &mut dyn FnMut(&str),
 ) -> Result<Vec<InferenceLatency>, TrainError> {
     let mut networks = Vec::new();
     for predictor in predictors {
-        let mut candidates = Vec::new();
+        let mut measured = Vec::new();
         for &batch in batches {
-            candidates.push(Candidate::new(predictor.prepare_batch(batch, warn)?, batch)?);
+            measured.push(MeasuredNetwork::new(predictor.prepare_batch(batch, warn)?, batch)?);
         }
-        networks.push(candidates);
+        networks.push(measured);
     }
-    for run in 0..=runs {
-        for candidate in networks.iter_mut().flatten() {
-            candidate.run(run > 0)?;
+    for first in (0..runs).step_by(RUNS_IN_A_ROW) {
+        for network in networks.iter_mut().flatten() {
+            if stop.load(Ordering::Relaxed) {
+                return Err(EngineError::Interrupted.into());
+            }
+            network.run(false)?;
+            (first..runs.min(first + RUNS_IN_A_ROW)).try_for_each(|_| network.run(true))?;
         }
     }
-    let latency = |(predictor, candidates): (&&Predictor, Vec<Candidate<'_>>)| {
-        let first = candidates.first();
+    let latency = |(predictor, measured): (&&Predictor, Vec<MeasuredNetwork<'_>>)| {
+        let first = measured.first();
         let precision = first.map(|c| c.inference.network.plan().program.precision.to_string());
         InferenceLatency {
             network: predictor.graph.name.clone(),
             precision: precision.unwrap_or_default(),
             library: first.map(|c| c.inference.library.clone()).unwrap_or_default(),
+            is_accelerator: first.is_some_and(|c| !c.inference.network.session.device_slots().is_empty()),
             runs,
-            batches: candidates.into_iter().map(Candidate::finish).collect(),
+            batches: measured.into_iter().map(MeasuredNetwork::finish).collect(),
         }
     };
     Ok(predictors.iter().zip(networks).map(latency).collect())
 }
 
-impl<'a> Candidate<'a> {
+impl<'a> MeasuredNetwork<'a> {
     fn new(inference: Inference<'a>, batch: usize) -> Result<Self, TrainError> {
         let [channels, height, width] = inference.input.shape;
         let noise = |index: usize| {
@@ -169,14 +181,12 @@ impl<'a> Candidate<'a> {
             }
         });
         let steps = steps.collect();
-        self.seconds.sort_by(f64::total_cmp);
-        let at = |share| quantile(&self.seconds, share).unwrap_or(0.0) * 1e3;
-        let ms_median = at(0.5);
+        let ms_median = median(&mut self.seconds).unwrap_or(0.0) * 1e3;
         BatchLatency {
             batch,
             ms_median,
-            ms_p90: at(0.9),
-            ms_p99: at(0.99),
+            ms_p90: quantile(&self.seconds, 0.9).unwrap_or(0.0) * 1e3,
+            ms_p99: quantile(&self.seconds, 0.99).unwrap_or(0.0) * 1e3,
             images_per_second: batch as f64 * 1e3 / ms_median.max(f64::MIN_POSITIVE),
             bytes: self.inference.network.session.arena_bytes(),
             steps,

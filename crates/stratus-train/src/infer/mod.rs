@@ -1,7 +1,8 @@
 //! Inference with a trained network.
 //!
 //! Images are processed as in validation: resized and normalised as the run recorded, with the same
-//! evaluation program. So predictions equal those that `eval` scores.
+//! evaluation program, in which batch norms are folded: see [`Predictor::folded_model`]. So predictions equal
+//! those that `eval` scores, up to rounding.
 
 mod latency;
 mod session;

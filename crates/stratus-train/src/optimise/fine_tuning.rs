@@ -1,38 +1,51 @@
-//! The training that follows the removal of channels: the end of the run's recipe.
+//! The fine-tuning that follows the removal of channels: the end of the run's recipe.
 
-use super::OptimiseRequest;
+use super::{OptimiseRequest, configuration_error};
 use crate::TrainError;
+use std::path::Path;
 use stratus_experiment::{Experiment, Schedule};
-use stratus_run::RunDir;
+use stratus_run::layout::{NETWORK, OPTIMISE, WEIGHTS};
 
-/// The experiment that trains the smaller network of `target`: as the run was trained, from its weights,
-/// with the learning rate that the run had as many epochs before its end, which falls along a straight line
-/// to the run's last one.
+/// The keys that cannot be set: they are those of the smaller network, or have an option of their own.
+const FIXED_KEYS: [(&str, &str); 4] = [
+    ("model.", "the network is the smaller one of the run"),
+    ("first_stage.", "the network is not trained in two stages"),
+    ("train.epochs", "use --epochs"),
+    ("experiment.", "use --out"),
+];
+
+/// The experiment that fine-tunes the smaller network, which is stored in the directory `out`.
+///
+/// It is that of the run, with all layers trained, also those that were frozen. The learning rate begins with
+/// the highest one of the run in as many epochs before its end, and falls along a straight line to its last
+/// one, or to 0 if it had not fallen. `trained_epochs` are the epochs that the run was trained, which may
+/// have stopped early.
 ///
 /// # Errors
-/// If a key of the request is invalid.
-pub(super) fn fine_tuning(
+/// If a key of the request is invalid or cannot be set.
+pub(super) fn fine_tuning_experiment(
     experiment: &Experiment,
+    trained_epochs: u64,
     request: &OptimiseRequest,
-    target: &RunDir,
+    out: &Path,
 ) -> Result<Experiment, TrainError> {
-    /// Iterations of an epoch: their number does not change the shape of a schedule.
-    const PER_EPOCH: u64 = 1000;
-    let schedule = Schedule::from_experiment(experiment);
-    let total = experiment.train.epochs * PER_EPOCH;
-    let begin = experiment.train.epochs.saturating_sub(request.epochs) * PER_EPOCH;
-    let rate = |iteration: u64| schedule.learning_rate(iteration, PER_EPOCH, total);
-    let (first, last) = (rate(begin), rate(total.saturating_sub(1)));
+    for (key, _) in &request.set {
+        if let Some((_, reason)) = FIXED_KEYS.iter().find(|(fixed, _)| key.starts_with(fixed)) {
+            return Err(configuration_error(&format!("`{key}` cannot be set when optimising"), reason));
+        }
+    }
+    let [first, last] = learning_rates(experiment, trained_epochs, request.epochs);
+    let file = |name: &str| Some(out.join(OPTIMISE).join(name).display().to_string());
     let mut tuned = experiment.clone();
-    tuned.experiment.name = Some(format!("{}-pruned", experiment.name()));
-    tuned.model.name = target.optimise_network().display().to_string();
+    tuned.experiment.name = Some(format!("{}-optimised", experiment.name()));
+    tuned.model.name = file(NETWORK).unwrap_or_default();
     tuned.model.width = None;
-    tuned.model.weights = Some(target.optimise_weights().display().to_string());
+    tuned.model.weights = file(WEIGHTS);
+    tuned.model.freeze.clear();
     tuned.first_stage.network = None;
     tuned.train.epochs = request.epochs;
     tuned.train.deadline = None;
     tuned.train.budget = None;
-    let last = if last < first { last } else { 0.0 };
     let keys = [
         ("optimiser.learning_rate", first.to_string()),
         ("optimiser.learning_rate_batch", String::new()),
@@ -42,4 +55,95 @@ pub(super) fn fine_tuning(
         ("schedule.warmup_epochs", "0".to_owned()),
     ];
     Ok(tuned.with_overrides(&keys)?.with_overrides(&request.set)?)
+}
+
+/// The first and the last learning rate of `epochs` epochs at the end of a run of `trained` epochs.
+fn learning_rates(experiment: &Experiment, trained: u64, epochs: u64) -> [f64; 2] {
+    /// Iterations of an epoch: their number does not change the shape of a schedule.
+    const PER_EPOCH: u64 = 1000;
+    /// Points of the schedule that are compared.
+    const POINTS: u64 = 1000;
+    let schedule = Schedule::from_experiment(experiment);
+    let total = experiment.train.epochs.saturating_mul(PER_EPOCH);
+    let rate = |iteration: u64| schedule.learning_rate(iteration, PER_EPOCH, total);
+    let end = trained.min(experiment.train.epochs).max(1).saturating_mul(PER_EPOCH);
+    let begin = end.saturating_sub(epochs.saturating_mul(PER_EPOCH));
+    let step = ((end - begin) / POINTS).max(1);
+    // The end of a warm-up counts with its highest rate, or a short run would be tuned at almost none.
+    let first = (0..POINTS).map(|point| rate((begin + point * step).min(end - 1))).fold(0.0, f64::max);
+    let first = if first > 0.0 { first } else { schedule.rate };
+    let last = rate(end - 1);
+    [first, if last < first { last } else { 0.0 }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(keys: &[(&str, &str)], trained: u64, epochs: u64) -> [f64; 2] {
+        let base = [("optimiser.learning_rate", "0.1"), ("optimiser.learning_rate_batch", "")];
+        let keys: Vec<_> = base.iter().chain(keys).copied().collect();
+        learning_rates(
+            &Experiment::builtin("digits").unwrap().with_overrides(&keys).unwrap(),
+            trained,
+            epochs,
+        )
+    }
+
+    fn assert_close(got: [f64; 2], expected: [f64; 2]) {
+        for (got, expected) in got.iter().zip(expected) {
+            assert!((got - expected).abs() < 1e-3 * 0.1, "{got:?} is not {expected:?}");
+        }
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_end_of_the_schedule() {
+        let constant = [("train.epochs", "10"), ("schedule.name", "constant")];
+        assert_close(rates(&constant, 10, 2), [0.1, 0.0]);
+        let line = [
+            ("train.epochs", "10"),
+            ("schedule.name", "poly"),
+            ("schedule.power", "1"),
+            ("schedule.final_learning_rate", "0"),
+            ("schedule.warmup_epochs", "0"),
+        ];
+        assert_close(rates(&line, 10, 2), [0.02, 0.0]);
+        // A run that stopped after five epochs had half of the rate left.
+        assert_close(rates(&line, 5, 1), [0.06, 0.05]);
+        // More epochs than the run had begin with its highest rate.
+        assert_close(rates(&line, 10, 50), [0.1, 0.0]);
+    }
+
+    #[test]
+    fn a_warm_up_and_a_rate_of_zero_do_not_stop_the_training() {
+        let warmup =
+            [("train.epochs", "1"), ("schedule.name", "constant"), ("schedule.warmup_epochs", "0.5")];
+        assert_close(rates(&warmup, 1, 1), [0.1, 0.0]);
+        let step = [
+            ("train.epochs", "4"),
+            ("schedule.name", "step"),
+            ("schedule.step_epochs", "1"),
+            ("schedule.gamma", "0"),
+            ("schedule.warmup_epochs", "0"),
+        ];
+        assert_close(rates(&step, 4, 1), [0.1, 0.0]);
+    }
+
+    #[test]
+    fn keys_of_the_smaller_network_cannot_be_set() {
+        let experiment = Experiment::builtin("digits").unwrap();
+        for (key, value, hint) in [
+            ("model.weights", "x.pth", "smaller one"),
+            ("train.epochs", "3", "--epochs"),
+            ("model.name", "vgg11", ""),
+        ] {
+            let request = OptimiseRequest {
+                epochs: 1,
+                set: vec![(key.to_owned(), value.to_owned())],
+                ..OptimiseRequest::example()
+            };
+            let error = fine_tuning_experiment(&experiment, 1, &request, Path::new("out")).unwrap_err();
+            assert!(error.to_string().contains(key) && error.hint().unwrap().contains(hint), "{error}");
+        }
+    }
 }

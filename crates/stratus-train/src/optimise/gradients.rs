@@ -4,29 +4,38 @@ use crate::compile::{FittedRun, KernelSelection, fit};
 use crate::input::{BatchFormat, open_datasets, with_class_weights};
 use crate::resolve::ResolvedProcess;
 use crate::weights::session_state;
-use crate::{TrainError, device};
+use crate::{Observer, TrainError, device};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stratus_data::Loader;
 use stratus_engine::session::IterationScalars;
-use stratus_engine::{Clock, Session};
+use stratus_engine::{Clock, EngineError, Session};
 use stratus_experiment::Experiment;
 use stratus_graph::{Graph, ParameterKind};
+use stratus_optimise::{Model, ModelError};
+
+/// The learning rate of the step. A weight's change is rounded to the precision of the changed weight: with a
+/// large rate, a power of two, that is the precision of the gradient itself.
+const LEARNING_RATE: f32 = (1 << 20) as f32;
 
 /// Calls `on_batch` with the gradients of the loss by parameter, for each of the first `batches` batches of
-/// training images, in the order and with the augmentation of the first epoch. Every gradient is that of the
-/// same weights: the values of `values`.
+/// training images, at most those of an epoch, in the order and with the augmentation of the first epoch.
+/// Every gradient is that of the same weights, `model`. `stop` ends it before the next batch.
 ///
 /// # Errors
-/// If the data or the device cannot be opened, a value is missing, or a kernel fails.
-pub fn for_each_gradient(
+/// If the data or the device cannot be opened, a value is missing, a kernel or `on_batch` fails, or it was
+/// stopped.
+pub(super) fn for_each_gradient(
     experiment: &Experiment,
-    graph: &Graph,
-    values: &BTreeMap<String, Vec<f32>>,
+    model: &Model,
     batches: usize,
-    warn: &mut dyn FnMut(&str),
-    mut on_batch: impl FnMut(&BTreeMap<String, Vec<f32>>),
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+    mut on_batch: impl FnMut(&BTreeMap<String, Vec<f32>>) -> Result<(), TrainError>,
 ) -> Result<(), TrainError> {
+    let Model { graph, values } = model;
+    let warn = &mut |text: &str| observer.warn(text);
     let experiment = with_plain_step(experiment)?;
     let datasets = open_datasets(&experiment)?;
     let device = device::open(&experiment.train)?;
@@ -40,20 +49,27 @@ pub fn for_each_gradient(
     let mut loader = Loader::new(Arc::clone(&datasets.train), config)?;
     let (session, ids) = (&mut compiled.session, compiled.ids);
     let mut clock = Clock::disabled(session.slots(ids.train));
-    let batches = batches.min(usize::try_from(loader.batches_per_epoch()).unwrap_or(usize::MAX)).max(1);
-    for batch_index in 0..batches {
+    // The last batch of an epoch may be smaller, for which this program is not made.
+    let available = (datasets.train.len() / resolved.settings().train.batch_size).max(1);
+    if batches > available {
+        observer.warn(&format!("an epoch has {available} whole batches: their gradients are used"));
+    }
+    for batch_index in 0..batches.min(available) {
+        if stop.load(Ordering::Relaxed) {
+            return Err(EngineError::Interrupted.into());
+        }
         let Some(mut batch) = loader.next()? else { break };
         write_all(session, values)?;
         session_state::refresh(session, ids.refresh)?;
         session.set_iteration_scalars(IterationScalars {
-            learning_rate: 1.0,
+            learning_rate: LEARNING_RATE,
             iteration: batch_index as u64,
             seed: experiment.train.seed,
         })?;
         let labels = bytemuck::cast_slice_mut(&mut batch.labels);
         session.run(ids.train, &mut batch.images, labels, &mut clock, 0)?;
         loader.recycle(batch);
-        on_batch(&differences(session, graph, values)?);
+        on_batch(&gradients(session, graph, values)?)?;
     }
     Ok(())
 }
@@ -91,8 +107,8 @@ fn write_all(session: &mut Session, values: &BTreeMap<String, Vec<f32>>) -> Resu
     Ok(())
 }
 
-/// The values that a step has subtracted from each trained parameter.
-fn differences(
+/// The gradients of a step that has subtracted [`LEARNING_RATE`] times of them.
+fn gradients(
     session: &Session,
     graph: &Graph,
     before: &BTreeMap<String, Vec<f32>>,
@@ -101,11 +117,12 @@ fn differences(
     trained
         .map(|parameter| {
             let name = &parameter.name;
-            let missing = || stratus_optimise::ModelError::Missing { parameter: name.clone() };
+            let missing = || ModelError::Missing { parameter: name.clone() };
             let before = before.get(name).ok_or_else(missing)?;
             let after = session.read(name)?;
-            let difference = before.iter().zip(&after).map(|(before, after)| before - after).collect();
-            Ok((name.clone(), difference))
+            let difference =
+                before.iter().zip(&after).map(|(before, after)| (before - after) / LEARNING_RATE);
+            Ok((name.clone(), difference.collect()))
         })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! Makes a run's network smaller: channels are removed, and what is left is trained on for a while. The
+//! Makes a run's network smaller: channels are removed, and the network that is left is fine-tuned. The
 //! result is a run of its own, which resumes, is evaluated and reported as any other.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!     ──optimise/network.toml, weights.safetensors──▶ run::start ──▶ run directory
 //! ```
 //!
-//! Every step is a function of the run and the request, so a request that was killed is repeated or resumed
-//! with the same bits.
+//! A request that is killed before the first iteration is repeated: it removes the same channels with the
+//! same kernels, which the plan cache of the machine keeps. From then on it resumes with the same bits.
 
 mod fine_tuning;
 mod gradients;
@@ -16,14 +16,15 @@ mod variants;
 use crate::run::{self, RunOptions, RunOutcome};
 use crate::weights::{CheckpointChoice, TrainedNetwork, load_trained_network};
 use crate::{Observer, TrainError};
-use fine_tuning::fine_tuning;
+use fine_tuning::fine_tuning_experiment;
 use gradients::for_each_gradient;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use stratus_base::text::shell_path;
 use stratus_experiment::Experiment;
-use stratus_graph::layer_file;
+use stratus_graph::{Op, Parameter, ParameterKind, layer_file};
 use stratus_optimise::Model;
 use stratus_optimise::prune::{Importance, PruneError, Target, TaylorScores, choose, multiply_adds, remove};
 use stratus_run::checkpoint::Values;
@@ -34,10 +35,10 @@ use stratus_run::{RunDir, atomic};
 use stratus_weights::{TensorRef, write_safetensors};
 pub use variants::{VariantTable, measure_variants};
 
-/// The measure by which channels are chosen.
+/// The criterion by which channels are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ImportanceMeasure {
+pub enum ImportanceCriterion {
     /// The expected change of the loss, by its gradients on training images (Molchanov et al.: "Importance
     /// estimation for neural network pruning", 2019).
     #[default]
@@ -57,15 +58,15 @@ pub struct OptimiseRequest {
     pub weights: Source,
     /// The share of the multiply-adds to remove, above 0 and below 1.
     pub prune: f64,
-    /// The measure by which channels are chosen.
-    pub importance: ImportanceMeasure,
+    /// The criterion by which channels are chosen.
+    pub importance: ImportanceCriterion,
     /// The number of training batches whose gradients are used.
     pub calibration_batches: usize,
-    /// A multiple of this number of channels remains of each layer.
+    /// Layers that lose channels keep a multiple of this number.
     pub granularity: usize,
-    /// The epochs of training afterwards.
+    /// The epochs of fine-tuning.
     pub epochs: u64,
-    /// Configuration keys of that training, with their values.
+    /// Configuration keys of the fine-tuning, with their values.
     pub set: Vec<(String, String)>,
 }
 
@@ -76,15 +77,15 @@ pub struct OptimiseOptions {
     pub checkpoint: CheckpointChoice,
     /// The share of the multiply-adds to remove, above 0 and below 1.
     pub prune: f64,
-    /// The measure by which channels are chosen.
-    pub importance: ImportanceMeasure,
+    /// The criterion by which channels are chosen.
+    pub importance: ImportanceCriterion,
     /// The number of training batches whose gradients are used, at least one.
     pub calibration_batches: usize,
-    /// A multiple of this number of channels remains of each layer, at least one.
+    /// Layers that lose channels keep a multiple of this number, at least one.
     pub granularity: usize,
-    /// The epochs of training afterwards; `None` for a fifth of those of the run, at least one.
+    /// The epochs of fine-tuning; `None` for a fifth of those of the run, at least one.
     pub epochs: Option<u64>,
-    /// Configuration keys of that training, with their values.
+    /// Configuration keys of the fine-tuning, with their values.
     pub set: Vec<(String, String)>,
 }
 
@@ -93,9 +94,9 @@ pub struct OptimiseOptions {
 pub struct Pruning {
     /// Multiply-adds of an image, before and afterwards.
     pub multiply_adds: [u64; 2],
-    /// Trained parameters, before and afterwards.
+    /// Values of parameters, frozen ones included, before and afterwards.
     pub parameters: [usize; 2],
-    /// The output channels of each convolution and linear layer that lost some.
+    /// The convolutions and linear layers that lost output channels.
     pub layers: Vec<PrunedLayer>,
 }
 
@@ -108,7 +109,7 @@ pub struct PrunedLayer {
     pub channels: [usize; 2],
 }
 
-/// Makes the network of a finished run smaller and trains it in the directory `options.out`, or resumes
+/// Makes the network of a finished run smaller and fine-tunes it in the directory `options.out`, or resumes
 /// that.
 ///
 /// # Errors
@@ -122,71 +123,139 @@ pub fn optimise(
     observer: &mut dyn Observer,
 ) -> Result<RunOutcome, TrainError> {
     let Some(out) = &options.out else {
-        return Err(configuration("the directory of the optimised run is not set", "give it with --out DIR"));
+        return Err(configuration_error(
+            "the directory of the optimised run is not set",
+            "give it with --out DIR",
+        ));
     };
-    let mut warn = |text: &str| observer.warn(text);
     let origin = RunDir::open(source)?;
-    check_finished(&origin)?;
+    let trained_epochs = finished_epochs(&origin)?;
     let experiment = Experiment::load(&origin.experiment())?;
-    // Its keys are checked before anything is computed or written.
-    experiment.clone().with_overrides(&request.set)?;
-    let trained = load_trained_network(source, request.checkpoint, &mut warn)?;
-    let weights = Source::from_file(&trained.checkpoint.evaluation_weights_file())?;
-    let epochs = request.epochs.unwrap_or((experiment.train.epochs / 5).max(1));
-    let OptimiseOptions { prune, importance, calibration_batches, granularity, set, .. } = request.clone();
-    let run = source.display().to_string();
-    let request =
-        OptimiseRequest { run, weights, prune, importance, calibration_batches, granularity, epochs, set };
+    let trained = load_trained_network(source, request.checkpoint, &mut |text: &str| observer.warn(text))?;
+    let request = OptimiseRequest::new(source, request, &trained, trained_epochs)?;
+    let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
     if RunDir::is_run(out) {
         check_same_request(&RunDir::open(out)?, &request)?;
         return run::resume(out, &RunOptions { out: None, ..options.clone() }, observer);
     }
     RunDir::check_creatable(out)?;
-    let model = trained_model(&trained);
-    let pruned = remove_channels(&model, &experiment, &request, &mut warn)?;
-    let target = RunDir::create_at(out)?;
-    std::fs::create_dir_all(target.optimise())
-        .map_err(stratus_run::Error::io("create", &target.optimise()))?;
-    atomic::write_json(&target.optimise_request(), &request)?;
-    write_model(&pruned, &trained, &target)?;
-    let pruning = describe(&model, &pruned);
-    atomic::write_json(&target.optimise_pruning(), &pruning)?;
-    report(&pruning, observer);
-    let experiment = fine_tuning(&experiment, &request, &target)?;
-    run::start(&experiment, options, machine, observer)
+    let model = trained_model(&trained)?;
+    let pruned = remove_channels(&model, &experiment, &request, &options.stop, observer)?;
+    write_start(out, &request, [&model, &pruned], &trained, observer)?;
+    run::start(&tuned, options, machine, observer)
 }
 
-fn configuration(problem: &str, hint: &str) -> TrainError {
+/// Writes the directory `optimise` of a new run: the request, the smaller network, and how they compare.
+fn write_start(
+    out: &Path,
+    request: &OptimiseRequest,
+    [model, pruned]: [&Model; 2],
+    trained: &TrainedNetwork,
+    observer: &mut dyn Observer,
+) -> Result<(), TrainError> {
+    let target = RunDir::create_at(out)?;
+    // Another process with the same directory waits, or is refused.
+    let _lock = target.lock()?;
+    if RunDir::is_run(out) {
+        return Err(stratus_run::Error::NotEmpty { path: out.to_owned() }.into());
+    }
+    let folder = target.optimise();
+    std::fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
+    atomic::write_json(&target.optimise_request(), request)?;
+    write_model(pruned, trained, &target)?;
+    let pruning = compare(model, pruned);
+    atomic::write_json(&target.optimise_pruning(), &pruning)?;
+    announce(&pruning, observer);
+    Ok(())
+}
+
+impl OptimiseRequest {
+    fn new(
+        run: &Path,
+        options: &OptimiseOptions,
+        trained: &TrainedNetwork,
+        trained_epochs: u64,
+    ) -> Result<Self, TrainError> {
+        Ok(Self {
+            run: run.display().to_string(),
+            weights: Source::from_file(&trained.checkpoint.evaluation_weights_file())?,
+            prune: options.prune,
+            importance: options.importance,
+            calibration_batches: options.calibration_batches,
+            granularity: options.granularity,
+            epochs: options.epochs.unwrap_or((trained_epochs / 5).max(1)),
+            set: options.set.clone(),
+        })
+    }
+
+    /// The request without the paths of the run, which may be written in several ways.
+    fn without_paths(&self) -> Self {
+        let weights = Source { path: String::new(), ..self.weights.clone() };
+        Self { run: String::new(), weights, ..self.clone() }
+    }
+
+    #[cfg(test)]
+    fn example() -> Self {
+        Self {
+            run: "runs/digits/1".to_owned(),
+            weights: Source::from_bytes(Path::new("weights.safetensors"), b"1"),
+            prune: 0.5,
+            importance: ImportanceCriterion::Taylor,
+            calibration_batches: 16,
+            granularity: 16,
+            epochs: 2,
+            set: Vec::new(),
+        }
+    }
+}
+
+fn configuration_error(problem: &str, hint: &str) -> TrainError {
     TrainError::Configuration { problem: problem.to_owned(), hint: hint.to_owned() }
 }
 
-/// Checks that a run has trained all of its epochs.
-fn check_finished(run: &RunDir) -> Result<(), TrainError> {
+/// The epochs of a run that has finished, or stopped early because it no longer improved.
+fn finished_epochs(run: &RunDir) -> Result<u64, TrainError> {
     let path = shell_path(run.path());
-    let problem = match Summary::read(&run.summary()).map(|summary| summary.status) {
-        Ok(Status::Completed) => return Ok(()),
-        Ok(status) => format!("the run {path} is {}", status.name()),
+    let problem = match Summary::read(&run.summary()) {
+        Ok(summary) if summary.status == Status::Completed => return Ok(u64::from(summary.epochs)),
+        Ok(summary) => format!("the run {path} is {}", summary.status.name()),
         Err(_) => format!("the run {path} has no summary: it has not finished"),
     };
     let hint = format!("finish it with `stratus train {path}`");
     Err(TrainError::Configuration { problem, hint })
 }
 
-/// Checks that a run is the answer to a request.
+/// Checks that a run was made by this request.
 fn check_same_request(run: &RunDir, request: &OptimiseRequest) -> Result<(), TrainError> {
     let folder = shell_path(run.path());
     if !run.optimise_request().exists() {
-        let problem = format!("{folder} is another run");
-        return Err(configuration(&problem, "choose another directory with --out"));
+        let problem = format!("{folder} is a run that `stratus optimise` did not make");
+        return Err(configuration_error(&problem, "choose another directory with --out"));
     }
     let known: OptimiseRequest = atomic::read_json(&run.optimise_request())?;
-    if known == *request {
+    let Some(difference) = difference(&known.without_paths(), &request.without_paths()) else {
         return Ok(());
-    }
-    Err(configuration(
-        &format!("{folder} was begun with other options or weights"),
-        "repeat those, which `optimise/request.json` in it names, or choose another directory with --out",
+    };
+    Err(configuration_error(
+        &format!("{folder} was begun by another request: {difference}"),
+        "repeat that request, which `optimise/request.json` in it names, or choose another directory with \
+         --out",
     ))
+}
+
+/// The first difference of two requests; `None` if they are equal.
+fn difference(known: &OptimiseRequest, request: &OptimiseRequest) -> Option<String> {
+    let fields = |request: &OptimiseRequest| match serde_json::to_value(request) {
+        Ok(serde_json::Value::Object(fields)) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let [known, now] = [known, request].map(fields);
+    let (key, value) = known.iter().find(|(key, value)| now.get(*key) != Some(*value))?;
+    if key == "weights" {
+        return Some("the weights of the run are others".to_owned());
+    }
+    let asked = now.get(key).cloned().unwrap_or_default();
+    Some(format!("`{key}` was {value}, not {asked}"))
 }
 
 /// Removes channels of a trained network.
@@ -194,19 +263,19 @@ fn remove_channels(
     model: &Model,
     experiment: &Experiment,
     request: &OptimiseRequest,
-    warn: &mut dyn FnMut(&str),
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
 ) -> Result<Model, TrainError> {
     let scores = match request.importance {
-        ImportanceMeasure::Random => Importance::Random { seed: experiment.train.seed }.scores(model)?,
-        ImportanceMeasure::L1 => Importance::L1.scores(model)?,
-        ImportanceMeasure::Taylor => {
+        ImportanceCriterion::Random => Importance::Random { seed: experiment.train.seed }.scores(model)?,
+        ImportanceCriterion::L1 => Importance::L1.scores(model)?,
+        ImportanceCriterion::Taylor => {
             let mut taylor = TaylorScores::new(model)?;
-            let (graph, values) = (&model.graph, &model.values);
-            let mut failure = None;
-            for_each_gradient(experiment, graph, values, request.calibration_batches, warn, |gradients| {
-                failure = failure.take().or(taylor.add(gradients).err());
+            let batches = request.calibration_batches;
+            observer.info(&format!("importance of channels by the gradients of {batches} batches"));
+            for_each_gradient(experiment, model, batches, stop, observer, |gradients| {
+                Ok(taylor.add(gradients)?)
             })?;
-            failure.map_or(Ok(()), Err)?;
             Importance::Taylor(&taylor).scores(model)?
         }
     };
@@ -226,8 +295,9 @@ pub fn read_pruning(run: &RunDir) -> Result<Pruning, TrainError> {
     Ok(atomic::read_json(&run.optimise_pruning())?)
 }
 
-/// A trained network with auxiliary outputs, which training needs.
-fn trained_model(trained: &TrainedNetwork) -> Model {
+/// A trained network without auxiliary outputs, which only its first training needs, and without frozen
+/// layers: all have to adapt to the channels that are left.
+fn trained_model(trained: &TrainedNetwork) -> Result<Model, TrainError> {
     let tensors = trained.checkpoint.evaluation_weights().iter();
     let values: BTreeMap<String, Vec<f32>> = tensors
         .filter_map(|tensor| match &tensor.values {
@@ -235,7 +305,10 @@ fn trained_model(trained: &TrainedNetwork) -> Model {
             Values::I64(_) => None,
         })
         .collect();
-    Model { graph: trained.graph.clone(), values }
+    let mut model = Model::for_inference(&trained.graph, values)?;
+    model.graph.nodes.iter_mut().for_each(|node| node.frozen = false);
+    model.graph.parameters.iter_mut().for_each(|parameter| parameter.frozen = false);
+    Ok(model)
 }
 
 /// Writes the layer file and the weights of the smaller network to the directory `optimise` of a run.
@@ -255,25 +328,35 @@ fn write_model(model: &Model, trained: &TrainedNetwork, target: &RunDir) -> Resu
     })?)
 }
 
-fn describe(before: &Model, after: &Model) -> Pruning {
-    let channels = |model: &Model, position: usize| {
-        let node = &model.graph.nodes[position];
-        (!node.parameters.is_empty()).then(|| model.graph.shape(node.output).0.first().copied().unwrap_or(0))
-    };
-    let layers = before.graph.nodes.iter().enumerate().filter_map(|(position, node)| {
-        let channels = [channels(before, position)?, channels(after, position)?];
+fn compare(before: &Model, after: &Model) -> Pruning {
+    let layers = std::iter::zip(&before.graph.nodes, &after.graph.nodes).filter_map(|(node, pruned)| {
+        let channels = [output_channels(&node.op)?, output_channels(&pruned.op)?];
         let layer = node.name.clone();
         (channels[0] != channels[1]).then_some(PrunedLayer { layer, channels })
     });
-    let graphs = [&before.graph, &after.graph];
+    let parameters = |model: &Model| {
+        let trained = model.graph.parameters.iter().filter(|p| p.kind == ParameterKind::Trained);
+        trained.map(Parameter::elements).sum()
+    };
     Pruning {
-        multiply_adds: graphs.map(|graph| multiply_adds(&graph.for_inference())),
-        parameters: graphs.map(|graph| graph.for_inference().trained_parameters()),
+        multiply_adds: [before, after].map(|model| multiply_adds(&model.graph)),
+        parameters: [before, after].map(parameters),
         layers: layers.collect(),
     }
 }
 
-fn report(pruning: &Pruning, observer: &mut dyn Observer) {
+/// The output channels or features of a convolution or linear layer.
+fn output_channels(op: &Op) -> Option<usize> {
+    match op {
+        Op::Conv2d(conv) => Some(conv.out_channels),
+        Op::ConvTranspose2d(conv) => Some(conv.out_channels),
+        Op::Linear(linear) => Some(linear.out_features),
+        Op::PointwiseLinear(linear) => Some(linear.out_channels),
+        _ => None,
+    }
+}
+
+fn announce(pruning: &Pruning, observer: &mut dyn Observer) {
     let percent = |[before, after]: [f64; 2]| 100.0 * after / before.max(1.0);
     let [multiply_adds, parameters] = [
         percent(pruning.multiply_adds.map(|count| count as f64)),
@@ -287,10 +370,16 @@ fn report(pruning: &Pruning, observer: &mut dyn Observer) {
 impl From<PruneError> for TrainError {
     fn from(error: PruneError) -> Self {
         let hint = match &error {
-            PruneError::Unreachable { .. } => "ask for a smaller share with --prune",
-            PruneError::NothingToPrune { .. } => "let fewer channels remain with a smaller --granularity",
-            _ => "choose another network, or other weights",
+            PruneError::Unreachable { .. } => {
+                "ask for a smaller share with --prune, or let other numbers of channels remain with a \
+                 smaller --granularity"
+            }
+            PruneError::NothingToPrune { .. } => {
+                "let other numbers of channels remain with a smaller --granularity"
+            }
+            PruneError::NotFinite { .. } => "choose an earlier checkpoint with --checkpoint",
+            _ => "this network cannot be pruned",
         };
-        configuration(&error.to_string(), hint)
+        configuration_error(&error.to_string(), hint)
     }
 }

@@ -6,6 +6,8 @@ use crate::infer::{InferenceLatency, Predictor, measure_latency};
 use crate::weights::CheckpointChoice;
 use serde::Serialize;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use stratus_engine::EngineError;
 use stratus_optimise::prune::multiply_adds;
 use stratus_run::RunDir;
 use stratus_run::variants::{self, Variant};
@@ -22,15 +24,15 @@ pub struct VariantTable {
     pub variants: Vec<Variant>,
 }
 
-/// A network to be measured.
-struct Subject<'a> {
+/// A network to be compared.
+struct ComparedNetwork<'a> {
     name: &'static str,
     run: &'a Path,
     checkpoint: CheckpointChoice,
 }
 
 /// Measures the network of a run before and after [`optimise`](super::optimise), in f32, and in bf16 if the
-/// processor multiplies it; writes `variants.csv` of the optimised run.
+/// device has native bf16; writes `variants.csv` of the optimised run.
 ///
 /// # Errors
 /// If a run cannot be read or evaluated, or the file cannot be written.
@@ -39,11 +41,12 @@ pub fn measure_variants(
     checkpoint: CheckpointChoice,
     target: &Path,
     runs: usize,
+    stop: &AtomicBool,
     warn: &mut dyn FnMut(&str),
 ) -> Result<VariantTable, TrainError> {
     let subjects = [
-        Subject { name: "original", run: source, checkpoint },
-        Subject { name: "pruned", run: target, checkpoint: CheckpointChoice::Newest },
+        ComparedNetwork { name: "original", run: source, checkpoint },
+        ComparedNetwork { name: "pruned", run: target, checkpoint: CheckpointChoice::Newest },
     ];
     let experiment = stratus_experiment::Experiment::load(&RunDir::open(target)?.experiment())?;
     let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
@@ -51,6 +54,9 @@ pub fn measure_variants(
     let (mut measured, mut predictors, mut name) = (Vec::new(), Vec::new(), "top-1");
     for subject in &subjects {
         for precision in precisions {
+            if stop.load(Ordering::Relaxed) {
+                return Err(EngineError::Interrupted.into());
+            }
             let overrides = [("train.precision".to_owned(), (*precision).to_owned())];
             let images = ImageSelection::default();
             let evaluated = evaluate_run(subject.run, subject.checkpoint, &overrides, &images, None, warn)?;
@@ -66,7 +72,7 @@ pub fn measure_variants(
         }
     }
     let predictors_of: Vec<&Predictor> = predictors.iter().collect();
-    let latencies = measure_latency(&predictors_of, &BATCHES, runs, warn)?;
+    let latencies = measure_latency(&predictors_of, &BATCHES, runs, stop, warn)?;
     let mut rows = Vec::new();
     for (((variant, measure, value_bytes), predictor), latency) in
         measured.into_iter().zip(&predictors).zip(&latencies)

@@ -1,4 +1,4 @@
-//! `stratus optimise`: makes the network of a run smaller, trains it on, and compares both.
+//! `stratus optimise`: prunes the network of a run, fine-tunes it, and compares both.
 
 use super::common_keys::{DeviceArgument, KeyFlags};
 use crate::errors::{Failure, Result};
@@ -17,7 +17,7 @@ use stratus_run::variants::Variant;
 use stratus_run::{RunDir, atomic};
 use stratus_train::infer::Predictor;
 use stratus_train::optimise::{
-    ImportanceMeasure, OptimiseOptions, Pruning, VariantTable, measure_variants, optimise, read_pruning,
+    ImportanceCriterion, OptimiseOptions, Pruning, VariantTable, measure_variants, optimise, read_pruning,
 };
 use stratus_train::run::RunOptions;
 use stratus_train::weights::{CheckpointChoice, load_trained_network};
@@ -32,17 +32,18 @@ pub struct OptimiseArguments {
     /// Directory of a finished run
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// Remove channels until this share of the multiply-adds is gone, like 0.5
+    /// Remove channels until at least this share of the multiply-adds is gone, like 0.5
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub prune: f64,
-    /// Epochs of training afterwards [default: a fifth of those of the run]
+    /// Epochs of fine-tuning [default: a fifth of those of the run]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub epochs: Option<u64>,
-    /// Directory of the new run; if it exists, it is resumed [default: RUN-optimised]
+    /// Directory of the new run; if it has a run of the same request, that is resumed [default:
+    /// RUN-optimised]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// How channels are chosen
-    #[arg(long, value_name = "MEASURE", default_value = "taylor")]
+    /// Criterion by which channels are chosen
+    #[arg(long, value_name = "CRITERION", default_value = "taylor")]
     pub importance: ImportanceArgument,
     /// Number of training batches for the gradients of `--importance taylor`
     #[arg(
@@ -51,8 +52,8 @@ pub struct OptimiseArguments {
         default_value_t = 16,
         value_parser = clap::value_parser!(u32).range(1..=100_000)
     )]
-    pub calibration: u32,
-    /// Keep a multiple of this number of channels, as kernels compute blocks of them
+    pub calibration_batches: u32,
+    /// Layers that lose channels keep a multiple of this number, since kernels compute blocks of channels
     #[arg(
         long,
         value_name = "CHANNELS",
@@ -79,7 +80,7 @@ pub enum ImportanceArgument {
     Random,
 }
 
-impl From<ImportanceArgument> for ImportanceMeasure {
+impl From<ImportanceArgument> for ImportanceCriterion {
     fn from(argument: ImportanceArgument) -> Self {
         match argument {
             ImportanceArgument::Taylor => Self::Taylor,
@@ -119,7 +120,7 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
         checkpoint,
         prune: arguments.prune,
         importance: arguments.importance.into(),
-        calibration_batches: arguments.calibration as usize,
+        calibration_batches: arguments.calibration_batches as usize,
         granularity: arguments.granularity as usize,
         epochs: arguments.epochs,
         set: globals.set.clone(),
@@ -143,7 +144,8 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     write_model(&run)?;
     output.message("comparing accuracy and latency of the networks");
     let mut warn = |text: &str| output.warning(text);
-    let table = measure_variants(&arguments.run, checkpoint, run.path(), LATENCY_RUNS, &mut warn)?;
+    let runs = LATENCY_RUNS;
+    let table = measure_variants(&arguments.run, checkpoint, run.path(), runs, &stop, &mut warn)?;
     let report = Report { run: run.path().display().to_string(), pruning: read_pruning(&run)?, table };
     output.print_wrapped(&report, || render(&report, &run))
 }

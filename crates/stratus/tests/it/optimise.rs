@@ -15,7 +15,7 @@ fn trained() -> TestDir {
 
 /// The arguments that prune the run to the folder `small`.
 const PRUNE: [&str; 9] =
-    ["optimise", "run", "--prune", "0.4", "--granularity", "4", "--out", "small", "--calibration=4"];
+    ["optimise", "run", "--prune", "0.4", "--granularity", "4", "--out", "small", "--calibration-batches=4"];
 
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap()
@@ -57,7 +57,7 @@ fn a_pruned_run_is_a_smaller_run_of_its_own() {
     dir.run(&PRUNE).expect(0);
     assert_eq!(RunResult::read(&dir.path("small")).weights, weights);
     let other = dir.run(&[&PRUNE[..], &["--importance", "l1"]].concat()).expect(2);
-    assert!(other.err.contains("small was begun with other options or weights"), "{}", other.err);
+    assert!(other.err.contains("`importance` was \"taylor\", not \"l1\""), "{}", other.err);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn impossible_requests_are_refused_before_anything_is_written() {
     // Another run is not overwritten, nor a folder with files.
     dir.train("another", 1, &[]).expect(0);
     let error = dir.run(&["optimise", "run", "--prune", "0.3", "--out", "another"]).expect(2).err;
-    assert!(error.contains("another is another run"), "{error}");
+    assert!(error.contains("another is a run that `stratus optimise` did not make"), "{error}");
     fs::create_dir(dir.path("full")).unwrap();
     fs::write(dir.path("full/notes.txt"), "mine").unwrap();
     dir.run(&["optimise", "run", "--prune", "0.3", "--granularity", "4", "--out", "full"]).expect(2);

@@ -110,7 +110,7 @@ fn granularity_and_minimum_limit_what_remains() {
     assert!(largest(minimum).contains("at most 62.5 %"), "{}", largest(minimum));
     assert_eq!(
         largest(Target::new(1.0)),
-        "nothing can be pruned: no layer has channels to spare in multiples of 16"
+        "nothing can be pruned: no layer can lose channels and keep a multiple of 16"
     );
     let selection = choose(&graph, &scores, &Target { share: 0.625, ..minimum }).unwrap();
     assert_eq!(multiply_adds(&remove_from_graph(&graph, &selection).unwrap()), 252);
@@ -138,7 +138,7 @@ fn a_network_without_groups_cannot_be_pruned() {
     .unwrap();
     let none = Scores(Vec::new());
     let message = choose(&graph, &none, &every(0.1)).unwrap_err().to_string();
-    assert_eq!(message, "nothing can be pruned: no layer has channels to spare in multiples of 1");
+    assert_eq!(message, "nothing can be pruned: no layer can lose channels and keep a multiple of 1");
     assert_eq!(choose(&graph, &none, &every(0.0)).unwrap(), Selection::default());
 }
 

@@ -145,7 +145,7 @@ fn incomplete_gradients_are_errors_and_change_nothing() {
     };
     assert_eq!(
         message(taylor.add(&with("norm.bias", &[1.0]))),
-        "the gradients of a batch have 1 of the 2 values of `norm.bias`"
+        "the gradient of `norm.bias` has 1 values, expected 2"
     );
     assert_eq!(
         message(taylor.add(&with("norm.weight", &[1.0, f32::NAN]))),
@@ -153,10 +153,7 @@ fn incomplete_gradients_are_errors_and_change_nothing() {
     );
     let mut missing = complete.clone();
     missing.remove("conv.weight");
-    assert_eq!(
-        message(taylor.add(&missing)),
-        "the gradients of a batch have 0 of the 4 values of `conv.weight`"
-    );
+    assert_eq!(message(taylor.add(&missing)), "the gradient of `conv.weight` has 0 values, expected 4");
     let error = Importance::Taylor(&taylor).scores(&model).unwrap_err().to_string();
     assert_eq!(error, "no gradients were added: importance by Taylor expansion needs at least one batch");
     taylor.add(&complete).unwrap();

@@ -1,9 +1,10 @@
 //! `stratus bench infer`: the latency of a network, and what it consists of.
 
 use crate::commands::target::RunOrExperiment;
-use crate::errors::Result;
+use crate::errors::{Failure, Result};
 use crate::globals::Globals;
 use crate::output::{Output, Table, table};
+use crate::signals;
 use clap::Args;
 use serde::Serialize;
 use stratus_base::text::bytes;
@@ -66,6 +67,10 @@ pub(super) fn run(arguments: &BenchInferArguments, globals: &Globals, output: &O
     let globals = &Globals { set: overrides, ..globals.clone() };
     let mut warn = |text: &str| output.warning(text);
     let target = RunOrExperiment::resolve(&arguments.target, globals)?;
+    if arguments.checkpoint.is_some() && !matches!(target, RunOrExperiment::Run(_)) {
+        return Err(Failure::usage("--checkpoint needs a run directory"));
+    }
+    let stop = signals::stop_flag()?;
     let predictor = match &target {
         RunOrExperiment::Run(run) => {
             Predictor::from_run(run, arguments.checkpoint.unwrap_or_default(), &globals.set, &mut warn)?
@@ -76,15 +81,24 @@ pub(super) fn run(arguments: &BenchInferArguments, globals: &Globals, output: &O
     batches.sort_unstable();
     batches.dedup();
     let runs = arguments.runs as usize;
-    let measured = measure_latency(&[&predictor], &batches, runs, &mut warn)?;
+    let measured = measure_latency(&[&predictor], &batches, runs, &stop, &mut warn)?;
     let Some(latency) = measured.into_iter().next() else { return Ok(()) };
+    let [peak_gb_per_second, peak_gflops] = measure_peaks(&latency, output);
+    let report = Report { latency, peak_gb_per_second, peak_gflops };
+    output.print_wrapped(&report, || render(&report, output.terminal_width()))
+}
+
+/// The peaks of memory in GB/s and of arithmetic in GFLOP/s of the processor with all its threads; those of
+/// an accelerator are not measured.
+fn measure_peaks(latency: &InferenceLatency, output: &Output) -> [Option<f64>; 2] {
+    if latency.is_accelerator {
+        return [None; 2];
+    }
     output.message("measuring memory and arithmetic, about two seconds");
     let Peaks { memory_gb_per_second, compute, .. } =
         peaks::measure(&MachineSurvey::probe(), &LibraryProbes::detect().compute);
     let peak = compute.iter().find(|compute| compute.name.starts_with(&latency.precision));
-    let peak_gflops = peak.map(|peak| peak.gflops);
-    let report = Report { latency, peak_gb_per_second: memory_gb_per_second, peak_gflops };
-    output.print_wrapped(&report, || render(&report, output.terminal_width()))
+    [memory_gb_per_second, peak.map(|peak| peak.gflops)]
 }
 
 impl Report {
@@ -100,7 +114,7 @@ impl Report {
 
 /// Renders the latency of each batch size, and the steps of each, at most `width` columns wide.
 fn render(report: &Report, width: Option<usize>) -> String {
-    let InferenceLatency { network, precision, library, runs, batches } = &report.latency;
+    let InferenceLatency { network, precision, library, runs, batches, .. } = &report.latency;
     let heading = ["batch", "median, ms", "p90, ms", "p99, ms", "images/s", "memory"].map(str::to_owned);
     let mut rows = vec![heading.to_vec()];
     rows.extend(batches.iter().map(|batch| {
