@@ -15,6 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LAST = "document.querySelector('[data-chart=loss]').chart.data[0].at(-1)"
 # Rows that the growing run has at first.
 FIRST_ROWS = 400
+# Epochs of the training beside a page, about half a minute: opening the page counts once.
+EPOCHS = 30
 # Images of one row: a loader of one thread sleeps this long, so that there are 50 rows a second.
 ROW_MS = 20
 # Between two samples of memory.
