@@ -277,8 +277,10 @@ mod system {
     }
 
     pub fn thread_id() -> i32 {
-        // SAFETY: a query.
-        unsafe { libc::gettid() }
+        // glibc has a function for it since 2.30 only; packages run with 2.28.
+        // SAFETY: a query without arguments.
+        let id = unsafe { libc::syscall(libc::SYS_gettid) };
+        i32::try_from(id).unwrap_or(0)
     }
 
     pub fn current_cpu() -> Option<usize> {
