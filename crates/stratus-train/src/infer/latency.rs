@@ -82,8 +82,8 @@ struct MeasuredNetwork<'a> {
 /// Runs of a network in a row, after one that brings its weights into the caches and is not measured.
 const RUNS_IN_A_ROW: usize = 10;
 
-/// Measures networks at each of `batches`, `runs` times, [`RUNS_IN_A_ROW`] of each in turn, so that other
-/// load on the machine affects all of them equally. `stop` ends it between two rows of runs.
+/// Measures networks at each of `batches`, `runs` times, ten of each in turn, so that other load on the
+/// machine affects all of them equally. `stop` ends it between two rows of runs.
 ///
 /// # Errors
 /// As [`Predictor::prepare`], if a kernel fails, or if it was stopped.
