@@ -1,8 +1,6 @@
-"""A headless Chromium that tells when something is on the screen, and servers that it opens."""
+"""A headless Chromium that tells when something is on the screen, and the memory of processes."""
 import os
-import signal
 import socket
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -131,18 +129,3 @@ def peak_memory(pid):
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         line = next(line for line in file if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
-
-
-class StratusServer:
-    """`stratus ui` on a folder."""
-
-    def __init__(self, program, *folders):
-        self.started = time.time()
-        self.process = subprocess.Popen([program, "ui", *folders, "--port", "0"], stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
-        self.url = self.process.stdout.readline().strip()
-        assert self.url, "stratus ui does not start"
-
-    def stop(self):
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(timeout=60)

@@ -13,18 +13,15 @@ trainings as that takes. Each must end as the one without a server: the same wei
 import hashlib
 import json
 import os
-import pathlib
 import random
 import shutil
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import arguments
+from server import StratusServer, digits
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 MAX_CUTS = 24
 OVERWRITES = 6
 # The problems of a row, all together.
@@ -39,11 +36,9 @@ WHOLE = ("summary.json", "machine.json", "plan.json", "labels.json")
 SETTINGS = ("train.epochs=2", "train.batch_size=64", "train.tensorboard=true", "train.seed=7")
 
 
-def train(program, run, *settings):
-    settings = (f"data.path={ROOT / 'data/mnist'}", *SETTINGS, *settings)
-    overrides = [word for setting in settings for word in ("--set", setting)]
-    return subprocess.Popen([program, "train", "digits", "--out", run, "--quiet", *overrides],
-                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def train(program, run):
+    return subprocess.Popen(digits(program, run, *SETTINGS), stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL)
 
 
 def fingerprint(folder):
@@ -54,28 +49,6 @@ def fingerprint(folder):
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         found[str(path)] = (facts.st_mode, facts.st_size, facts.st_mtime_ns, content)
     return found
-
-
-class Server:
-    """`stratus ui` on a folder."""
-
-    def __init__(self, program, folder):
-        self.process = subprocess.Popen([program, "ui", folder, "--port", "0"], stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, text=True)
-        self.url = self.process.stdout.readline().strip()
-
-    def get(self, path):
-        """Status and text of an answer."""
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=120) as response:
-                return response.status, response.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
 
 
 def cuts(data):
@@ -158,7 +131,7 @@ def check_damage(program, folder, seed):
             label = str(copy.relative_to(runs))
             made[label] = (str(file), damage, must_be_reported(str(file), damage, version))
     before = fingerprint(runs)
-    server = Server(program, runs)
+    server = StratusServer(program, runs)
     answers = {}
     try:
         status, text = server.get("api/runs")
@@ -235,7 +208,7 @@ def check_kills(program, folder, kills, seed):
             assert training.poll() is None, "the training ended early"
             time.sleep(0.02)
         while training.poll() is None:
-            server, is_done = Server(program, folder / "killed"), threading.Event()
+            server, is_done = StratusServer(program, folder / "killed"), threading.Event()
             asking = threading.Thread(target=ask_until, args=(server, is_done))
             asking.start()
             time.sleep(chance.uniform(0.02, 0.8))

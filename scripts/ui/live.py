@@ -1,6 +1,5 @@
 """A run that grows while its page is open: delay, cost to the training, memory."""
 import json
-import pathlib
 import random
 import shutil
 import signal
@@ -8,10 +7,10 @@ import statistics
 import subprocess
 import time
 
-from browser import StratusServer, drawn_at, memory_of, seconds_to_draw, watch_now
+from browser import drawn_at, memory_of, seconds_to_draw, watch_now
 from opening import RUN, run_id
+from server import StratusServer, digits
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 LAST = "document.querySelector('[data-chart=loss]').chart.data[0].at(-1)"
 # Rows that the growing run has at first.
 FIRST_ROWS = 400
@@ -24,13 +23,6 @@ SAMPLE_S = 5
 # Memory is flat if the median of the last quarter exceeds that of the second by no more than this. In the
 # first quarter the first epochs end, which add sections, and curves grow to their maximum number of points.
 MAX_GROWTH_PERCENT = 10
-
-
-def digits(program, run, *settings):
-    """The command that trains digits."""
-    settings = (f"data.path={ROOT / 'data/mnist'}", *settings)
-    overrides = [word for setting in settings for word in ("--set", setting)]
-    return [program, "train", "digits", "--out", run, "--quiet", *overrides]
 
 
 class OpenRun:

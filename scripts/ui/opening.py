@@ -3,7 +3,8 @@ import hashlib
 import statistics
 
 import peers
-from browser import StratusServer, drawn_at, peak_memory, seconds_to_draw, watch_documents
+from browser import drawn_at, peak_memory, seconds_to_draw, watch_documents
+from server import StratusServer
 
 TABLE = "document.querySelectorAll('#runs tbody tr[data-run]').length > 0"
 RUN = "location.pathname.startsWith('/run/') && document.querySelector('[data-chart=loss] canvas') !== null"

@@ -48,14 +48,19 @@ class TensorBoard(Peer):
         """Waits until losses of all wanted runs are loaded; of any run, if none is named. Returns the runs.
         Each run is asked for alone, since a list of all would slow the loading."""
         while not wanted:
-            assert self.process.poll() is None, "TensorBoard ended"
+            self.pause(self.started)
             wanted = json.loads(answer(f"{self.url}/data/runs") or b"[]")[:1]
-            time.sleep(0.1)
         for run in wanted:
             while answer(f"{self.url}/data/plugin/scalars/scalars?run={run}&tag=loss") is None:
-                assert self.process.poll() is None, "TensorBoard ended"
-                time.sleep(0.1)
+                self.pause(self.started)
         return wanted
+
+    def pause(self, begun):
+        """Waits a moment, at most MAX_WAIT_S after the beginning in all."""
+        assert self.process.poll() is None, "TensorBoard ended"
+        if time.time() - begun > MAX_WAIT_S:
+            raise NotDrawnError(f"TensorBoard is not ready after {MAX_WAIT_S} s")
+        time.sleep(0.1)
 
     def seconds_to_curve(self, browser, wanted):
         """Opens the page once the runs are loaded, selects them and waits for their losses."""
@@ -68,7 +73,7 @@ class TensorBoard(Peer):
         # A box for each run that the filter finds, after one for all of them.
         boxes = page.locator(BOX)
         while boxes.count() != len(wanted) + 1:
-            time.sleep(0.02)
+            self.pause(ready)
         watch_now(page, TENSORBOARD_LINES.replace("COUNT", str(len(wanted))))
         # TensorBoard selects few runs by itself.
         if not boxes.nth(1).is_checked():

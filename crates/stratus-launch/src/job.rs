@@ -264,7 +264,8 @@ impl LaunchRecord {
 }
 
 /// Returns whether a text is a valid launch name: it names a folder on the target and a local file.
-pub(crate) fn is_valid_id(text: &str) -> bool {
+#[must_use]
+pub fn is_valid_id(text: &str) -> bool {
     !text.is_empty()
         && text.len() < 200
         && !text.starts_with(['.', '-'])

@@ -49,10 +49,12 @@ pub use executable::Executable;
 pub use fetch::FetchStats;
 pub use file_set::{FileEntry, FileSet};
 pub use hook::run_hook;
-pub use job::{Job, LaunchRecord, LaunchState, RepetitionState, RepetitionStatus, Resources};
+pub use job::{Job, LaunchRecord, LaunchState, RepetitionState, RepetitionStatus, Resources, is_valid_id};
 pub use lease::{Lease, LinkMeasurement, seconds_left};
 pub use open::open_target;
-pub use saved_state::{LaunchEvent, LaunchEventKind, SavedState, events_file, read_events, state_file};
+pub use saved_state::{
+    LaunchEvent, LaunchEventKind, SavedState, events_file, read_events, record_file, state_file,
+};
 pub use search::{SearchAdvance, SearchRecord};
 pub use shell::escape_control_characters;
 pub use spec::{LaunchSpec, MAX_RUNS};

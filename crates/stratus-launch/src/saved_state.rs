@@ -147,6 +147,12 @@ pub fn read_events(record: &Path) -> Result<Vec<LaunchEvent>> {
     Ok(lines.filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
+/// The file of the record of a launch, in a folder of runs.
+#[must_use]
+pub fn record_file(runs: &Path, id: &str) -> PathBuf {
+    runs.join(LAUNCHES).join(format!("{id}.toml"))
+}
+
 impl LaunchRecord {
     /// Saves what the target answered, for programs that do not contact it, such as `stratus ui`. If it did
     /// not answer, the last state is kept.
@@ -194,7 +200,7 @@ impl LaunchRecord {
     /// The file of the record.
     #[must_use]
     pub fn file(&self, runs: &Path) -> PathBuf {
-        runs.join(LAUNCHES).join(format!("{}.toml", self.id))
+        record_file(runs, &self.id)
     }
 
     /// The price per hour and the budget of a repetition, counted from 1, if its experiment has them.

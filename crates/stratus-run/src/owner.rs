@@ -104,7 +104,7 @@ impl Owner {
         let handle = open_handle(pid)?;
         let process = Process::new(pid);
         let start = process.start().ok_or(OwnerError::Elsewhere)?;
-        if process.user() != Some(geteuid().as_raw()) {
+        if process.user() != Some(this_user()) {
             return Err(process.other_user());
         }
         match process.holds_lock(&lock) {
@@ -156,10 +156,16 @@ fn describes_processes(folder: &Path) -> bool {
     folder.join("self/stat").exists()
 }
 
+/// The user id of this process.
+#[must_use]
+pub fn this_user() -> u32 {
+    geteuid().as_raw()
+}
+
 /// Returns whether a file belongs to the user of this process. A link counts itself.
 #[must_use]
 pub fn is_of_this_user(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|facts| facts.uid() == geteuid().as_raw())
+    fs::symlink_metadata(path).is_ok_and(|facts| facts.uid() == this_user())
 }
 
 /// A handle of a process; `None` if the system has no such handles.

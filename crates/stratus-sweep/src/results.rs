@@ -97,12 +97,6 @@ impl SweepSnapshot {
         Ok(Self { path: path.to_owned(), definition, rows })
     }
 
-    /// The sweep's directory.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The directory of a row's run, whether it exists or not.
     #[must_use]
     pub fn run_path(&self, row: &Row) -> PathBuf {
@@ -215,9 +209,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sweep");
         drop(create(&path, text));
-        let snapshot = SweepSnapshot::read(&path).unwrap();
-        assert_eq!(snapshot.path(), path);
-        snapshot
+        SweepSnapshot::read(&path).unwrap()
     }
 
     /// Sets the status of a cell's only row, and gives it a run.

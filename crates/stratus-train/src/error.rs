@@ -130,6 +130,12 @@ pub enum TrainError {
         /// The quantity.
         quantity: &'static str,
     },
+    /// Stopped on request in work that is not training, and has left nothing to resume.
+    #[error("interrupted while {activity}")]
+    Interrupted {
+        /// The work, as in "measuring the latency".
+        activity: &'static str,
+    },
     /// A checkpoint that does not fit the run.
     #[error("checkpoint {checkpoint}: {problem}")]
     Checkpoint {

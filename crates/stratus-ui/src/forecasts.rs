@@ -105,7 +105,8 @@ impl Forecasts {
     }
 
     /// The answer to a request: the kept one, or a new one, computed outside the thread of the server. A page
-    /// that is closed meanwhile does not stop it: its answer is kept.
+    /// that is closed meanwhile does not stop it: its answer is kept. Refusals are not: their cause may be
+    /// mended.
     pub async fn answer(&self, request: ForecastRequest) -> Result<String, NoForecast> {
         let Some(forecaster) = &self.forecaster else { return Err(NoForecast::Unavailable) };
         if let Some(answer) = self.kept(&request) {
@@ -121,7 +122,9 @@ impl Forecasts {
         let task = tokio::task::spawn_blocking(move || {
             let _permits = (permit, waiting);
             let answer = Arc::new(forecaster.forecast(&request));
-            all.keep(request, Arc::clone(&answer));
+            if answer.is_ok() {
+                all.keep(request, Arc::clone(&answer));
+            }
             answer
         });
         let failed = |_| NoForecast::Refused("the forecast failed; `stratus forecast` tells why".to_owned());

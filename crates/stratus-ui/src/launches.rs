@@ -10,7 +10,7 @@ use stratus_launch::{
 use stratus_run::RunDir;
 use stratus_run::remote::RemoteRun;
 
-use crate::index::{Entry, Index, ItemId, RunFigures, ScannedItem, stamp};
+use crate::index::{Entry, HourlyPrice, Index, ItemId, RunFigures, ScannedItem, stamp};
 
 /// A launch that was read.
 #[derive(Debug)]
@@ -252,6 +252,8 @@ fn repetitions<'a>(read: &'a ReadLaunch, roots: &[PathBuf]) -> Vec<RepetitionFac
             known.or(fetched).unwrap_or(RepetitionStatus::Unknown.name())
         };
         let (per_hour, budget) = record.price_and_budget(number);
+        let of_settings = || HourlyPrice::in_settings(run.as_ref()?.settings.as_deref()?);
+        let per_hour = per_hour.or_else(|| of_settings().map(|price| price.per_hour));
         let host = record.host_by_repetition.get(number - 1).map(String::as_str);
         RepetitionFacts {
             repetition: number,

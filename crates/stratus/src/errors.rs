@@ -86,6 +86,10 @@ impl From<TrainError> for Failure {
             let hint = Some("no iteration finished; run the same command again".to_owned());
             return Failure { code: INTERRUPTED, error: Box::new(error), hint };
         }
+        if matches!(error, TrainError::Interrupted { .. }) {
+            let hint = Some("run the same command again".to_owned());
+            return Failure { code: INTERRUPTED, error: Box::new(error), hint };
+        }
         if matches!(error, TrainError::Exchange(_)) {
             let hint = Some("resume the run, with any number of workers".to_owned());
             return Failure { code: INTERRUPTED, error: Box::new(error), hint };

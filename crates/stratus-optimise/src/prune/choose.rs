@@ -41,13 +41,13 @@ impl Target {
 
 /// Chooses the units to remove, of all groups at once, until the share of multiply-adds is reached. The
 /// result is a function of the arguments: units of equal importance are removed from the last to the first,
-/// and of equal offers that of the first group is accepted.
+/// and of equal steps that of the first group is taken.
 ///
-/// Each group offers its least important units, as many as make its remaining channels a multiple of the
-/// granularity again. The cheapest offer is accepted: with the least importance per multiply-add, counting
-/// the multiply-adds that the network has left at this point. The importance is divided by the share of the
-/// group that would remain, because the last units of a layer cannot replace each other, which sums of scores
-/// ignore: without it the layers with the most multiply-adds would lose nearly all channels.
+/// A step removes the least important units of a group, so many that its remaining channels are a multiple of
+/// the granularity again. The step with the least importance per multiply-add is taken, with the multiply-adds
+/// that the network has left at this point. The importance is divided by the share of the group that would
+/// remain, because the last units of a layer cannot replace each other, which sums of scores ignore: without
+/// it the layers with the most multiply-adds would lose nearly all channels.
 ///
 /// # Errors
 /// If the share cannot be reached: the error has the largest possible share. If the scores are not those of
@@ -61,18 +61,18 @@ pub fn choose(graph: &Graph, scores: &Scores, target: &Target) -> Result<Selecti
     let mut search = Search::new(graph, &groups, scores, target);
     check_reachable(&search, total, target)?;
     let mut left = total;
-    let mut offers: BinaryHeap<Reverse<Offer>> =
-        (0..groups.len()).filter_map(|group| search.offer(group)).map(Reverse).collect();
+    let mut steps: BinaryHeap<Reverse<RemovalStep>> =
+        (0..groups.len()).filter_map(|group| search.next_step(group)).map(Reverse).collect();
     while ((total - left) as f64) < wanted {
-        let Some(Reverse(offer)) = offers.pop() else { break };
-        let group = offer.group;
-        // A layer on the other side has become smaller since: the price has risen.
+        let Some(Reverse(step)) = steps.pop() else { break };
+        let group = step.group;
+        // A neighbouring group has shrunk since, so that this step saves fewer multiply-adds.
         if search.groups[group].is_stale {
-            offers.extend(search.offer(group).map(Reverse));
+            steps.extend(search.next_step(group).map(Reverse));
             continue;
         }
-        left = left.saturating_sub(search.accept(&offer));
-        offers.extend(search.offer(group).map(Reverse));
+        left = left.saturating_sub(search.take(&step));
+        steps.extend(search.next_step(group).map(Reverse));
     }
     Ok(search.selection())
 }
@@ -106,35 +106,36 @@ fn check_reachable(search: &Search<'_>, total: u64, target: &Target) -> Result<(
     Ok(())
 }
 
-/// Units of a group that can be removed next.
+/// The removal of the least important units of a group.
 #[derive(Clone, Copy, Debug)]
-struct Offer {
-    /// Their importance per multiply-add, divided by the share of the group that remains.
-    price: f64,
+struct RemovalStep {
+    /// The importance of its units per multiply-add that it saves, divided by the share of the group that
+    /// remains.
+    penalty: f64,
     group: usize,
     /// The number of units that remain after it.
     remaining: usize,
 }
 
-impl Ord for Offer {
+impl Ord for RemovalStep {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.price.total_cmp(&other.price).then(self.group.cmp(&other.group))
+        self.penalty.total_cmp(&other.penalty).then(self.group.cmp(&other.group))
     }
 }
 
-impl PartialOrd for Offer {
+impl PartialOrd for RemovalStep {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Offer {
+impl PartialEq for RemovalStep {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Offer {}
+impl Eq for RemovalStep {}
 
 /// A layer with a weight.
 #[derive(Debug)]
@@ -153,20 +154,20 @@ struct GroupState {
     order: Vec<usize>,
     remaining: usize,
     /// The number of remaining units is a multiple of it, or all.
-    step: usize,
+    multiple: usize,
     /// The minimum number of remaining units.
-    floor: usize,
+    min_remaining: usize,
     /// The layers that read or produce it, as positions in [`Search::layers`].
     layers: Vec<usize>,
-    /// True if the multiply-adds of a layer changed since the group's offer.
+    /// True if the multiply-adds of a layer changed since the group's next step was computed.
     is_stale: bool,
 }
 
 impl GroupState {
     /// The next smaller number of units.
-    fn next(&self) -> Option<usize> {
-        let next = (self.remaining - 1) / self.step * self.step;
-        (next >= self.floor).then_some(next)
+    fn next_remaining(&self) -> Option<usize> {
+        let next = (self.remaining - 1) / self.multiple * self.multiple;
+        (next >= self.min_remaining).then_some(next)
     }
 }
 
@@ -218,7 +219,7 @@ impl<'a> Search<'a> {
         let mut channels = self.channels.clone();
         for (group, tensors) in self.groups.iter().zip(&self.tensors) {
             let mut last = GroupState { order: Vec::new(), layers: Vec::new(), ..*group };
-            while let Some(next) = last.next() {
+            while let Some(next) = last.next_remaining() {
                 last.remaining = next;
             }
             for tensor in *tensors {
@@ -239,11 +240,11 @@ impl<'a> Search<'a> {
         before.saturating_sub(self.cost(layers(), &self.channels))
     }
 
-    /// The next units of a group, with their price at present.
-    fn offer(&mut self, group: usize) -> Option<Offer> {
+    /// The next step of a group, with its penalty at present.
+    fn next_step(&mut self, group: usize) -> Option<RemovalStep> {
         let state = &mut self.groups[group];
         state.is_stale = false;
-        let remaining = state.next()?;
+        let remaining = state.next_remaining()?;
         let units = &state.order[remaining..state.remaining];
         let importance: f64 = units.iter().map(|&unit| self.scores.0[group][unit]).sum();
         let count = units.len();
@@ -252,14 +253,14 @@ impl<'a> Search<'a> {
             self.channels[tensor.tensor.0] += count * tensor.channels_per_unit;
         }
         let share = remaining as f64 / self.scores.0[group].len() as f64;
-        Some(Offer { price: importance / share / saved.max(1) as f64, group, remaining })
+        Some(RemovalStep { penalty: importance / share / saved.max(1) as f64, group, remaining })
     }
 
-    /// Removes the units of an offer; returns the multiply-adds that it saves.
-    fn accept(&mut self, offer: &Offer) -> u64 {
-        let saved = self.shrink(offer.group, self.groups[offer.group].remaining - offer.remaining);
-        self.groups[offer.group].remaining = offer.remaining;
-        for &layer in &self.groups[offer.group].layers.clone() {
+    /// Takes a step; returns the multiply-adds that it saves.
+    fn take(&mut self, step: &RemovalStep) -> u64 {
+        let saved = self.shrink(step.group, self.groups[step.group].remaining - step.remaining);
+        self.groups[step.group].remaining = step.remaining;
+        for &layer in &self.groups[step.group].layers.clone() {
             for &group in &self.layers[layer].groups {
                 self.groups[group].is_stale = true;
             }
@@ -282,10 +283,10 @@ fn group_state(group: &ChannelGroup, scores: &[f64], layers: Vec<usize>, target:
     order.sort_by(|&one, &other| scores[other].total_cmp(&scores[one]));
     let sizes = || group.tensors.iter().map(|tensor| tensor.channels_per_unit);
     let common = sizes().fold(target.granularity, greatest_common_divisor);
-    let step = target.granularity / common.max(1);
-    let fewest = sizes().min().unwrap_or(1).max(1);
-    let floor = target.min_channels.div_ceil(fewest).max(step);
-    GroupState { remaining: order.len(), order, step, floor, layers, is_stale: false }
+    let multiple = target.granularity / common.max(1);
+    let min_channels_per_unit = sizes().min().unwrap_or(1).max(1);
+    let min_remaining = target.min_channels.div_ceil(min_channels_per_unit).max(multiple);
+    GroupState { remaining: order.len(), order, multiple, min_remaining, layers, is_stale: false }
 }
 
 fn greatest_common_divisor(one: usize, other: usize) -> usize {
@@ -296,17 +297,17 @@ fn greatest_common_divisor(one: usize, other: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn state(units: usize, step: usize, floor: usize) -> GroupState {
+    fn state(units: usize, multiple: usize, min_remaining: usize) -> GroupState {
         let order = (0..units).collect();
-        GroupState { order, remaining: units, step, floor, layers: Vec::new(), is_stale: false }
+        GroupState { order, remaining: units, multiple, min_remaining, layers: Vec::new(), is_stale: false }
     }
 
     #[test]
-    fn remaining_units_are_multiples_above_the_floor() {
-        let counts = |units, step, floor| {
-            let mut state = state(units, step, floor);
+    fn remaining_units_are_multiples_above_the_minimum() {
+        let counts = |units, multiple, min_remaining| {
+            let mut state = state(units, multiple, min_remaining);
             let mut counts = Vec::new();
-            while let Some(next) = state.next() {
+            while let Some(next) = state.next_remaining() {
                 counts.push(next);
                 state.remaining = next;
             }
@@ -321,9 +322,9 @@ mod tests {
     }
 
     #[test]
-    fn offers_are_ordered_by_price_then_by_group() {
-        let offer = |price, group| Offer { price, group, remaining: 1 };
-        assert!(offer(0.5, 3) < offer(0.7, 1));
-        assert!(offer(0.5, 1) < offer(0.5, 3));
+    fn steps_are_ordered_by_penalty_then_by_group() {
+        let step = |penalty, group| RemovalStep { penalty, group, remaining: 1 };
+        assert!(step(0.5, 3) < step(0.7, 1));
+        assert!(step(0.5, 1) < step(0.5, 3));
     }
 }

@@ -171,7 +171,7 @@ fn mistakes_of_several_workers_are_said_to_be_of_one() {
     assert!(page.contains("Pipeline stages keep none") && !page.contains("No mistake"));
 }
 
-/// The plan of a run says that it has stages: nobody waits for pictures.
+/// A run with pipeline stages keeps no pictures, and the page says so: the plan tells the number of stages.
 #[test]
 fn a_run_with_stages_is_said_to_keep_no_pictures() {
     let root = tempfile::tempdir().unwrap();

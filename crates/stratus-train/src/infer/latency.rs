@@ -10,7 +10,7 @@ use stratus_base::{median, quantile};
 use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{BatchBuffer, Loader, LoaderError};
 use stratus_engine::ops::KernelSpec;
-use stratus_engine::{Clock, EngineError, Phase};
+use stratus_engine::{Clock, Phase};
 use stratus_random::{Purpose, Stream};
 
 /// The latency of a network at several batch sizes.
@@ -105,7 +105,7 @@ pub fn measure_latency(
     for first in (0..runs).step_by(RUNS_IN_A_ROW) {
         for network in networks.iter_mut().flatten() {
             if stop.load(Ordering::Relaxed) {
-                return Err(EngineError::Interrupted.into());
+                return Err(TrainError::Interrupted { activity: "measuring the latency" });
             }
             network.run(false)?;
             (first..runs.min(first + RUNS_IN_A_ROW)).try_for_each(|_| network.run(true))?;

@@ -12,8 +12,8 @@ use crate::TrainError;
 use crate::error::DIVERGED_WEIGHTS_HINT;
 use crate::network::Network;
 use crate::weights::{
-    CheckpointChoice, Pretrained, RecordedMetadata, TrainedNetwork, WeightsPurpose, initialise,
-    load_trained_network,
+    CheckpointChoice, Pretrained, RecordedMetadata, TrainedNetwork, WeightsPurpose, initial_tensors,
+    load_trained_network, model_from_tensors,
 };
 pub use latency::{BatchLatency, InferenceLatency, StepLatency, measure_latency};
 pub use session::Inference;
@@ -24,7 +24,7 @@ use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_optimise::{Model, fold};
 use stratus_run::RunDir;
-use stratus_run::checkpoint::{Checkpoint, Values};
+use stratus_run::checkpoint::Checkpoint;
 use stratus_run::csv::Task;
 use stratus_run::sources::Source;
 pub use windows::{Corners, SlidingWindows};
@@ -275,30 +275,13 @@ impl Predictor {
     /// If the weights cannot be read, or some are missing.
     pub fn folded_model(&self) -> Result<Model, TrainError> {
         let graph = self.graph.for_inference();
-        let values = graph.parameters.iter().enumerate().map(|(position, parameter)| {
-            let name = &parameter.name;
-            let values = match &self.weights {
-                Weights::File(file) => file.values(name)?,
-                Weights::Initial => initialise::values(parameter, position, self.experiment.train.seed)?,
-                Weights::Checkpoint(trained) => checkpoint_values(&trained.checkpoint, name)?.to_vec(),
-            };
-            Ok((name.clone(), values))
-        });
-        let values = values.collect::<Result<_, TrainError>>()?;
-        Ok(fold(Model::for_inference(&graph, values)?)?.model)
-    }
-}
-
-/// The values of a checkpoint's parameter.
-fn checkpoint_values<'a>(checkpoint: &'a Checkpoint, name: &str) -> Result<&'a [f32], TrainError> {
-    let problem = |problem: String| TrainError::Checkpoint {
-        checkpoint: checkpoint.path.display().to_string(),
-        problem,
-    };
-    let tensor = checkpoint.evaluation_weights().iter().find(|tensor| tensor.name == name);
-    match &tensor.ok_or_else(|| problem(format!("it has no `{name}`")))?.values {
-        Values::F32(values) => Ok(values),
-        Values::I64(_) => Err(problem(format!("its `{name}` is not f32"))),
+        let tensors = match &self.weights {
+            Weights::Checkpoint(trained) => trained.checkpoint.evaluation_weights().to_vec(),
+            Weights::File(file) => file.tensors(&graph, self.experiment.train.seed)?,
+            Weights::Initial => initial_tensors(&graph, self.experiment.train.seed)?,
+        };
+        let model = model_from_tensors(&graph, tensors)?;
+        Ok(fold(model)?.model)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stratus_data::Loader;
 use stratus_engine::session::IterationScalars;
-use stratus_engine::{Clock, EngineError, Session};
+use stratus_engine::{Clock, Session};
 use stratus_experiment::Experiment;
 use stratus_graph::{Graph, ParameterKind};
 use stratus_optimise::{Model, ModelError};
@@ -56,7 +56,7 @@ pub(super) fn for_each_gradient(
     }
     for batch_index in 0..batches.min(available) {
         if stop.load(Ordering::Relaxed) {
-            return Err(EngineError::Interrupted.into());
+            return Err(TrainError::Interrupted { activity: "computing gradients of channels" });
         }
         let Some(mut batch) = loader.next()? else { break };
         write_all(session, values)?;

@@ -14,25 +14,27 @@ mod gradients;
 mod variants;
 
 use crate::run::{self, RunOptions, RunOutcome};
-use crate::weights::{CheckpointChoice, TrainedNetwork, load_trained_network};
+use crate::weights::{
+    CheckpointChoice, TrainedNetwork, load_trained_network, model_from_tensors, model_tensors,
+};
 use crate::{Observer, TrainError};
 use fine_tuning::fine_tuning_experiment;
 use gradients::for_each_gradient;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use stratus_base::text::shell_path;
 use stratus_experiment::Experiment;
 use stratus_graph::{Op, Parameter, ParameterKind, layer_file};
 use stratus_optimise::Model;
-use stratus_optimise::prune::{Importance, PruneError, Target, TaylorScores, choose, multiply_adds, remove};
-use stratus_run::checkpoint::Values;
+use stratus_optimise::prune::{
+    Importance, PruneError, Target, TaylorScores, channel_groups, choose, multiply_adds, remove,
+};
 use stratus_run::machine::Machine;
 use stratus_run::sources::Source;
 use stratus_run::summary::{Status, Summary};
 use stratus_run::{RunDir, atomic};
-use stratus_weights::{TensorRef, write_safetensors};
+use stratus_weights::write_safetensors;
 pub use variants::{VariantTable, measure_variants};
 
 /// The criterion by which channels are chosen.
@@ -280,6 +282,10 @@ fn remove_channels(
         }
     };
     let selection = choose(&model.graph, &scores, &pruning_target(request))?;
+    let groups = channel_groups(&model.graph)?;
+    if selection.removed.keys().any(|group| groups.get(*group).is_some_and(|group| !group.is_exact)) {
+        observer.info("norms over several channels, whose statistics change, have lost some of them");
+    }
     Ok(remove(model, &selection)?)
 }
 
@@ -298,14 +304,8 @@ pub fn read_pruning(run: &RunDir) -> Result<Pruning, TrainError> {
 /// A trained network without auxiliary outputs, which only its first training needs, and without frozen
 /// layers: all have to adapt to the channels that are left.
 fn trained_model(trained: &TrainedNetwork) -> Result<Model, TrainError> {
-    let tensors = trained.checkpoint.evaluation_weights().iter();
-    let values: BTreeMap<String, Vec<f32>> = tensors
-        .filter_map(|tensor| match &tensor.values {
-            Values::F32(values) => Some((tensor.name.clone(), values.clone())),
-            Values::I64(_) => None,
-        })
-        .collect();
-    let mut model = Model::for_inference(&trained.graph, values)?;
+    let tensors = trained.checkpoint.evaluation_weights().to_vec();
+    let mut model = model_from_tensors(&trained.graph, tensors)?;
     model.graph.nodes.iter_mut().for_each(|node| node.frozen = false);
     model.graph.parameters.iter_mut().for_each(|parameter| parameter.frozen = false);
     Ok(model)
@@ -317,10 +317,7 @@ fn write_model(model: &Model, trained: &TrainedNetwork, target: &RunDir) -> Resu
     let text = layer_file::write(&model.graph)
         .map_err(|error| TrainError::LayerFile { problem: error.to_string(), path: path.clone() })?;
     atomic::write(&path, text.as_bytes())?;
-    let parameters = model.graph.parameters.iter();
-    let tensors: Vec<TensorRef<'_>> = parameters
-        .map(|parameter| TensorRef::f32(&parameter.name, &parameter.shape, &model.values[&parameter.name]))
-        .collect();
+    let tensors = model_tensors(model);
     let path = target.optimise_weights();
     Ok(atomic::write_with(&path, |out| {
         write_safetensors(out, &tensors, &trained.metadata.entries())

@@ -7,7 +7,6 @@ use crate::weights::CheckpointChoice;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use stratus_engine::EngineError;
 use stratus_optimise::prune::multiply_adds;
 use stratus_run::RunDir;
 use stratus_run::variants::{self, Variant};
@@ -55,7 +54,7 @@ pub fn measure_variants(
     for subject in &subjects {
         for precision in precisions {
             if stop.load(Ordering::Relaxed) {
-                return Err(EngineError::Interrupted.into());
+                return Err(TrainError::Interrupted { activity: "comparing the networks" });
             }
             let overrides = [("train.precision".to_owned(), (*precision).to_owned())];
             let images = ImageSelection::default();

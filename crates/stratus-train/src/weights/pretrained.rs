@@ -258,8 +258,7 @@ impl Pretrained {
         graph.parameters.iter().enumerate().map(filled).chain(batches_tracked(graph, 0).map(Ok)).collect()
     }
 
-    /// The values of a tensor of the network.
-    pub(crate) fn values(&self, name: &str) -> Result<Vec<f32>, TrainError> {
+    fn values(&self, name: &str) -> Result<Vec<f32>, TrainError> {
         let fault = |problem: String| TrainError::WeightsMismatch {
             path: self.file.path().to_owned(),
             problem,

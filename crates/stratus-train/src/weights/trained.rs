@@ -7,8 +7,9 @@ use std::str::FromStr;
 use stratus_base::text::{shell_path, shell_word};
 use stratus_experiment::Experiment;
 use stratus_graph::Graph;
+use stratus_optimise::{Model, ModelError};
 use stratus_run::RunDir;
-use stratus_run::checkpoint::{Checkpoint, Checkpoints};
+use stratus_run::checkpoint::{Checkpoint, Checkpoints, Tensor, TensorRef, Values};
 use stratus_run::remote::RemoteRun;
 use stratus_weights::NetworkMetadata;
 
@@ -72,6 +73,28 @@ pub fn load_trained_network(
     let graph = Network::for_images(&experiment, shape, classes)?.graph;
     let metadata = metadata_of_run(&run, &experiment);
     Ok(TrainedNetwork { graph, checkpoint, metadata })
+}
+
+/// A network in inference form with those of `tensors` that are its parameters.
+///
+/// # Errors
+/// If one is missing or has another size.
+pub(crate) fn model_from_tensors(graph: &Graph, tensors: Vec<Tensor>) -> Result<Model, ModelError> {
+    let values = tensors.into_iter().filter_map(|tensor| match tensor.values {
+        Values::F32(values) => Some((tensor.name, values)),
+        Values::I64(_) => None,
+    });
+    Model::for_inference(graph, values.collect())
+}
+
+/// The tensors of a model, in the order of its parameters.
+#[must_use]
+pub fn model_tensors(model: &Model) -> Vec<TensorRef<'_>> {
+    let parameters = model.graph.parameters.iter();
+    let tensors = parameters.filter_map(|parameter| {
+        Some(TensorRef::f32(&parameter.name, &parameter.shape, model.values.get(&parameter.name)?))
+    });
+    tensors.collect()
 }
 
 /// The metadata of images and classes that a run recorded.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use stratus_base::read_at_most;
-use stratus_launch::LaunchRecord;
+use stratus_launch::{LaunchRecord, TARGETS_FILE, is_valid_id, record_file};
 use stratus_run::RunDir;
 use stratus_run::layout::{LAUNCHES, RUNS, SWEEP};
 use stratus_run::machine::host_name;
@@ -18,10 +18,6 @@ use stratus_run::summary::Status;
 const MAX_SILENCE: Duration = Duration::from_secs(120);
 /// Maximum length of `machine.json` that is read for the name of the host.
 const MAX_MACHINE_BYTES: u64 = 1 << 20;
-/// The file of targets in the folder of a launch.
-const TARGETS: &str = "targets.toml";
-/// Maximum length of the name of a launch.
-const MAX_LAUNCH_CHARS: usize = 100;
 
 /// An action on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +86,7 @@ impl<'a> Facts<'a> {
         let is_of_sweep = sweep_of(self.run.path()).is_some();
         match &self.remote {
             Err(reason) => refused(reason.clone()),
-            Ok(Some(remote)) if !is_launch_name(&remote.launch) => {
+            Ok(Some(remote)) if !is_valid_id(&remote.launch) => {
                 refused("the name of its launch is not valid".to_owned())
             }
             Ok(Some(remote)) => {
@@ -165,14 +161,6 @@ fn changed_within(run: &RunDir, time: Duration) -> bool {
     })
 }
 
-/// Returns whether a text may be the name of a launch: it becomes part of a path and of a command.
-fn is_launch_name(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    text.len() <= MAX_LAUNCH_CHARS
-        && text.bytes().all(is_plain)
-        && text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric())
-}
-
 /// The folder `runs` above a run.
 fn runs_folder(run: &Path) -> Option<&Path> {
     run.ancestors().skip(1).find(|folder| folder.file_name().is_some_and(|name| name == RUNS))
@@ -186,9 +174,9 @@ pub fn working_folder(run: &Path) -> Option<&Path> {
 
 /// The folder in which the launch of a run was started, by this user: commands of its targets run there.
 pub fn launch_folder(run: &Path, launch: &str) -> Option<PathBuf> {
-    let record = |folder: &Path| folder.join(RUNS).join(LAUNCHES).join(format!("{launch}.toml"));
+    let record = |folder: &Path| record_file(&folder.join(RUNS), launch);
     let folder = run.ancestors().skip(1).find(|folder| record(folder).is_file())?;
-    let targets = folder.join(TARGETS);
+    let targets = folder.join(TARGETS_FILE);
     let is_own = is_of_this_user(&record(folder)) && (!targets.exists() || is_of_this_user(&targets));
     // A folder of another user could be a link to one of this user, whose launch it is not.
     let runs = folder.join(RUNS);
@@ -204,7 +192,7 @@ pub fn check_launch(run: &Path, launch: &str) -> Result<(), String> {
     let Some(folder) = launch_folder(run, launch) else {
         return Err(format!("the launch {launch} is no longer here"));
     };
-    let path = folder.join(RUNS).join(LAUNCHES).join(format!("{launch}.toml"));
+    let path = record_file(&folder.join(RUNS), launch);
     let record = LaunchRecord::read(&path).map_err(|error| error.to_string())?;
     let is_it = |listed: &PathBuf| {
         listed.file_name() == run.file_name()
@@ -225,16 +213,6 @@ fn sweep_of(run: &Path) -> Option<&Path> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_of_launches_are_no_options_and_no_paths() {
-        for name in ["digits-1", "a", "Sweep_2.b"] {
-            assert!(is_launch_name(name), "{name}");
-        }
-        for name in ["", "-h", "..", ".x", "a/b", "a b", "a\n", "é", "a;b", &"x".repeat(101)] {
-            assert!(!is_launch_name(name), "{name}");
-        }
-    }
 
     #[test]
     fn runs_are_started_above_their_folder() {

@@ -61,13 +61,15 @@ impl Command {
         let copy = messages.try_clone().map_err(failed)?;
         self.command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(copy).process_group(0);
         let mut child = self.command.spawn().map_err(failed)?;
-        let (id, log, is_training) = (id.clone(), Arc::clone(log), self.is_training);
+        let (of_thread, is_training) = ((id.clone(), Arc::clone(log)), self.is_training);
         let wait = move || {
-            let Ok(status) = child.wait() else { return };
+            let ((id, log), Ok(status)) = (of_thread, child.wait()) else { return };
             log.end(&id, outcome(status, messages, is_training));
         };
-        // Without a thread, the process runs all the same.
-        let _ = std::thread::Builder::new().name("action".into()).spawn(wait);
+        // Without a thread the process runs all the same, but nobody waits for its result.
+        if std::thread::Builder::new().name("action".into()).spawn(wait).is_err() {
+            log.forget(id);
+        }
         Ok(())
     }
 }

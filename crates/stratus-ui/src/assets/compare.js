@@ -22,17 +22,17 @@
     ["epoch", "epoch"],
     ["time", "seconds"],
   ];
-  const fill = (select, choices, chosen) => {
-    for (const [value, title] of choices) select.append(ui.element("option", { value }, title));
-    select.value = choices.some(([value]) => value === chosen) ? chosen : choices[0][0];
-  };
   const metric = ui.byId("metric"),
     axis = ui.byId("axis");
   const smoothing = ui.byId("smoothing"),
     logarithmic = ui.byId("logarithmic"),
     asBands = ui.byId("bands");
-  fill(metric, metrics, query.get("metric"));
-  fill(axis, axes, query.get("axis"));
+  figures.fill(
+    metric,
+    metrics.map(([name, title]) => [name, title]),
+    query.get("metric"),
+  );
+  figures.fill(axis, axes, query.get("axis"));
   smoothing.value = query.get("smoothing") || "0";
   logarithmic.checked = query.get("log") === "1";
   asBands.checked = query.get("bands") !== "0";

@@ -43,12 +43,9 @@ const figures = (() => {
         button.textContent = "Copy";
       }, 1500);
     });
-    add("CSV", "Save as CSV", (_, text, title) => {
-      const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-      const link = element("a", { href: address, download: `${formats.fileName(title)}.csv` });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(address), 1000);
-    });
+    add("CSV", "Save as CSV", (_, text, title) =>
+      formats.download(new Blob([text], { type: "text/csv" }), `${formats.fileName(title)}.csv`),
+    );
     if (caption.tagName === "CAPTION") caption.append(place);
     else caption.after(place);
   };
@@ -160,7 +157,7 @@ const figures = (() => {
       : link && place.querySelector(`a[href="${CSS.escape(link)}"]`);
     if (again) again.focus({ preventScroll: true });
   };
-  // Links to pages of a table of many rows.
+  // Links to pages of a table of many rows. Returns the first row of the shown page, the end, and the page.
   const PAGE_ROWS = 100;
   const pager = (place, count, page, go) => {
     const pages = Math.max(Math.ceil(count / PAGE_ROWS), 1),
@@ -180,7 +177,7 @@ const figures = (() => {
       element("span", {}, `page ${at} of ${pages}`),
       button("Next", at + 1),
     );
-    return [(at - 1) * PAGE_ROWS, at * PAGE_ROWS];
+    return [(at - 1) * PAGE_ROWS, at * PAGE_ROWS, at];
   };
   const fill = (select, choices, chosen) => {
     const text = JSON.stringify(choices);
@@ -220,9 +217,14 @@ const figures = (() => {
   const measured = ({ measure, value, places }) =>
     `${measure.replace(/, %$/, "")} ${fixed(value, places)}${measure.endsWith("%") ? " %" : ""}`;
 
+  // Money spent, of a budget if there is one.
+  const money = (spent, budget) =>
+    spent === null ? "–" : fixed(spent, 2) + (budget === null ? "" : ` of ${fixed(budget, 2)}`);
+
   return {
     short,
     measured,
+    money,
     numberOf,
     addCsv,
     colourOf,

@@ -13,9 +13,6 @@
     damage = "";
   const time = seconds => (seconds ? `${formats.time(seconds)} UTC` : "–");
   const ago = seconds => duration(Math.max(Date.now() / 1000 - seconds, 0)) + " ago";
-  const money = (spent, budget) =>
-    spent === null ? "–" : fixed(spent, 2) + (budget === null ? "" : ` of ${fixed(budget, 2)}`);
-
   const columns = () => [
     { name: "repetition", title: "Repetition", key: r => r.repetition, cell: r => String(r.repetition) },
     {
@@ -58,7 +55,7 @@
       title: "Spent, of the budget",
       n: true,
       key: r => r.spent,
-      cell: r => money(r.spent, r.budget),
+      cell: r => figures.money(r.spent, r.budget),
     },
     {
       name: "run",
@@ -171,7 +168,7 @@
       ],
       ["Training time", launch.elapsed_s ? duration(launch.elapsed_s) : "–"],
       ["Forecast of a repetition", launch.expected_s === null ? "–" : duration(launch.expected_s)],
-      ["Spent, of the budget", money(launch.spent, launch.budget)],
+      ["Spent, of the budget", figures.money(launch.spent, launch.budget)],
       ["Restarts", String(launch.retries)],
       [
         "Lease",

@@ -2,7 +2,7 @@
 // The list of launches. Its order is in the address.
 (() => {
   const { byId, element } = ui,
-    { duration, fixed } = formats;
+    { duration } = formats;
   let listing = JSON.parse(byId("data").textContent);
   let sort = new URLSearchParams(location.search).get("sort") || "-launched";
   const time = seconds => formats.time(seconds, true);
@@ -12,10 +12,6 @@
       i ? ", " : "",
       element("span", { class: `state ${status}` }, `${count} ${status}`),
     ]);
-  const money = launch =>
-    launch.spent === null
-      ? "–"
-      : fixed(launch.spent, 2) + (launch.budget === null ? "" : ` of ${fixed(launch.budget, 2)}`);
   const columns = [
     {
       name: "launch",
@@ -48,7 +44,13 @@
       cell: l => (l.elapsed_s ? duration(l.elapsed_s) : "–"),
     },
     { name: "retries", title: "Restarts", n: true, key: l => l.retries, cell: l => String(l.retries) },
-    { name: "spent", title: "Spent, of the budget", n: true, key: l => l.spent, cell: money },
+    {
+      name: "spent",
+      title: "Spent, of the budget",
+      n: true,
+      key: l => l.spent,
+      cell: l => figures.money(l.spent, l.budget),
+    },
     {
       name: "lease",
       title: "Lease ends, UTC",

@@ -3,8 +3,7 @@
 (() => {
   const { byId, element } = ui,
     { fixed, duration } = formats;
-  const PAGE_ROWS = 100,
-    MAX_COMPARED = 50,
+  const MAX_COMPARED = 50,
     MAX_KEYS = 32;
   let listing = JSON.parse(byId("data").textContent);
   const rows = new Map();
@@ -233,28 +232,18 @@
     ]
       .join(" ")
       .toLowerCase();
-  // Unknown values are last in either direction.
-  const compare = (key, down) => (a, b) => {
-    const [x, y] = [key(a), key(b)],
-      none = v => v === null || v === undefined || v === "";
-    if (none(x) || none(y)) return none(x) - none(y) || a.position - b.position;
-    const order =
-      typeof x === "number" && typeof y === "number"
-        ? x - y
-        : String(x).localeCompare(String(y), undefined, { numeric: true });
-    return (down ? -order : order) || a.position - b.position;
-  };
   const visible = () => {
     const words = view.filter
       .toLowerCase()
       .split(/\s+/)
       .filter(word => word);
-    const found = [...rows.values()].filter(
-      row => !words.length || words.every(word => searched(row).includes(word)),
+    const inOrder = [...rows.values()].sort((a, b) => a.position - b.position);
+    const column = columnOf(view.sort.replace(/^-/, "")) || runColumn;
+    const found = figures.sorted(
+      inOrder.filter(row => !words.length || words.every(word => searched(row).includes(word))),
+      [column],
+      (view.sort.startsWith("-") ? "-" : "") + column.name,
     );
-    const down = view.sort.startsWith("-"),
-      column = columnOf(view.sort.replace(/^-/, "")) || runColumn;
-    found.sort(compare(column.key, down));
     const group = view.group && columnOf(view.group);
     if (!group) return [{ title: null, rows: found }];
     const groups = new Map();
@@ -323,30 +312,6 @@
     }
     table.tHead.replaceChildren(line);
   };
-  const drawPager = pages => {
-    const button = (text, page) => {
-      const made = element(
-        "button",
-        { type: "button", class: "button", disabled: page < 1 || page > pages },
-        text,
-      );
-      made.addEventListener("click", () => {
-        view.page = page;
-        draw();
-        scrollTo(0, 0);
-      });
-      return made;
-    };
-    byId("pager").replaceChildren(
-      ...(pages < 2
-        ? []
-        : [
-            button("Previous", view.page - 1),
-            `Page ${view.page} of ${pages}`,
-            button("Next", view.page + 1),
-          ]),
-    );
-  };
   const drawEmpty = () => {
     const place = byId("empty");
     place.hidden = rows.size > 0;
@@ -364,8 +329,12 @@
     const shown = columnsOfView(),
       groups = visible();
     const count = groups.reduce((sum, group) => sum + group.rows.length, 0);
-    const pages = Math.max(Math.ceil(count / PAGE_ROWS), 1);
-    view.page = Math.min(view.page, pages);
+    const [first, end, page] = figures.pager(byId("pager"), count, view.page, wanted => {
+      view.page = wanted;
+      draw();
+      scrollTo(0, 0);
+    });
+    view.page = page;
     keepView();
     showProblems();
     const focused = document.activeElement,
@@ -373,8 +342,8 @@
     const line = focused && focused.closest("tr[data-run]"),
       isBox = focused && focused.type === "checkbox";
     drawHead(shown);
-    let from = (view.page - 1) * PAGE_ROWS,
-      left = PAGE_ROWS;
+    let from = first,
+      left = end - first;
     const bodies = [],
       ids = [];
     for (const group of groups) {
@@ -406,7 +375,6 @@
     byId("count").textContent =
       (count === rows.size ? "" : `${count} of `) +
       `${rows.size} ${rows.size === 1 ? "run" : "runs"}, ${running} running`;
-    drawPager(pages);
     drawEmpty();
     showSelection();
     const again = sorted

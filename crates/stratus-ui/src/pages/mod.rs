@@ -95,7 +95,7 @@ pub fn runs(data: &str, actions: Option<&str>) -> Html<String> {
             "<noscript><p class=\"problems\">This page needs JavaScript. `stratus runs` lists the runs on a ",
             "terminal.</p></noscript>\n",
         );
-    let scripts = ["common.js", "actions.js", "table.js"];
+    let scripts = ["common.js", "figures.js", "actions.js", "table.js"];
     Page { title: "Runs", body: &body, data: Some(data), actions, scripts: &scripts }.render()
 }
 
@@ -132,7 +132,7 @@ pub fn comparison(count: usize, sections: &str, data: &str) -> Html<String> {
         navigation("", ""),
         escape(&title)
     );
-    let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "compare.js"];
+    let scripts = ["uPlot.iife.min.js", "page.js", "common.js", "figures.js", "compare.js"];
     Page { title: &title, body: &body, data: Some(data), actions: None, scripts: &scripts }.render()
 }
 

@@ -5,10 +5,14 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use stratus_run::owner::this_user;
 
 /// The tables of sockets of the operating system.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+/// The state of a connection that neither side has closed. A socket that its process has closed is listed as
+/// one of the superuser, whoever it was.
+const ESTABLISHED: &str = "01";
 /// The superuser, who may do anything anyway.
 const SUPERUSER: u32 = 0;
 
@@ -31,8 +35,12 @@ impl Peer {
 
     /// Returns whether the other end is a process of the user of this server on this machine.
     pub fn is_process_of_this_user(self) -> bool {
-        let this = fs::metadata("/proc/self").map(|facts| facts.uid());
-        self.user().is_some_and(|user| this.is_ok_and(|this| this == user))
+        self.user() == Some(this_user())
+    }
+
+    /// Returns whether this system tells the users of connections.
+    pub fn are_users_known() -> bool {
+        TABLES.iter().any(|table| Path::new(table).exists())
     }
 
     /// The user of the other end; `None` if it is not on this machine.
@@ -45,8 +53,9 @@ impl Peer {
         table.lines().skip(1).find_map(|line| {
             let mut words = line.split_whitespace().skip(1);
             let (local, remote) = (address(words.next()?)?, address(words.next()?)?);
-            let is_it = is_same(local, self.peer) && is_same(remote, self.own);
-            is_it.then(|| words.nth(4)?.parse().ok())?
+            let is_open = words.next()? == ESTABLISHED;
+            let is_it = is_open && is_same(local, self.peer) && is_same(remote, self.own);
+            is_it.then(|| words.nth(3)?.parse().ok())?
         })
     }
 }
@@ -93,9 +102,10 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn the_user_is_that_of_the_other_end() {
-        let socket = |local, remote, user: u32| {
-            format!("   0: {local} {remote} 01 00000000:00000000 00:00000000 00000000  {user} 0 1\n")
+        let socket_in = |state, local, remote, user: u32| {
+            format!("   0: {local} {remote} {state} 00000000:00000000 00:00000000 00000000  {user} 0 1\n")
         };
+        let socket = |local, remote, user| socket_in("01", local, remote, user);
         let (server, client) = ("0100007F:181E", "0100007F:A1B2");
         let table = "  sl  local_address rem_address   st …  uid\n".to_owned()
             + &socket(server, client, 1000)
@@ -105,6 +115,11 @@ mod tests {
         let ends = Peer { own: at("127.0.0.1:6174"), peer: at("127.0.0.1:41394") };
         assert_eq!(ends.user_in(&table), Some(1001));
         assert_eq!(Peer { own: at("127.0.0.1:6175"), ..ends }.user_in(&table), None);
+        // Its process has closed it: the system no longer tells whose it was.
+        for state in ["04", "05", "06", "08"] {
+            let closed = "header\n".to_owned() + &socket_in(state, client, server, 0);
+            assert_eq!(ends.user_in(&closed), None, "{state}");
+        }
         let mapped = Peer { own: at("[::ffff:127.0.0.1]:6174"), peer: at("[::ffff:127.0.0.1]:41394") };
         assert_eq!(mapped.user_in(&table), Some(1001));
         assert_eq!(address("00000000000000000000000001000000:181E"), Some(at("[::1]:6174")));

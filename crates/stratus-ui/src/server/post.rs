@@ -50,7 +50,10 @@ pub fn refusal(request: &Request<Body>, page_token: Option<&Token>) -> Option<Re
     }
     let peer = request.extensions().get::<Option<Peer>>().copied().flatten();
     if !peer.is_some_and(Peer::may_act) {
-        let reason = "only the user who started `stratus ui` may stop and continue runs";
+        let reason = match Peer::are_users_known() {
+            true => "only the user who started `stratus ui` may stop and continue runs",
+            false => "this system does not tell whose a connection is: use `stratus train RUN`",
+        };
         return Some((StatusCode::FORBIDDEN, reason));
     }
     None

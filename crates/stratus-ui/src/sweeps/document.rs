@@ -237,14 +237,17 @@ fn best_cell(snapshot: &SweepSnapshot, read: &ReadSweep) -> Option<BestCell> {
     if let Some(objective) = definition.objective() {
         let cell = read.results.best?;
         let value = read.results.cells.get(cell - 1).copied().flatten()?;
-        let of_cell = snapshot.rows.iter().filter(|row| row.cell == cell && row.status != Status::Failed);
-        let runs = of_cell.filter(|row| !row.run.is_empty()).count();
+        let of_cell = snapshot.rows.iter().zip(&read.runs);
+        let of_cell = of_cell.filter(|(row, _)| row.cell == cell && row.status != Status::Failed);
+        // A run that has just started has no value yet.
+        let has_value = |run: &&Option<Entry>| run.as_ref().is_some_and(|run| run.row.progress.epochs > 0);
+        let runs = of_cell.map(|(_, run)| run).filter(has_value).count();
         let measure = objective.as_str().to_owned();
         return Some(BestCell { cell, name: name(cell), measure, value, places: 4, runs });
     }
     let mut sums = vec![(0.0, 0_usize); definition.cells.len()];
     let mut measure = None;
-    for (row, run) in snapshot.rows.iter().zip(&read.runs) {
+    for (row, run) in snapshot.rows.iter().zip(&read.runs).filter(|(row, _)| row.status != Status::Failed) {
         let Some(score) = run.as_ref().map(|run| &run.row.score) else { continue };
         measure = measure.or(score.score);
         if let (Some(best), Some((sum, count))) = (score.best, sums.get_mut(row.cell - 1)) {

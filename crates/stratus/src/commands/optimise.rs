@@ -20,8 +20,7 @@ use stratus_train::optimise::{
     ImportanceCriterion, OptimiseOptions, Pruning, VariantTable, measure_variants, optimise, read_pruning,
 };
 use stratus_train::run::RunOptions;
-use stratus_train::weights::{CheckpointChoice, load_trained_network};
-use stratus_weights::TensorRef;
+use stratus_train::weights::{CheckpointChoice, load_trained_network, model_tensors};
 
 /// The number of times that the latency of each variant is measured.
 const LATENCY_RUNS: usize = 50;
@@ -166,14 +165,13 @@ fn write_model(run: &RunDir) -> Result {
     let model =
         Predictor::from_run(run.path(), CheckpointChoice::Newest, &[], &mut ignored)?.folded_model()?;
     let metadata = load_trained_network(run.path(), CheckpointChoice::Newest, &mut ignored)?.metadata;
-    let weights: Vec<TensorRef<'_>> = model
-        .graph
-        .parameters
-        .iter()
-        .map(|parameter| TensorRef::f32(&parameter.name, &parameter.shape, &model.values[&parameter.name]))
-        .collect();
     atomic::write_with(&run.onnx_model(), |out| {
-        Ok::<(), Failure>(stratus_onnx::write(out, &model.graph, &weights, &metadata.entries())?)
+        Ok::<(), Failure>(stratus_onnx::write(
+            out,
+            &model.graph,
+            &model_tensors(&model),
+            &metadata.entries(),
+        )?)
     })
 }
 

@@ -18,7 +18,8 @@ const OPENERS: [&str; 2] = ["xdg-open", "open"];
 /// Arguments of `stratus ui`.
 #[derive(Args, Debug)]
 pub struct UiArguments {
-    /// Folders with run directories, or run directories [default: runs, and sweeps if it exists]
+    /// Folders with run directories, or run directories [default: runs, and sweeps if it
+    /// exists at the start]
     #[arg(value_name = "FOLDER|RUN")]
     pub folders: Vec<PathBuf>,
     /// Port; if it is in use, the next free one is used
@@ -59,7 +60,14 @@ pub fn run(arguments: &UiArguments, output: &Output) -> Result {
     let folders: Vec<PathBuf> = folders.iter().map(absolute).collect();
     let stop = signals::stop_flag()?;
     // This program also continues runs and stops launches.
-    let program = if arguments.read_only { None } else { std::env::current_exe().ok() };
+    let program = match std::env::current_exe() {
+        _ if arguments.read_only => None,
+        Ok(program) => Some(program),
+        Err(_) => {
+            output.warning("cannot find this program: runs cannot be stopped or continued here");
+            None
+        }
+    };
     let options = Options {
         folders: folders.clone(),
         host: arguments.host.clone(),

@@ -56,5 +56,14 @@ const formats = (() => {
       .replace(/^-|-$/g, "")
       .toLowerCase();
 
-  return { shown, fixed, count, bytes, duration, time, csvCell, fileName };
+  // Saves data as a file of that name.
+  const download = (blob, name) => {
+    const link = document.createElement("a"),
+      address = URL.createObjectURL(blob);
+    Object.assign(link, { href: address, download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  };
+
+  return { shown, fixed, count, bytes, duration, time, csvCell, fileName, download };
 })();

@@ -351,5 +351,5 @@ stratus.layers = (() => {
     if (!panel.contains(document.activeElement)) show();
   };
   setUp(document);
-  return { setUp, fold };
+  return { setUp };
 })();

@@ -53,7 +53,8 @@ const stratus = (() => {
       if (target.chart && sizeOf(target).width !== target.chart.width) target.chart.setSize(sizeOf(target));
     }),
   );
-  const places = root => [...root.querySelectorAll("[data-chart]")];
+  // Every place of a chart, also those that scripts make.
+  const places = root => [...root.querySelectorAll(".chart")];
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
     places(document).forEach(container => container.chart && container.chart.redraw(false, true)),
   );
@@ -75,13 +76,6 @@ const stratus = (() => {
       context.drawImage(drawn, 0, 0);
       copy.toBlob(done, "image/png");
     });
-  const download = (blob, name) => {
-    const link = document.createElement("a"),
-      address = URL.createObjectURL(blob);
-    Object.assign(link, { href: address, download: name });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(address), 1000);
-  };
   const addDownloads = container => {
     const figure = container.closest("figure"),
       caption = figure && figure.querySelector("figcaption");
@@ -94,7 +88,7 @@ const stratus = (() => {
       button.setAttribute("aria-label", `Save as ${name}: ${caption.textContent}`);
       button.addEventListener("click", async () => {
         const title = formats.fileName(caption.textContent);
-        if (container.chart) download(await make(container.chart), `${title}.${name.toLowerCase()}`);
+        if (container.chart) formats.download(await make(container.chart), `${title}.${name.toLowerCase()}`);
       });
       place.append(button);
     };
@@ -149,7 +143,9 @@ const stratus = (() => {
       const button = document.createElement("button");
       Object.assign(button, { type: "button", textContent: "SVG" });
       button.setAttribute("aria-label", `Save as SVG: ${title}`);
-      button.addEventListener("click", () => download(toSvg(drawing), `${formats.fileName(title)}.svg`));
+      button.addEventListener("click", () =>
+        formats.download(toSvg(drawing), `${formats.fileName(title)}.svg`),
+      );
       bar.append(button);
       place.before(bar);
     });
@@ -539,7 +535,6 @@ const stratus = (() => {
       data = renewed;
     },
     line,
-    joinSeries,
     withoutNulls,
     draw,
     drawLines,
