@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures inference: the latency of networks at batch sizes 1 and 8 in f32 and bf16, with initial weights; and
-# what `stratus optimise` makes of `digits`. Run nothing else on the machine meanwhile: it takes about five
-# minutes.
+# Measures inference: the latency of networks at batch sizes 1 and 8 in f32 and bf16, with initial weights;
+# and what `stratus optimise` makes of `digits`. Run nothing else on the machine meanwhile: it takes about
+# five minutes.
 #
 #   scripts/benchmark-deploy.sh STRATUS > docs/benchmarks/raw/deploy.txt
 set -euo pipefail
@@ -24,7 +24,8 @@ for network in resnet18 resnet50 erfnet deeplabv3plus_resnet18; do
     for precision in f32 bf16; do
         echo
         echo "\$ stratus bench infer $network --runs 50 --set train.precision=$precision"
-        "$stratus" bench infer "$network" --runs 50 --set train.precision=$precision 2>/dev/null | sed '/^$/,$d'
+        "$stratus" bench infer "$network" --runs 50 --set train.precision=$precision 2>/dev/null |
+            sed '/^$/,$d'
     done
 done
 echo
