@@ -43,11 +43,11 @@ impl Target {
 /// result is a function of the arguments: units of equal importance are removed from the last to the first,
 /// and of equal steps that of the first group is taken.
 ///
-/// A step removes the least important units of a group, so many that its remaining channels are a multiple of
-/// the granularity again. The step with the least importance per multiply-add is taken, with the
-/// multiply-adds that the network has left at this point. The importance is divided by the share of the group
-/// that would remain, because the last units of a layer cannot replace each other, which sums of scores
-/// ignore: without it the layers with the most multiply-adds would lose nearly all channels.
+/// A step removes the least important units of a group until its remaining channels are a multiple of the
+/// granularity again. The step with the least importance per multiply-add is taken, with the multiply-adds
+/// that the network has left at this point. The importance is divided by the share of the group that would
+/// remain, because the last units of a layer cannot replace each other, which sums of scores ignore: without
+/// it the layers with the most multiply-adds would lose nearly all channels.
 ///
 /// # Errors
 /// If the share cannot be reached: the error has the largest possible share. If the scores are not those of
