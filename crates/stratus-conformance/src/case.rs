@@ -15,6 +15,12 @@ pub enum DTypeClass {
     Index,
     /// Stored pixels: u8.
     Pixel,
+    /// Quantised feature maps: u8.
+    Bytes,
+    /// Quantised weights: i8.
+    SignedBytes,
+    /// Scales and biases of quantised weights: f32.
+    Single,
     /// Labels: i32.
     Label,
     /// Loss and counts: f64.
@@ -32,7 +38,9 @@ impl DTypeClass {
         match self {
             Self::Compute => precision.compute(),
             Self::Master => precision.master(),
-            Self::Index | Self::Pixel => DType::U8,
+            Self::Index | Self::Pixel | Self::Bytes => DType::U8,
+            Self::SignedBytes => DType::I8,
+            Self::Single => DType::F32,
             Self::Label => DType::I32,
             Self::Metrics | Self::Sums | Self::IterationScalars => DType::F64,
         }

@@ -37,6 +37,7 @@ impl Case {
             let tolerance = Self::tolerance(precision, operand.dtype_class);
             match operand.dtype_class {
                 DTypeClass::Index => compare_indices(expected, got),
+                DTypeClass::Bytes => compare_bytes(expected, got),
                 // Each value is compared separately: a wrong count must not be hidden by larger values.
                 DTypeClass::Metrics => expected
                     .iter()
@@ -57,6 +58,21 @@ fn compare_indices(expected: &[f64], got: &[f64]) -> Result<(), String> {
     let allowed = 1 + expected.len() / 200;
     if different > allowed || expected.len() != got.len() {
         return Err(format!("{different} of {} indices differ, at most {allowed} allowed", expected.len()));
+    }
+    Ok(())
+}
+
+/// Compares quantised numbers, which may be rounded to the neighbouring byte if they are halfway between two:
+/// at most one, plus one in a hundred.
+fn compare_bytes(expected: &[f64], got: &[f64]) -> Result<(), String> {
+    let pairs = || expected.iter().zip(got);
+    if let Some(position) = pairs().position(|(expected, got)| (expected - got).abs() > 1.0) {
+        return Err(format!("byte {position} is {}, expected {}", got[position], expected[position]));
+    }
+    let different = pairs().filter(|(expected, got)| expected != got).count();
+    let allowed = 1 + expected.len() / 100;
+    if different > allowed || expected.len() != got.len() {
+        return Err(format!("{different} of {} bytes differ, at most {allowed} allowed", expected.len()));
     }
     Ok(())
 }

@@ -80,6 +80,7 @@ pub(crate) fn type_name(dtype: DType) -> &'static str {
         DType::F16 => "f16",
         DType::F64 => "double",
         DType::U8 => "unsigned char",
+        DType::I8 => "signed char",
         DType::I32 => "int",
     }
 }

@@ -17,8 +17,10 @@ pub enum DType {
     F16,
     /// IEEE double precision: gradient checks and metrics.
     F64,
-    /// Bytes: stored pixels, and positions within a pooling window.
+    /// Bytes: stored pixels, positions within a pooling window, and quantised feature maps.
     U8,
+    /// Signed bytes: quantised weights.
+    I8,
     /// Class labels; negative ones are ignored.
     I32,
 }
@@ -28,7 +30,7 @@ impl DType {
     #[must_use]
     pub fn bytes(self) -> usize {
         match self {
-            Self::U8 => 1,
+            Self::U8 | Self::I8 => 1,
             Self::Bf16 | Self::F16 => 2,
             Self::F32 | Self::I32 => 4,
             Self::F64 => 8,
@@ -43,6 +45,7 @@ impl DType {
         let element = &bytes[index * self.bytes()..(index + 1) * self.bytes()];
         match self {
             Self::U8 => f64::from(element[0]),
+            Self::I8 => f64::from(element[0] as i8),
             Self::Bf16 => pod_read_unaligned::<bf16>(element).to_f64(),
             Self::F16 => pod_read_unaligned::<f16>(element).to_f64(),
             Self::F32 => f64::from(pod_read_unaligned::<f32>(element)),
@@ -57,6 +60,7 @@ impl DType {
         let element = &mut bytes[index * self.bytes()..(index + 1) * self.bytes()];
         match self {
             Self::U8 => element[0] = value as u8,
+            Self::I8 => element[0] = value as i8 as u8,
             Self::Bf16 => element.copy_from_slice(bytes_of(&bf16::from_f64(value))),
             Self::F16 => element.copy_from_slice(bytes_of(&f16::from_f64(value))),
             Self::F32 => element.copy_from_slice(bytes_of(&(value as f32))),
@@ -74,6 +78,7 @@ impl fmt::Display for DType {
             Self::F16 => "f16",
             Self::F64 => "f64",
             Self::U8 => "u8",
+            Self::I8 => "i8",
             Self::I32 => "i32",
         })
     }

@@ -28,6 +28,7 @@ mod max_pool2d;
 mod pixel_loss;
 mod pixels;
 mod prelu;
+mod quantised;
 mod relu;
 mod resize;
 mod scale;
@@ -97,6 +98,13 @@ pub fn all() -> Vec<Case> {
 #[must_use]
 pub fn for_precision(precision: Precision) -> Vec<Case> {
     all().into_iter().filter(|case| case.precisions.contains(&precision)).collect()
+}
+
+/// The test cases of inference with bytes, which only some backends have, in a precision: that of the maps
+/// that are not in bytes.
+#[must_use]
+pub fn quantised(precision: Precision) -> Vec<Case> {
+    quantised::tests().into_iter().filter(|case| case.precisions.contains(&precision)).collect()
 }
 
 /// Kernels at the sizes of real networks, for micro-benchmarks, in a precision.

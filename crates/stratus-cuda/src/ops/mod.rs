@@ -32,6 +32,7 @@ mod parts;
 mod pixel_loss;
 mod pixels;
 mod prelu;
+mod quantised;
 mod relu;
 mod resize;
 mod scale;

@@ -32,6 +32,7 @@ mod max_pool2d;
 mod pixel_loss;
 mod pixels;
 mod prelu;
+mod quantised;
 mod relu;
 mod resize;
 mod scale;
@@ -76,6 +77,7 @@ pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS_FIELDS, PixelCrossEntropy};
 pub use pixels::{MAX_IMAGE_CHANNELS, NormalisePixels};
 pub use prelu::{PreluBackward, PreluForward, PreluGradient};
+pub use quantised::{Addend, ByteScale, Dequantise, Quantise, QuantisedConv2d};
 pub use relu::{ReluBackward, ReluForward};
 pub use resize::{Interpolation, ResizeBackward, ResizeForward, Taps};
 pub use scale::Scale;
@@ -247,6 +249,7 @@ macro_rules! add_kernels {
             Conv2dForward,
             Convert,
             CountLabels,
+            Dequantise,
             Dropout,
             Dropout2d,
             EmaUpdate,
@@ -269,6 +272,8 @@ macro_rules! add_kernels {
             PreluBackward,
             PreluForward,
             PreluGradient,
+            Quantise,
+            QuantisedConv2d,
             ReluBackward,
             ReluForward,
             ResizeBackward,

@@ -45,7 +45,7 @@ impl KernelSpec for NormalisePixels {
                 images.name
             ));
         }
-        if images.dtype != DType::U8 || matches!(y.dtype, DType::U8 | DType::I32) {
+        if images.dtype != DType::U8 || matches!(y.dtype, DType::U8 | DType::I8 | DType::I32) {
             return Err(format!(
                 "`{}` is {}, `{}` is {}: expected u8 and a floating-point type",
                 images.name, images.dtype, y.name, y.dtype

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`lower`] | graph to forward steps, with the loss |
 //! | [`fuse`] | merges steps where the device profits |
+//! | [`quantise`] | replaces convolutions in inference by products of bytes |
 //! | [`images`] | takes images as bytes and normalises them in the first step |
 //! | [`differentiate`] | adds the backward steps |
 //! | [`recompute`] | recomputes activations instead of keeping them |
@@ -24,6 +25,7 @@ mod label_counts;
 pub mod lower;
 pub mod micro_batch;
 pub mod parts;
+pub mod quantise;
 pub mod recompute;
 pub mod stage;
 pub mod tile;

@@ -49,7 +49,7 @@ impl ElementClass {
             DType::Bf16 => Self::Bf16,
             DType::F16 => Self::F16,
             DType::F64 => Self::Double,
-            DType::U8 | DType::I32 => Self::Indices,
+            DType::U8 | DType::I8 | DType::I32 => Self::Indices,
         }
     }
 

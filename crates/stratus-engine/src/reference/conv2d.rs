@@ -10,22 +10,22 @@ use stratus_graph::ops::Conv2d;
 
 /// One weight and the row of outputs that it contributes to: `y[y + j]` and `x[x + j * stride]` for `j` in
 /// `0..length`.
-struct Row {
+pub(super) struct Row {
     /// Position in the weight `[O, C/G, KH, KW]`.
-    weight: usize,
+    pub(super) weight: usize,
     /// Position of the first input in one sample `[C, H, W]`.
-    x: usize,
+    pub(super) x: usize,
     /// Position of the first output in one sample `[O, H', W']`.
-    y: usize,
+    pub(super) y: usize,
     /// Outputs in the row.
-    length: usize,
+    pub(super) length: usize,
     /// The distance between inputs.
-    stride: usize,
+    pub(super) stride: usize,
 }
 
 /// Visits every product of the convolution of one sample: output channel, its group's input channels, taps,
 /// output rows.
-fn for_each_row(conv: &Conv2d, x: [usize; 4], y: [usize; 4], mut visit: impl FnMut(&Row)) {
+pub(super) fn for_each_row(conv: &Conv2d, x: [usize; 4], y: [usize; 4], mut visit: impl FnMut(&Row)) {
     let ([.., height, width], [.., out_height, out_width]) = (x, y);
     let [out_channels, group_channels, kernel_height, kernel_width] = conv.weight_shape();
     let outputs_per_group = out_channels / conv.groups;
@@ -72,13 +72,13 @@ fn inside(conv: &Conv2d, axis: usize, tap: usize, size: usize, outputs: usize) -
 }
 
 /// Scratch elements: the weight and one sample of `x` and `y`, which are widened together.
-fn scratch(conv: &Conv2d, x: &Value, y: &Value) -> usize {
+pub(super) fn scratch(conv: &Conv2d, x: &Value, y: &Value) -> usize {
     let sample = |value: &Value| value.shape[1..].iter().product::<usize>();
     conv.weight_shape().iter().product::<usize>() + sample(x) + sample(y)
 }
 
 /// Splits scratch into the weight, one sample of x and one of y.
-fn split<'a>(
+pub(super) fn split<'a>(
     conv: &Conv2d,
     x: [usize; 4],
     scratch: &'a mut [f64],

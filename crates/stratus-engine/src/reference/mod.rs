@@ -33,6 +33,7 @@ mod max_pool2d;
 mod pixel_loss;
 mod pixels;
 mod prelu;
+mod quantised;
 mod relu;
 mod resize;
 mod scale;

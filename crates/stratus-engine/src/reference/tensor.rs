@@ -69,7 +69,7 @@ impl<'a> Tensor<'a> {
             DType::Bf16 => widen!(DType::Bf16),
             DType::F16 => widen!(DType::F16),
             DType::F64 => widen!(DType::F64),
-            DType::U8 | DType::I32 => widen!(self.dtype),
+            DType::U8 | DType::I8 | DType::I32 => widen!(self.dtype),
         }
     }
 

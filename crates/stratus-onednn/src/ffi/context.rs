@@ -1,5 +1,6 @@
 //! The loaded library with its CPU engine, and primitive attributes.
 
+use super::desc::Desc;
 use super::raw::{Functions, Handle, LoadError, Version};
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,8 @@ use std::sync::Arc;
 
 const CPU: c_int = 1;
 const ALGORITHM_RELU: c_int = 0x20;
+const ALGORITHM_LINEAR: c_int = 0x26;
+const ALGORITHM_ADD: c_int = 0x1fff0;
 /// With a slope of 0, oneDNN takes the maximum with 0, which turns a NaN into 0 and hides a diverged run.
 /// With any other slope it multiplies, and a NaN stays. Negative numbers then become tiny negative ones,
 /// which vanish in sums with well-scaled numbers and fail every test for a positive number.
@@ -139,11 +142,24 @@ impl Context {
         unsafe { self.functions().library.get::<T>(name) }.ok().map(|symbol| *symbol)
     }
 
-    /// Creates attributes with a scratchpad provided by the caller.
+    /// Creates attributes with a scratchpad provided by the caller, and ReLU after the operation if `relu`.
     ///
     /// # Errors
     /// oneDNN's error message.
     pub fn attributes(&self, relu: bool) -> Result<Attributes, String> {
+        self.attributes_with(None, if relu { &[PostOp::Relu] } else { &[] })
+    }
+
+    /// Creates attributes with a scratchpad provided by the caller, and post-ops in their order. The weights
+    /// have a scale for each index of the dimensions in `weight_scales`, a bit per dimension.
+    ///
+    /// # Errors
+    /// oneDNN's error message.
+    pub fn attributes_with(
+        &self,
+        weight_scales: Option<c_int>,
+        post_ops: &[PostOp<'_>],
+    ) -> Result<Attributes, String> {
         let f = self.functions();
         let mut handle = null_mut();
         // SAFETY: a valid out-pointer.
@@ -151,20 +167,49 @@ impl Context {
         let attributes = Attributes { context: self.clone(), handle };
         // SAFETY: the handle was just created.
         unsafe { call!(f, dnnl_primitive_attr_set_scratchpad_mode(handle, SCRATCHPAD_USER)) }?;
-        if relu {
-            let mut post_ops = null_mut();
-            // SAFETY: a valid out-pointer; the list is copied into the attributes and destroyed once.
+        if let Some(mask) = weight_scales {
+            // SAFETY: as above.
+            unsafe { call!(f, dnnl_primitive_attr_set_scales_mask(handle, super::arg::WEIGHTS, mask)) }?;
+        }
+        if !post_ops.is_empty() {
+            let mut list = null_mut();
+            // SAFETY: a valid out-pointer; descriptors are alive and copied; the list is copied into the
+            // attributes and destroyed once.
             unsafe {
-                call!(f, dnnl_post_ops_create(&raw mut post_ops))?;
-                let appended =
-                    call!(f, dnnl_post_ops_append_eltwise(post_ops, ALGORITHM_RELU, NEGATIVE_SLOPE, 0.0));
-                let set = call!(f, dnnl_primitive_attr_set_post_ops(handle, post_ops));
-                (f.dnnl_post_ops_destroy)(post_ops);
+                call!(f, dnnl_post_ops_create(&raw mut list))?;
+                let appended = post_ops.iter().try_for_each(|post_op| match post_op {
+                    PostOp::Relu => {
+                        call!(f, dnnl_post_ops_append_eltwise(list, ALGORITHM_RELU, NEGATIVE_SLOPE, 0.0))
+                    }
+                    PostOp::Linear { scale, shift } => {
+                        call!(f, dnnl_post_ops_append_eltwise(list, ALGORITHM_LINEAR, *scale, *shift))
+                    }
+                    PostOp::Add(desc) => {
+                        call!(f, dnnl_post_ops_append_binary(list, ALGORITHM_ADD, desc.handle))
+                    }
+                });
+                let set = call!(f, dnnl_primitive_attr_set_post_ops(handle, list));
+                (f.dnnl_post_ops_destroy)(list);
                 appended.and(set)?;
             }
         }
         Ok(attributes)
     }
+}
+
+/// An operation on the result of a primitive, before it is stored.
+pub enum PostOp<'a> {
+    /// `max(x, 0)`; NaN is propagated.
+    Relu,
+    /// `scale * x + shift`.
+    Linear {
+        /// The factor.
+        scale: f32,
+        /// The summand.
+        shift: f32,
+    },
+    /// The sum with an operand of this layout, without its scale.
+    Add(&'a Desc),
 }
 
 /// Attributes of a primitive.

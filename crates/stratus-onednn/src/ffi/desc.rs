@@ -14,6 +14,10 @@ pub enum DataType {
     Bf16 = 2,
     /// f32.
     F32 = 3,
+    /// Signed bytes.
+    I8 = 5,
+    /// Bytes.
+    U8 = 6,
 }
 
 impl DataType {
@@ -23,7 +27,9 @@ impl DataType {
         match dtype {
             DType::F32 => Some(Self::F32),
             DType::Bf16 => Some(Self::Bf16),
-            _ => None,
+            DType::I8 => Some(Self::I8),
+            DType::U8 => Some(Self::U8),
+            DType::F16 | DType::F64 | DType::I32 => None,
         }
     }
 }

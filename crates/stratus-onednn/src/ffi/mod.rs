@@ -22,7 +22,7 @@ mod operations;
 mod primitive;
 mod raw;
 
-pub use context::{Attributes, Context};
+pub use context::{Attributes, Context, PostOp};
 pub use denormals::with_default_fp_mode;
 pub use desc::{DataType, Desc};
 pub use operations::{Propagation, Window};
@@ -41,6 +41,13 @@ pub mod arg {
     pub const BIAS: i32 = 41;
     /// Scratchpad.
     pub const SCRATCHPAD: i32 = 80;
+    /// The scales of the weights.
+    pub const WEIGHT_SCALES: i32 = 4096 | WEIGHTS;
+    /// The second operand of a post-op at a position.
+    #[must_use]
+    pub fn post_op_operand(position: usize) -> i32 {
+        (32_768 * (position as i32 + 1)) | 2
+    }
     /// Gradient of the source.
     pub const DIFF_SRC: i32 = 129;
     /// Gradient of the destination.

@@ -181,6 +181,8 @@ functions! {
     dnnl_post_ops_create: fn(*mut Handle) -> Status;
     dnnl_post_ops_destroy: fn(Handle) -> Status;
     dnnl_post_ops_append_eltwise: fn(Handle, c_int, f32, f32) -> Status;
+    dnnl_post_ops_append_binary: fn(Handle, c_int, Handle) -> Status;
+    dnnl_primitive_attr_set_scales_mask: fn(Handle, c_int, c_int) -> Status;
     dnnl_convolution_forward_primitive_desc_create: fn(
         *mut Handle, Handle, c_int, c_int, Handle, Handle, Handle, Handle, *const i64, *const i64,
         *const i64, *const i64, Handle

@@ -10,7 +10,7 @@
 //! | [`relayout`], [`mod@concat`], [`channels`] | copies between layouts and maps |
 //! | [`resize`] | bilinear resizing |
 //! | [`few_outputs`] | matrix products over few terms |
-//! | [`elementwise`], [`dropout`], [`pixels`] | elementwise operations |
+//! | [`elementwise`], [`dropout`], [`pixels`], [`quantised`] | elementwise operations |
 //! | [`bias`], [`channel_scale`], [`layer_scale`], [`dropout2d`], [`prelu`] | one constant per channel |
 //! | [`by_channel`] | shared by these: constants per channel, sums over channels |
 //! | [`activation`] | activations |
@@ -43,6 +43,7 @@ pub mod pixel_loss;
 pub mod pixels;
 pub mod pool;
 pub mod prelu;
+pub mod quantised;
 pub mod relayout;
 pub mod resize;
 pub mod rows;

@@ -228,6 +228,7 @@ impl StepKernel for UpdateKernel {
         match self.blocks.dtype {
             DataType::F32 => self.run_as::<f32>(operands),
             DataType::Bf16 => self.run_as::<Bf16>(operands),
+            other => Err(format!("no kernel for {other:?}")),
         }
     }
 }

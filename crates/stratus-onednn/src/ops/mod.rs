@@ -35,6 +35,7 @@ mod parts;
 mod pixel_loss;
 mod pixels;
 mod prelu;
+mod quantised;
 mod relu;
 mod resize;
 mod scale;

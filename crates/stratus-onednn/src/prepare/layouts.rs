@@ -68,7 +68,7 @@ impl PlanBuilder<'_> {
             "nChw16c" if role == Role::Images => Ok(Layout::plain(shape)),
             "nChw16c" => {
                 let desc = self.backend.context.blocked16(shape, DataType::F32).map_err(unknown)?;
-                for dtype in [DataType::F32, DataType::Bf16] {
+                for dtype in [DataType::F32, DataType::Bf16, DataType::U8] {
                     let desc = self.backend.context.blocked16(shape, dtype).map_err(unknown)?;
                     self.backend.remember_desc(&desc, dtype).map_err(unknown)?;
                 }

@@ -7,4 +7,5 @@ mod guards;
 mod layers;
 mod networks;
 mod oracle;
+mod quantised;
 mod training;

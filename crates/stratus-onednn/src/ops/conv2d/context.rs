@@ -80,7 +80,7 @@ impl ConvContext<'_> {
 }
 
 /// oneDNN's window of a convolution.
-pub(super) fn window(conv: &Conv2d) -> Window {
+pub(in crate::ops) fn window(conv: &Conv2d) -> Window {
     let numbers = |list: [usize; 2]| list.map(|n| n as i64);
     Window {
         strides: numbers(conv.stride),
@@ -91,7 +91,7 @@ pub(super) fn window(conv: &Conv2d) -> Window {
 }
 
 /// oneDNN's shape of the weights: groups are a dimension of their own.
-pub(super) fn weight_shape(conv: &Conv2d) -> Vec<usize> {
+pub(in crate::ops) fn weight_shape(conv: &Conv2d) -> Vec<usize> {
     let [o, i, h, w] = conv.weight_shape();
     if conv.groups == 1 { vec![o, i, h, w] } else { vec![conv.groups, o / conv.groups, i, h, w] }
 }
@@ -148,7 +148,7 @@ fn has_tap_on_padding(conv: &Conv2d, [input, output]: [usize; 2]) -> bool {
 }
 
 /// Returns whether a convolution's channels fill the tiles of AMX; each group has its own tiles.
-pub(super) fn fills_amx_tiles(conv: &Conv2d) -> bool {
+pub(in crate::ops) fn fills_amx_tiles(conv: &Conv2d) -> bool {
     let channels = [conv.in_channels, conv.out_channels];
     crate::ops::implementations::fill_amx_tiles(channels.map(|channels| channels / conv.groups.max(1)))
 }

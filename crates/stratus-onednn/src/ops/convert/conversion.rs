@@ -27,7 +27,9 @@ pub(crate) fn conversion_candidate(
     let operands = vec![(arg::SRC, from.duplicate()?), (arg::DST, to.duplicate()?)];
     let reorder = builder.onednn.reorder(from, to, &builder.plain);
     let slow = reorder.as_ref().map_or(true, |desc| is_slow(&desc.implementation()));
-    if let Some(relayout) = Relayout::new(&from.layout()?, &to.layout()?, builder.cpu)
+    let are_real = dtypes.iter().all(|dtype| matches!(dtype, DataType::F32 | DataType::Bf16));
+    if are_real
+        && let Some(relayout) = Relayout::new(&from.layout()?, &to.layout()?, builder.cpu)
         && (slow || relayout.transposes())
     {
         let name = format!("{NATIVE_PREFIX}{}", builder.cpu.level.name());
@@ -68,6 +70,7 @@ impl StepKernel for LayoutConversion {
             [DataType::F32, DataType::Bf16] => self.run_as::<f32, Bf16>(operands),
             [DataType::Bf16, DataType::F32] => self.run_as::<Bf16, f32>(operands),
             [DataType::Bf16, DataType::Bf16] => self.run_as::<Bf16, Bf16>(operands),
+            dtypes => return Err(format!("no kernel that converts {dtypes:?}")),
         }
         Ok(())
     }

@@ -56,6 +56,7 @@ impl StepKernel for FewOutputsStep {
         match self.dtype {
             DataType::F32 => self.run_as::<f32>(operands),
             DataType::Bf16 => self.run_as::<Bf16>(operands),
+            other => return Err(format!("no kernel for {other:?}")),
         }
         Ok(())
     }

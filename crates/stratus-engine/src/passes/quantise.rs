@@ -1,0 +1,315 @@
+//! Inference with bytes: convolutions of an evaluation program are replaced by products of eight-bit integers.
+//!
+//! ```text
+//! conv2d_relu  x ─▶ y                quantise x ─▶ bytes, quantised_conv2d_relu bytes ─▶ y
+//! conv2d       x ─▶ z, add(z, a) ─▶ y             quantised_conv2d_add (x, a) ─▶ y
+//! ```
+//!
+//! A map stays in bytes between two such layers; other layers read real numbers. The caller knows the scale
+//! of each map and each weight ([`QuantisedLayer`] says which constants it has to set).
+
+use crate::ops::{Addend, ByteScale, Quantise, QuantisedConv2d};
+use crate::program::Mode;
+use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step, ValueId};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use stratus_graph::ops::Conv2d;
+
+/// A program whose layers compute with bytes, and these layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantisedProgram {
+    /// The program.
+    pub program: Program,
+    /// The layers that compute with bytes, in the order of the program.
+    pub layers: Vec<QuantisedLayer>,
+}
+
+/// A layer that computes with bytes. Its constants are to be set before the first run: the weights divided by
+/// their scales, and for each output channel the product of the scales of input and weights, and the bias
+/// with the correction for the input's byte 0.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuantisedLayer {
+    /// Its name.
+    pub layer: String,
+    /// The convolution.
+    pub conv: Conv2d,
+    /// The scale of its input.
+    pub input: ByteScale,
+    /// The names of its parameters: weight, and bias if it has one.
+    pub parameters: Vec<String>,
+    /// The names of the values to be set: weights (i8), scales and biases (f32).
+    pub constants: [String; 3],
+}
+
+/// A convolution of a program, which may compute with bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quantisable {
+    /// The layer's name.
+    pub layer: String,
+    /// The name of the value that it reads.
+    pub input: String,
+    /// The name of the value that it writes.
+    pub output: String,
+    /// The reason why it cannot compute with bytes.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// The reason why a layer cannot compute with bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// There is no kernel for its operation.
+    NoKernel,
+    /// The range of its input is not known.
+    UnknownRange,
+    /// Its input has negative numbers and is padded: the padding would not be the byte of 0.
+    PaddedNegativeInput,
+}
+
+impl Obstacle {
+    /// The reason, for people.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::NoKernel => "its operation has no int8 kernel",
+            Self::UnknownRange => "its input has no range",
+            Self::PaddedNegativeInput => "its input is padded and has negative numbers",
+        }
+    }
+}
+
+/// The layers of a forward program that multiply matrices, with the reasons why some of them cannot compute
+/// with bytes of these scales, by the name of the value.
+#[must_use]
+pub fn quantisable(program: &Program, scales: &BTreeMap<String, ByteScale>) -> Vec<Quantisable> {
+    let products = program.steps.iter().filter(|step| {
+        matches!(
+            step.kernel,
+            Kernel::Conv2dForward(_) | Kernel::Conv2dBackwardData(_) | Kernel::LinearForward(_)
+        )
+    });
+    products
+        .map(|step| Quantisable {
+            layer: main_layer(program, step).to_owned(),
+            input: program.value(step.inputs[0]).name.clone(),
+            output: program.value(step.outputs[0]).name.clone(),
+            obstacle: input_scale(program, step, scales).err(),
+        })
+        .collect()
+}
+
+fn main_layer<'a>(program: &'a Program, step: &Step) -> &'a str {
+    &program.layers[step.layers[0]].name
+}
+
+/// The scale of the input of a layer that can compute with bytes.
+fn input_scale(
+    program: &Program,
+    step: &Step,
+    scales: &BTreeMap<String, ByteScale>,
+) -> Result<ByteScale, Obstacle> {
+    let Kernel::Conv2dForward(forward) = &step.kernel else { return Err(Obstacle::NoKernel) };
+    let conv = &forward.conv;
+    let scale = scales.get(&program.value(step.inputs[0]).name).ok_or(Obstacle::UnknownRange)?;
+    let is_padded = conv.padding_before.iter().chain(&conv.padding_after).any(|&padding| padding > 0);
+    if is_padded && scale.zero != 0 { Err(Obstacle::PaddedNegativeInput) } else { Ok(*scale) }
+}
+
+/// Replaces the convolutions of `layers` in an evaluation program that is fused but not tiled. `scales` are
+/// those of values by name; a value without one is not stored in bytes.
+///
+/// # Errors
+/// If the program trains, or one of the layers does not exist or cannot compute with bytes.
+pub fn quantise(
+    program: &Program,
+    scales: &BTreeMap<String, ByteScale>,
+    layers: &BTreeSet<String>,
+) -> Result<QuantisedProgram, EngineError> {
+    if program.mode != Mode::Evaluate || !program.sections.is_empty() {
+        return Err(EngineError::InvalidRequest(
+            "only a whole evaluation program computes with bytes".to_owned(),
+        ));
+    }
+    let mut pass = Pass { program: program.clone(), scales, layers: Vec::new() };
+    pass.replace(layers)?;
+    pass.fuse_sums();
+    pass.store_in_bytes();
+    pass.quantise_inputs();
+    let Pass { mut program, layers, .. } = pass;
+    drop_unread_parameters(&mut program);
+    program.verify("quantise")?;
+    Ok(QuantisedProgram { program, layers })
+}
+
+/// Drops the parameters and transient values that no step uses any more.
+fn drop_unread_parameters(program: &mut Program) {
+    let is_kept = |role| {
+        !matches!(role, Role::Parameter | Role::Frozen | Role::ComputeCopy | Role::Buffer | Role::Transient)
+    };
+    let mut used: Vec<bool> = program.values.iter().map(|value| is_kept(value.role)).collect();
+    for id in program.steps.iter().flat_map(Step::operands) {
+        used[id.0] = true;
+        used[program.master_of(id).0] = true;
+    }
+    program.retain_values(&used);
+}
+
+struct Pass<'a> {
+    program: Program,
+    scales: &'a BTreeMap<String, ByteScale>,
+    layers: Vec<QuantisedLayer>,
+}
+
+impl Pass<'_> {
+    fn scale(&self, id: ValueId) -> Option<ByteScale> {
+        self.scales.get(&self.program.value(id).name).copied()
+    }
+
+    /// Replaces the convolutions of `layers`; inputs and outputs are real numbers for now.
+    fn replace(&mut self, layers: &BTreeSet<String>) -> Result<(), EngineError> {
+        let mut missing: BTreeSet<&str> = layers.iter().map(String::as_str).collect();
+        for position in 0..self.program.steps.len() {
+            let step = self.program.steps[position].clone();
+            let layer = main_layer(&self.program, &step).to_owned();
+            let Kernel::Conv2dForward(forward) = &step.kernel else { continue };
+            if !missing.remove(layer.as_str()) {
+                continue;
+            }
+            let input = input_scale(&self.program, &step, self.scales).map_err(|obstacle| {
+                let reason = obstacle.reason();
+                EngineError::InvalidRequest(format!("layer `{layer}` cannot compute with bytes: {reason}"))
+            })?;
+            let parameters = step.inputs[1..].iter();
+            let parameters: Vec<String> = parameters
+                .map(|&id| self.program.value(self.program.master_of(id)).name.clone())
+                .collect();
+            let conv = Conv2d { bias: true, ..forward.conv };
+            let weight = &parameters[0];
+            let [weights, scales, biases] =
+                ["bytes", "scale", "bias"].map(|label| format!("{weight}:{label}"));
+            let add = |program: &mut Program, name: &str, shape: &[usize], dtype| {
+                program.add_value(name, shape, dtype, Role::Constant)
+            };
+            let channels = [conv.out_channels];
+            let program = &mut self.program;
+            let inputs = vec![
+                step.inputs[0],
+                add(program, &weights, &conv.weight_shape(), DType::I8),
+                add(program, &scales, &channels, DType::F32),
+                add(program, &biases, &channels, DType::F32),
+            ];
+            let kernel = QuantisedConv2d { conv, relu: forward.relu, addend: Addend::None, output: None };
+            program.steps[position] = Step { kernel: kernel.into(), inputs, ..step };
+            let constants = [weights, scales, biases];
+            self.layers.push(QuantisedLayer { layer, conv, input, parameters, constants });
+        }
+        match missing.first() {
+            None => Ok(()),
+            Some(layer) => {
+                Err(EngineError::InvalidRequest(format!("the network has no convolution `{layer}`")))
+            }
+        }
+    }
+
+    /// The step that writes a value, if it is a replaced convolution that nothing was fused with, whose only
+    /// reader is the step at `reader`.
+    fn fusible(&self, value: ValueId, reader: usize) -> Option<usize> {
+        let mut readers = self.program.readers(value);
+        if readers.next() != Some(reader) || readers.next().is_some() {
+            return None;
+        }
+        let position = self.program.steps.iter().position(|step| step.outputs.contains(&value))?;
+        let Kernel::QuantisedConv2d(kernel) = &self.program.steps[position].kernel else { return None };
+        (!kernel.relu && kernel.addend == Addend::None).then_some(position)
+    }
+
+    /// Moves sums into the convolution that writes one of the summands; if both are convolutions, the later.
+    fn fuse_sums(&mut self) {
+        let mut reader = 0;
+        while reader < self.program.steps.len() {
+            let step = self.program.steps[reader].clone();
+            let sum = match (&step.kernel, &step.inputs[..]) {
+                (Kernel::AddForward(sum), &[a, b]) if self.program.value(a).shape.len() == 4 => {
+                    let found = [(a, b), (b, a)].into_iter().filter_map(|(conv, addend)| {
+                        let position = self.fusible(conv, reader)?;
+                        // The addend is not also the convolution's input.
+                        let reads = self.program.steps[position].inputs.contains(&addend);
+                        (!reads).then_some((position, addend))
+                    });
+                    found.max_by_key(|&(position, _)| position).map(|found| (found, sum.relu))
+                }
+                _ => None,
+            };
+            let Some(((position, addend), relu)) = sum else {
+                reader += 1;
+                continue;
+            };
+            // The convolution runs where the sum did: the addend is known there.
+            let mut fused = self.program.steps.remove(position);
+            if let Kernel::QuantisedConv2d(kernel) = &mut fused.kernel {
+                kernel.relu = relu;
+                kernel.addend = Addend::Real;
+            }
+            fused.inputs.push(addend);
+            fused.outputs = step.outputs;
+            fused.layers.extend(step.layers);
+            self.program.steps[reader - 1] = fused;
+        }
+    }
+
+    /// Stores in bytes what replaced convolutions write and only they read.
+    fn store_in_bytes(&mut self) {
+        for position in 0..self.program.steps.len() {
+            let step = &self.program.steps[position];
+            let (Kernel::QuantisedConv2d(_), output) = (&step.kernel, step.outputs[0]) else { continue };
+            let Some(scale) = self.scale(output) else { continue };
+            let readers: Vec<usize> = self.program.readers(output).collect();
+            let accepts = |&reader: &usize| {
+                matches!(self.program.steps[reader].kernel, Kernel::QuantisedConv2d(_))
+            };
+            if readers.is_empty() || !readers.iter().all(accepts) {
+                continue;
+            }
+            self.program.values[output.0].dtype = DType::U8;
+            for &reader in &readers {
+                let is_addend = self.program.steps[reader].inputs.get(4) == Some(&output);
+                let Kernel::QuantisedConv2d(kernel) = &mut self.program.steps[reader].kernel else { continue };
+                if is_addend {
+                    kernel.addend = Addend::Bytes(scale);
+                }
+            }
+            if let Kernel::QuantisedConv2d(kernel) = &mut self.program.steps[position].kernel {
+                kernel.output = Some(scale);
+            }
+        }
+    }
+
+    /// Adds a step before the first replaced convolution that reads a map of real numbers.
+    fn quantise_inputs(&mut self) {
+        let mut quantised: HashMap<ValueId, ValueId> = HashMap::new();
+        let mut steps = Vec::with_capacity(self.program.steps.len());
+        for mut step in std::mem::take(&mut self.program.steps) {
+            let x = step.inputs.first().copied();
+            let is_replaced = matches!(step.kernel, Kernel::QuantisedConv2d(_));
+            if let (true, Some(x)) = (is_replaced, x)
+                && self.program.value(x).dtype != DType::U8
+                && let Some(bytes) = self.scale(x)
+            {
+                step.inputs[0] = *quantised.entry(x).or_insert_with(|| {
+                    let value = self.program.value(x);
+                    let (name, shape) = (format!("{}:bytes", value.name), value.shape.clone());
+                    let output = self.program.add_samples(name, &shape, DType::U8);
+                    steps.push(Step {
+                        kernel: Quantise { bytes }.into(),
+                        phase: Phase::Forward,
+                        layers: step.layers.clone(),
+                        inputs: vec![x],
+                        updates: vec![],
+                        outputs: vec![output],
+                    });
+                    output
+                });
+            }
+            steps.push(step);
+        }
+        self.program.steps = steps;
+    }
+}

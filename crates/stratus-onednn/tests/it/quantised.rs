@@ -1,0 +1,39 @@
+//! Inference with bytes against the reference backend.
+
+use crate::common::network::offered;
+use crate::common::{backend, choices, precisions};
+use stratus_conformance::cases;
+use stratus_engine::Kernel;
+use stratus_engine::backend::step_key;
+
+/// Channels last, the layout of the kernels for bytes; every implementation of a convolution.
+#[test]
+fn every_case_and_implementation_matches_the_reference() {
+    let mut compared = 0;
+    for threads in [1, 3] {
+        let Some(backend) = backend(threads) else { return };
+        for precision in precisions(&backend) {
+            for case in cases::quantised(precision) {
+                let program = case.program(precision).unwrap();
+                let key = step_key(&program, &program.steps[0]);
+                let choices = choices(&case, "nhwc");
+                let names = match case.kernel {
+                    Kernel::QuantisedConv2d(_) => offered(&backend, &program, &choices, &key),
+                    _ => vec![String::new()],
+                };
+                for name in names {
+                    let mut choices = choices.clone();
+                    if !name.is_empty() {
+                        choices.implementations.insert(key.clone(), name.clone());
+                    }
+                    let got = case.run(&backend, precision, choices).unwrap();
+                    let expected = case.expected(precision).unwrap();
+                    case.compare(precision, &expected, &got)
+                        .unwrap_or_else(|failure| panic!("{precision} `{}` by {name}: {failure}", case.name));
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared > 500, "{compared}");
+}
