@@ -108,6 +108,12 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// The largest magnitude of weights in signed bytes for which products with bytes are exact; `None` if it
+    /// does not compute with bytes.
+    fn max_weight_byte(&self) -> Option<i8> {
+        None
+    }
+
     /// The fusions that it profits from.
     fn fusions(&self) -> Fusions {
         Fusions::default()

@@ -158,6 +158,7 @@ fn persistent(plan: &Plan) -> Vec<(&'static str, usize)> {
         | Role::Metrics
         | Role::Images
         | Role::Labels
+        | Role::Observed
         | Role::Transient => None,
     };
     let mut sums: Vec<(&'static str, usize)> = Vec::new();

@@ -4,6 +4,7 @@
 mod fold;
 mod model;
 pub mod prune;
+pub mod quantise;
 
 pub use fold::{FoldedModel, fold};
 pub use model::{Model, ModelError};

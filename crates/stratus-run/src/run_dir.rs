@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::layout::{
     self, CHECKPOINTS, CLASSES, DATA, EVENTS, EXPERIMENT, LABELS, LOCK, MACHINE, NETWORK, ONNX_MODEL,
-    OPTIMISE, OPTIMISE_PRUNING, OPTIMISE_REQUEST, PLAN, SOURCES, TENSORBOARD, TIMELINE, VALIDATION, VARIANTS,
+    OPTIMISE, OPTIMISE_PRUNING, OPTIMISE_QUANTISATION, OPTIMISE_REQUEST, PLAN, SOURCES, TENSORBOARD, TIMELINE, VALIDATION, VARIANTS,
     WEIGHTS, WORKERS,
 };
 use crate::lock::Lock;
@@ -234,6 +234,12 @@ impl RunDir {
     #[must_use]
     pub fn optimise_pruning(&self) -> PathBuf {
         self.optimise().join(OPTIMISE_PRUNING)
+    }
+
+    /// The path of [`OPTIMISE_QUANTISATION`].
+    #[must_use]
+    pub fn optimise_quantisation(&self) -> PathBuf {
+        self.optimise().join(OPTIMISE_QUANTISATION)
     }
 
     /// The path of [`VARIANTS`].

@@ -44,6 +44,8 @@ pub enum Role {
     OptimiserState,
     /// The moving average of a parameter, or of a running statistic.
     Average,
+    /// Computed in an iteration and kept after it, for the caller to read.
+    Observed,
     /// Alive from the step that writes it to the last step that reads it.
     Transient,
 }

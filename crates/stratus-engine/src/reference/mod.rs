@@ -98,6 +98,10 @@ impl Backend for ReferenceBackend {
         1
     }
 
+    fn max_weight_byte(&self) -> Option<i8> {
+        Some(i8::MAX)
+    }
+
     fn precisions(&self) -> Vec<Precision> {
         vec![Precision::F32, Precision::Bf16, Precision::F16, Precision::F64]
     }

@@ -102,6 +102,25 @@ impl Session {
         self.arena.write(start, bytemuck::cast_slice(&values))
     }
 
+    /// Sets a persistent value of signed bytes from row-major order.
+    ///
+    /// # Errors
+    /// If there is no such value, it has another type, or the sizes differ.
+    pub fn write_bytes(&mut self, name: &str, plain: &[i8]) -> Result<(), EngineError> {
+        let (placement, shape) = self.find_as(name, DType::I8)?;
+        let (placement, elements) = (placement.clone(), shape.iter().product::<usize>());
+        if plain.len() != elements {
+            return Err(EngineError::InvalidRequest(format!(
+                "`{name}` has shape {shape:?}, got {} values",
+                plain.len()
+            )));
+        }
+        let Location::Persistent(start) = placement.location else { return Ok(()) };
+        let mut values = vec![0_i8; placement.bytes];
+        placement.layout.for_each_of(0..elements, |to, from| values[to] = plain[from]);
+        self.arena.write(start, bytemuck::cast_slice(&values))
+    }
+
     /// Swaps the contents of two persistent f32 values. Run the refresh program, if any, afterwards.
     ///
     /// # Errors
@@ -118,6 +137,10 @@ impl Session {
     }
 
     fn find(&self, name: &str) -> Result<(&Placement, &[usize]), EngineError> {
+        self.find_as(name, DType::F32)
+    }
+
+    fn find_as(&self, name: &str, dtype: DType) -> Result<(&Placement, &[usize]), EngineError> {
         let missing = || EngineError::InvalidRequest(format!("the network has no parameter `{name}`"));
         let value = self
             .programs
@@ -125,8 +148,8 @@ impl Session {
             .flat_map(|program| &program.plan.program.values)
             .find(|value| value.name == name)
             .ok_or_else(missing)?;
-        if value.dtype != DType::F32 {
-            return Err(EngineError::InvalidRequest(format!("`{name}` is {}, not f32", value.dtype)));
+        if value.dtype != dtype {
+            return Err(EngineError::InvalidRequest(format!("`{name}` is {}, not {dtype}", value.dtype)));
         }
         Ok((self.persistent.values.get(name).ok_or_else(missing)?, &value.shape))
     }

@@ -12,6 +12,7 @@
 
 mod batch_norm;
 mod fit;
+mod inference;
 mod memory;
 mod optimiser;
 mod plan_cache;
@@ -21,10 +22,11 @@ mod variant;
 
 pub use batch_norm::check_batch_norm_samples;
 pub use fit::{FittedRun, fit, fit_stages};
+pub use inference::{InferenceForm, byte_scales, inference_program, inference_session};
 pub use memory::{batch_divisor, largest_batch, min_bytes};
 pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,
-    compile_evaluation, compile_inference, plan,
+    compile_evaluation, plan,
 };
 pub(crate) use programs::variant_programs;
 pub use programs::{Programs, programs};

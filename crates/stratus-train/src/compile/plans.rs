@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use stratus_base::checksum::sha256_hex;
-use stratus_engine::passes::lower::{refresh_copies, with_label_smoothing};
+use stratus_engine::passes::lower::refresh_copies;
 use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::profile::{ProgramTime, StepProfiler};
 use stratus_engine::{Backend, Choices, Kernel, Plan, Program, Session, ValueId};
@@ -296,30 +296,17 @@ pub fn compile_evaluation(
     if let Some(session) = same.and_then(|plans| replay(plans, resolved, graph, device).ok()) {
         return Ok(session);
     }
-    plan_evaluation(&program, device, warn)
+    plan_evaluation(&program, device, &KernelSelection::Cached, warn)
 }
 
-/// Plans and allocates a session for inference. Its loss is not that of the labels: it is smoothed, so that
-/// every class has a share, and is finite only if all logits are.
-///
-/// # Errors
-/// As [`compile_evaluation`].
-pub fn compile_inference(
-    resolved: &ResolvedProcess,
-    graph: &Graph,
-    device: &OpenDevice,
-    warn: &mut dyn FnMut(&str),
-) -> Result<EvaluationSession, TrainError> {
-    let program = evaluation_program(resolved, graph, device)?;
-    plan_evaluation(&with_label_smoothing(program, 0.5)?, device, warn)
-}
-
-fn plan_evaluation(
+/// Plans and allocates a session for an evaluation program.
+pub(super) fn plan_evaluation(
     program: &Program,
     device: &OpenDevice,
+    selection: &KernelSelection<'_>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<EvaluationSession, TrainError> {
-    let mut planner = Planner::new(device, &KernelSelection::Cached, warn);
+    let mut planner = Planner::new(device, selection, warn);
     let evaluate = planner.prepare(program, None, None)?;
     let prepared = vec![evaluate, planner.prepare(&refresh_copies(program)?, None, None)?];
     let session = Session::on_backend(device.backend.as_ref(), prepared, planner.persistent)?;

@@ -161,7 +161,7 @@ pub(super) fn evaluation_program(
 }
 
 /// The evaluation program before tiling.
-fn untiled_evaluation_program(
+pub(super) fn untiled_evaluation_program(
     resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,

@@ -8,14 +8,16 @@ mod views;
 mod windows;
 
 use crate::TrainError;
-use crate::compile::{EvaluationSession, Plans, compile_evaluation};
+use crate::compile::{EvaluationSession, InferenceForm, Plans, compile_evaluation, inference_session};
 use crate::device;
 use crate::input::{BatchFormat, image_shape};
 use crate::network::Network;
 use crate::resolve::{Rank, ResolvedProcess, validation_views};
 use crate::run::pipeline::forward_labels;
 use crate::weights::session_state::{RestoreMode, refresh, restore};
-use crate::weights::{CheckpointChoice, Pretrained, RecordedMetadata, WeightsPurpose, load_checkpoint};
+use crate::weights::{
+    CheckpointChoice, Pretrained, RecordedMetadata, WeightsPurpose, load_checkpoint, model_from_tensors,
+};
 use collector::{CollectedPredictions, CollectorRequest, PredictionCollector};
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +27,9 @@ use stratus_data::{BatchStride, Dataset, Loader, LoaderConfig, TtaView};
 use stratus_engine::{Clock, Program, Session, Stage};
 use stratus_exchange::{ExchangeError, WorkerGroup};
 use stratus_experiment::Experiment;
+use stratus_optimise::fold;
 use stratus_run::RunDir;
+use stratus_run::quantisation::Quantisation;
 use stratus_run::sources::Source;
 use views::ViewAverage;
 
@@ -332,8 +336,45 @@ pub fn evaluate_run(
     mistakes: Option<MistakeRequest>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<RunEvaluation, TrainError> {
+    evaluate_run_as(path, choice, overrides, images, mistakes, EvaluatedForm::Stored, warn)
+}
+
+/// The form of a network that is evaluated.
+#[derive(Clone, Copy)]
+pub(crate) enum EvaluatedForm<'a> {
+    /// As the run says: with bytes, if `stratus optimise` has quantised it.
+    Stored,
+    /// With these layers in bytes, or none.
+    Chosen(Option<&'a Quantisation>),
+}
+
+/// [`evaluate_run`] of a network in a given form.
+///
+/// # Errors
+/// As there.
+pub(crate) fn evaluate_run_as(
+    path: &Path,
+    choice: CheckpointChoice,
+    overrides: &[(String, String)],
+    images: &ImageSelection,
+    mistakes: Option<MistakeRequest>,
+    form: EvaluatedForm<'_>,
+    warn: &mut dyn FnMut(&str),
+) -> Result<RunEvaluation, TrainError> {
     let run = RunDir::open(path)?;
-    let mut experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
+    let stored;
+    let quantisation = match form {
+        EvaluatedForm::Chosen(quantisation) => quantisation,
+        EvaluatedForm::Stored => {
+            stored = Quantisation::read(&run.optimise_quantisation())?;
+            stored.as_ref()
+        }
+    };
+    let mut experiment = Experiment::load(&run.experiment())?;
+    if let Some(quantisation) = quantisation {
+        experiment = experiment.with_overrides(&[("train.precision", &quantisation.precision)])?;
+    }
+    let mut experiment = experiment.with_overrides(overrides)?;
     let checkpoint = load_checkpoint(&run, choice, warn)?;
     let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();
     let OpenedImages { set, images: mut evaluated } = images.open(&experiment, &names, warn)?;
@@ -344,10 +385,20 @@ pub fn evaluate_run(
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| warn(warning));
     let resolved = ResolvedProcess::new(&experiment, set.as_ref(), &graph, &device)?;
-    let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
-    let EvaluationSession { mut session, evaluate, refresh: copies } =
-        compile_evaluation(&resolved, &graph, &device, recorded.as_ref(), warn)?;
-    restore(&mut session, copies, &checkpoint, RestoreMode::Evaluation)?;
+    let EvaluationSession { mut session, evaluate, .. } = match quantisation {
+        Some(_) => {
+            let model = model_from_tensors(&graph, checkpoint.evaluation_weights().to_vec())?;
+            let form = InferenceForm { quantisation, ..InferenceForm::default() };
+            inference_session(&resolved, &fold(model)?.model, &device, form, warn)?
+        }
+        None => {
+            let recorded: Option<Plans> = stratus_run::atomic::read_json(&run.plan()).ok();
+            let mut evaluation = compile_evaluation(&resolved, &graph, &device, recorded.as_ref(), warn)?;
+            let copies = evaluation.refresh;
+            restore(&mut evaluation.session, copies, &checkpoint, RestoreMode::Evaluation)?;
+            evaluation
+        }
+    };
     let mut evaluator = Evaluator::new(&resolved, &session, evaluate, Arc::clone(&set))?;
     let (scores, mistakes) = evaluator.run_collecting(&mut session, mistakes, &resolved, &set)?;
     evaluated.skipped = evaluator.skipped_images();

@@ -26,6 +26,7 @@ use stratus_optimise::{Model, fold};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::Checkpoint;
 use stratus_run::csv::Task;
+use stratus_run::quantisation::Quantisation;
 use stratus_run::sources::Source;
 pub use windows::{Corners, SlidingWindows};
 
@@ -38,6 +39,8 @@ pub struct Predictor {
     /// The names of the classes; empty if unknown.
     class_names: Vec<String>,
     windows: Option<SlidingWindows>,
+    /// The layers that compute with bytes; `None` for none.
+    quantisation: Option<Quantisation>,
 }
 
 enum Weights {
@@ -139,7 +142,12 @@ impl Predictor {
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
         let run = RunDir::open(path)?;
-        let experiment = Experiment::load(&run.experiment())?.with_overrides(overrides)?;
+        let quantisation = Quantisation::read(&run.optimise_quantisation())?;
+        let mut experiment = Experiment::load(&run.experiment())?;
+        if let Some(quantisation) = &quantisation {
+            experiment = experiment.with_overrides(&[("train.precision", &quantisation.precision)])?;
+        }
+        let experiment = experiment.with_overrides(overrides)?;
         let trained = load_trained_network(path, choice, warn)?;
         let class_names = trained.metadata.class_names.clone();
         let graph = for_images(&experiment, &trained.graph)?;
@@ -149,7 +157,14 @@ impl Predictor {
             weights: Weights::Checkpoint(Box::new(trained)),
             class_names,
             windows: None,
+            quantisation,
         })
+    }
+
+    /// The same network with other layers that compute with bytes; none, if `quantisation` is `None`.
+    #[must_use]
+    pub fn with_quantisation(self, quantisation: Option<Quantisation>) -> Self {
+        Self { quantisation, ..self }
     }
 
     /// The network of an experiment with the weights of a file, or of a run. Uses the metadata of images and
@@ -172,7 +187,7 @@ impl Predictor {
         let file = Pretrained::open(weights, &graph, WeightsPurpose::Evaluation, warn)?;
         recorded.prepare(&mut experiment, &graph.input_shape().0, warn);
         let class_names = recorded.class_names().to_vec();
-        Ok(Self { experiment, graph, weights: Weights::File(Box::new(file)), class_names, windows: None })
+        Ok(Self { experiment, graph, weights: Weights::File(Box::new(file)), class_names, windows: None, quantisation: None })
     }
 
     /// The network of an experiment with initial weights, to measure its speed.
@@ -182,7 +197,7 @@ impl Predictor {
     pub fn with_initial_weights(experiment: &Experiment) -> Result<Self, TrainError> {
         let graph = Network::as_published(experiment)?.graph;
         let (experiment, class_names) = (experiment.clone(), Vec::new());
-        Ok(Self { experiment, graph, weights: Weights::Initial, class_names, windows: None })
+        Ok(Self { experiment, graph, weights: Weights::Initial, class_names, windows: None, quantisation: None })
     }
 
     /// The names of the classes, by their indices; empty if unknown.

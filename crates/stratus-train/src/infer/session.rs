@@ -3,12 +3,10 @@
 use super::windows::{LogitSums, SlidingWindows, WindowResults};
 use super::{FailureReason, ImageFailure, Outcome, Output, Prediction, Predictor};
 use crate::TrainError;
-use crate::compile::{EvaluationSession, compile_inference};
+use crate::compile::{EvaluationSession, InferenceForm, inference_session};
 use crate::device;
 use crate::input::{BatchFormat, InputPipeline};
 use crate::resolve::ResolvedProcess;
-use crate::weights::session_state::refresh;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +16,6 @@ use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, LoaderError, Scratch};
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
-use stratus_optimise::ModelError;
 use stratus_run::csv::Task;
 use stratus_run::machine::allocatable_memory_bytes;
 
@@ -124,10 +121,13 @@ impl Predictor {
         let device = device::open(&experiment.train)?;
         let model = self.folded_model()?;
         let resolved = ResolvedProcess::new(&experiment, images, &model.graph, &device)?;
-        let EvaluationSession { mut session, evaluate, refresh: copies } =
-            compile_inference(&resolved, &model.graph, &device, warn)?;
-        write_values(&mut session, &model.values)?;
-        refresh(&mut session, copies)?;
+        let form = InferenceForm {
+            quantisation: self.quantisation.as_ref(),
+            smooths_labels: true,
+            ..InferenceForm::default()
+        };
+        let EvaluationSession { session, evaluate, .. } =
+            inference_session(&resolved, &model, &device, form, warn)?;
         let plan = session.plan(evaluate);
         let (format, outputs) = (BatchFormat::from_plan(plan), OutputReader::from_plan(plan)?);
         let clock = Clock::disabled(session.slots(evaluate));
@@ -140,16 +140,6 @@ impl Predictor {
     pub(super) fn has_masks(&self) -> bool {
         self.task() == Task::Segmentation
     }
-}
-
-/// Sets the persistent values of a session.
-fn write_values(session: &mut Session, values: &BTreeMap<String, Vec<f32>>) -> Result<(), TrainError> {
-    let names: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
-    for name in names {
-        let missing = || ModelError::Missing { parameter: name.clone() };
-        session.write(&name, values.get(&name).ok_or_else(missing)?)?;
-    }
-    Ok(())
 }
 
 impl Inference<'_> {

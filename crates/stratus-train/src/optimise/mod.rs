@@ -11,6 +11,7 @@
 
 mod fine_tuning;
 mod gradients;
+mod quantise;
 mod variants;
 
 use crate::run::{self, RunOptions, RunOutcome};
@@ -35,6 +36,7 @@ use stratus_run::sources::Source;
 use stratus_run::summary::{Status, Summary};
 use stratus_run::{RunDir, atomic};
 use stratus_weights::write_safetensors;
+pub use quantise::{QuantiseOptions, quantise_run};
 pub use variants::{VariantTable, measure_variants};
 
 /// The criterion by which channels are chosen.
@@ -58,16 +60,19 @@ pub struct OptimiseRequest {
     pub run: String,
     /// The weights of that run: SHA-256 in lower-case hexadecimal, and path.
     pub weights: Source,
-    /// The share of the multiply-adds to remove, above 0 and below 1.
-    pub prune: f64,
+    /// The share of the multiply-adds to remove, above 0 and below 1; `None` if nothing is pruned.
+    pub prune: Option<f64>,
     /// The criterion by which channels are chosen.
     pub importance: ImportanceCriterion,
     /// The number of training batches whose gradients are used.
     pub calibration_batches: usize,
     /// Layers that lose channels keep a multiple of this number.
     pub granularity: usize,
-    /// The epochs of fine-tuning.
+    /// The epochs of fine-tuning; 0 if nothing is pruned.
     pub epochs: u64,
+    /// How layers that compute with bytes are chosen; `None` for none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub int8: Option<QuantiseOptions>,
     /// Configuration keys of the fine-tuning, with their values.
     pub set: Vec<(String, String)>,
 }
@@ -77,8 +82,10 @@ pub struct OptimiseRequest {
 pub struct OptimiseOptions {
     /// The checkpoint to start from.
     pub checkpoint: CheckpointChoice,
-    /// The share of the multiply-adds to remove, above 0 and below 1.
-    pub prune: f64,
+    /// The share of the multiply-adds to remove, above 0 and below 1; `None` to prune nothing.
+    pub prune: Option<f64>,
+    /// How layers that compute with bytes are chosen; `None` for none.
+    pub int8: Option<QuantiseOptions>,
     /// The criterion by which channels are chosen.
     pub importance: ImportanceCriterion,
     /// The number of training batches whose gradients are used, at least one.
@@ -135,6 +142,7 @@ pub fn optimise(
     let experiment = Experiment::load(&origin.experiment())?;
     let trained = load_trained_network(source, request.checkpoint, &mut |text: &str| observer.warn(text))?;
     let request = OptimiseRequest::new(source, request, &trained, trained_epochs)?;
+    let Some(share) = request.prune else { return copy_run(&origin, &trained, &request, out) };
     let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
     if RunDir::is_run(out) {
         check_same_request(&RunDir::open(out)?, &request)?;
@@ -142,9 +150,32 @@ pub fn optimise(
     }
     RunDir::check_creatable(out)?;
     let model = trained_model(&trained)?;
-    let pruned = remove_channels(&model, &experiment, &request, &options.stop, observer)?;
+    let pruned = remove_channels(&model, &experiment, &request, share, &options.stop, observer)?;
     write_start(out, &request, [&model, &pruned], &trained, observer)?;
     run::start(&tuned, options, machine, observer)
+}
+
+/// Copies a run whose network is only quantised, unless that was done before.
+fn copy_run(
+    origin: &RunDir,
+    trained: &TrainedNetwork,
+    request: &OptimiseRequest,
+    out: &Path,
+) -> Result<RunOutcome, TrainError> {
+    if !RunDir::is_run(out) {
+        RunDir::check_creatable(out)?;
+        let target = RunDir::create_at(out)?;
+        let _lock = target.lock()?;
+        let folder = target.optimise();
+        std::fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
+        atomic::write_json(&target.optimise_request(), request)?;
+        let weights = trained.checkpoint.evaluation_weights_file();
+        origin.copy_to(&target, weights.parent().unwrap_or(&weights))?;
+    }
+    let run = RunDir::open(out)?;
+    check_same_request(&run, request)?;
+    let summary = Summary::read(&run.summary())?;
+    Ok(RunOutcome { run, summary, interrupted: false })
 }
 
 /// Writes the directory `optimise` of a new run: the request, the smaller network, and how they compare.
@@ -185,7 +216,11 @@ impl OptimiseRequest {
             importance: options.importance,
             calibration_batches: options.calibration_batches,
             granularity: options.granularity,
-            epochs: options.epochs.unwrap_or((trained_epochs / 5).max(1)),
+            epochs: match options.prune {
+                Some(_) => options.epochs.unwrap_or((trained_epochs / 5).max(1)),
+                None => 0,
+            },
+            int8: options.int8,
             set: options.set.clone(),
         })
     }
@@ -201,7 +236,8 @@ impl OptimiseRequest {
         Self {
             run: "runs/digits/1".to_owned(),
             weights: Source::from_bytes(Path::new("weights.safetensors"), b"1"),
-            prune: 0.5,
+            prune: Some(0.5),
+            int8: None,
             importance: ImportanceCriterion::Taylor,
             calibration_batches: 16,
             granularity: 16,
@@ -265,6 +301,7 @@ fn remove_channels(
     model: &Model,
     experiment: &Experiment,
     request: &OptimiseRequest,
+    share: f64,
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Model, TrainError> {
@@ -281,16 +318,13 @@ fn remove_channels(
             Importance::Taylor(&taylor).scores(model)?
         }
     };
-    let selection = choose(&model.graph, &scores, &pruning_target(request))?;
+    let target = Target { granularity: request.granularity, ..Target::new(share) };
+    let selection = choose(&model.graph, &scores, &target)?;
     let groups = channel_groups(&model.graph)?;
     if selection.removed.keys().any(|group| groups.get(*group).is_some_and(|group| !group.is_exact)) {
         observer.info("norms over several channels, whose statistics change, have lost some of them");
     }
     Ok(remove(model, &selection)?)
-}
-
-fn pruning_target(request: &OptimiseRequest) -> Target {
-    Target { granularity: request.granularity, ..Target::new(request.prune) }
 }
 
 /// Reads the effect of the removal of channels in an optimised run.

@@ -1,14 +1,16 @@
 //! The variants of a network that are compared: how good, how fast and how large each is.
 
 use crate::TrainError;
-use crate::evaluate::{ImageSelection, TaskMetrics, evaluate_run};
+use crate::evaluate::{EvaluatedForm, ImageSelection, TaskMetrics, evaluate_run_as};
 use crate::infer::{InferenceLatency, Predictor, measure_latency};
 use crate::weights::CheckpointChoice;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stratus_optimise::Model;
 use stratus_optimise::prune::multiply_adds;
 use stratus_run::RunDir;
+use stratus_run::quantisation::Quantisation;
 use stratus_run::variants::{self, Variant};
 
 /// The batch sizes that are measured: a single image, and a batch.
@@ -25,13 +27,17 @@ pub struct VariantTable {
 
 /// A network to be compared.
 struct ComparedNetwork<'a> {
-    name: &'static str,
+    name: String,
     run: &'a Path,
     checkpoint: CheckpointChoice,
+    /// The number format of layers that do not compute with bytes.
+    precision: &'a str,
+    /// The layers that compute with bytes.
+    quantisation: Option<&'a Quantisation>,
 }
 
-/// Measures the network of a run before and after [`optimise`](super::optimise), in f32, and in bf16 if the
-/// device has native bf16; writes `variants.csv` of the optimised run.
+/// Measures the network of a run before and after [`optimise`](super::optimise), in f32, in bf16 if the device
+/// has native bf16, and with bytes if layers compute with them; writes `variants.csv` of the optimised run.
 ///
 /// # Errors
 /// If a run cannot be read or evaluated, or the file cannot be written.
@@ -43,41 +49,40 @@ pub fn measure_variants(
     stop: &AtomicBool,
     warn: &mut dyn FnMut(&str),
 ) -> Result<VariantTable, TrainError> {
-    let subjects = [
-        ComparedNetwork { name: "original", run: source, checkpoint },
-        ComparedNetwork { name: "pruned", run: target, checkpoint: CheckpointChoice::Newest },
-    ];
-    let experiment = stratus_experiment::Experiment::load(&RunDir::open(target)?.experiment())?;
+    let run = RunDir::open(target)?;
+    let experiment = stratus_experiment::Experiment::load(&run.experiment())?;
     let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
     let precisions: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
+    let (is_pruned, quantisation) =
+        (run.optimise_pruning().exists(), Quantisation::read(&run.optimise_quantisation())?);
+    let subjects = compared_networks(source, checkpoint, target, precisions, is_pruned, quantisation.as_ref());
     let (mut measured, mut predictors, mut name) = (Vec::new(), Vec::new(), "top-1");
     for subject in &subjects {
-        for precision in precisions {
-            if stop.load(Ordering::Relaxed) {
-                return Err(TrainError::Interrupted { activity: "comparing the networks" });
-            }
-            let overrides = [("train.precision".to_owned(), (*precision).to_owned())];
-            let images = ImageSelection::default();
-            let evaluated = evaluate_run(subject.run, subject.checkpoint, &overrides, &images, None, warn)?;
-            let measure = match &evaluated.scores.metrics {
-                TaskMetrics::Classification(metrics) => metrics.top1,
-                TaskMetrics::Segmentation(metrics) => {
-                    name = "mean IoU";
-                    metrics.miou
-                }
-            };
-            measured.push((format!("{} {precision}", subject.name), measure, bytes_per_value(precision)));
-            predictors.push(Predictor::from_run(subject.run, subject.checkpoint, &overrides, warn)?);
+        if stop.load(Ordering::Relaxed) {
+            return Err(TrainError::Interrupted { activity: "comparing the networks" });
         }
+        let overrides = [("train.precision".to_owned(), subject.precision.to_owned())];
+        let (images, form) = (ImageSelection::default(), EvaluatedForm::Chosen(subject.quantisation));
+        let evaluated =
+            evaluate_run_as(subject.run, subject.checkpoint, &overrides, &images, None, form, warn)?;
+        let measure = match &evaluated.scores.metrics {
+            TaskMetrics::Classification(metrics) => metrics.top1,
+            TaskMetrics::Segmentation(metrics) => {
+                name = "mean IoU";
+                metrics.miou
+            }
+        };
+        measured.push((subject.name.clone(), measure, subject));
+        let predictor = Predictor::from_run(subject.run, subject.checkpoint, &overrides, warn)?;
+        predictors.push(predictor.with_quantisation(subject.quantisation.cloned()));
     }
     let predictors_of: Vec<&Predictor> = predictors.iter().collect();
     let latencies = measure_latency(&predictors_of, &BATCHES, runs, stop, warn)?;
     let mut rows = Vec::new();
-    for (((variant, measure, value_bytes), predictor), latency) in
+    for (((variant, measure, subject), predictor), latency) in
         measured.into_iter().zip(&predictors).zip(&latencies)
     {
         let model = predictor.folded_model()?;
-        let values: usize = model.values.values().map(Vec::len).sum();
         let [single, batch] = batches(latency);
         rows.push(Variant {
             variant,
@@ -85,7 +90,7 @@ pub fn measure_variants(
             ms_median: single[0],
             ms_p99: single[1],
             ms_batch8: batch[0],
-            bytes: values as u64 * value_bytes,
+            bytes: stored_bytes(&model, subject),
             multiply_adds: multiply_adds(&model.graph),
         });
     }
@@ -93,8 +98,51 @@ pub fn measure_variants(
     Ok(VariantTable { measure: name, variants: rows })
 }
 
-fn bytes_per_value(precision: &str) -> u64 {
-    if precision == "f32" { 4 } else { 2 }
+/// The networks to be compared: the original, the pruned and the quantised one, in each number format.
+fn compared_networks<'a>(
+    source: &'a Path,
+    checkpoint: CheckpointChoice,
+    target: &'a Path,
+    precisions: &[&'a str],
+    is_pruned: bool,
+    quantisation: Option<&'a Quantisation>,
+) -> Vec<ComparedNetwork<'a>> {
+    let real = |name: &str, run, checkpoint| {
+        let networks = precisions.iter().map(|precision| ComparedNetwork {
+            name: format!("{name} {precision}"),
+            run,
+            checkpoint,
+            precision,
+            quantisation: None,
+        });
+        networks.collect::<Vec<_>>()
+    };
+    let mut networks = real("original", source, checkpoint);
+    if is_pruned {
+        networks.extend(real("pruned", target, CheckpointChoice::Newest));
+    }
+    if let Some(quantisation) = quantisation {
+        networks.push(ComparedNetwork {
+            name: format!("{}int8 and {}", if is_pruned { "pruned " } else { "" }, quantisation.precision),
+            run: target,
+            checkpoint: CheckpointChoice::Newest,
+            precision: &quantisation.precision,
+            quantisation: Some(quantisation),
+        });
+    }
+    networks
+}
+
+/// The bytes of parameters and running statistics: one for each weight of a layer that computes with bytes,
+/// else those of the number format.
+fn stored_bytes(model: &Model, network: &ComparedNetwork<'_>) -> u64 {
+    let real: u64 = if network.precision == "f32" { 4 } else { 2 };
+    let layers = network.quantisation.map_or(&[][..], |quantisation| &quantisation.layers);
+    let in_bytes = |name: &str| {
+        name.strip_suffix(".weight").is_some_and(|layer| layers.iter().any(|known| known.layer == layer))
+    };
+    let sizes = model.values.iter().map(|(name, values)| (in_bytes(name), values.len() as u64));
+    sizes.map(|(in_bytes, values)| if in_bytes { values } else { values * real }).sum()
 }
 
 /// Median and 99th percentile of each of [`BATCHES`].

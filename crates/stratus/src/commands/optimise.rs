@@ -13,11 +13,13 @@ use std::sync::Arc;
 use std::time::Instant;
 use stratus_base::text::{bytes, shell_path};
 use stratus_run::machine::Machine;
+use stratus_run::quantisation::Quantisation;
 use stratus_run::variants::Variant;
 use stratus_run::{RunDir, atomic};
 use stratus_train::infer::Predictor;
 use stratus_train::optimise::{
-    ImportanceCriterion, OptimiseOptions, Pruning, VariantTable, measure_variants, optimise, read_pruning,
+    ImportanceCriterion, OptimiseOptions, Pruning, QuantiseOptions, VariantTable, measure_variants, optimise,
+    quantise_run, read_pruning,
 };
 use stratus_train::run::RunOptions;
 use stratus_train::weights::{CheckpointChoice, load_trained_network, model_tensors};
@@ -32,10 +34,30 @@ pub struct OptimiseArguments {
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
     /// Remove channels until at least this share of the multiply-adds is gone, like 0.5
-    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
-    pub prune: f64,
+    #[arg(long, value_name = "SHARE", value_parser = parse_share, required_unless_present = "int8")]
+    pub prune: Option<f64>,
+    /// Compute with eight-bit integers in the layers where that is faster on this machine
+    #[arg(long)]
+    pub int8: bool,
+    /// Points of accuracy or mean IoU on the validation images that `--int8` may lose
+    #[arg(long, value_name = "POINTS", default_value_t = 0.5, value_parser = parse_points, requires = "int8")]
+    pub keep: f64,
+    /// Number of training images for the ranges of `--int8`
+    #[arg(
+        long,
+        value_name = "IMAGES",
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=100_000),
+        requires = "int8"
+    )]
+    pub calibration_images: u32,
     /// Epochs of fine-tuning [default: a fifth of those of the run]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
+        requires = "prune"
+    )]
     pub epochs: Option<u64>,
     /// Directory of the new run; if it has a run of the same request, that is resumed [default:
     /// RUN-optimised]
@@ -93,7 +115,10 @@ impl From<ImportanceArgument> for ImportanceCriterion {
 struct Report {
     /// The directory of the new run.
     run: String,
-    pruning: Pruning,
+    /// What was pruned; `null` if nothing was.
+    pruning: Option<Pruning>,
+    /// The layers that compute with bytes; `null` without `--int8`.
+    quantisation: Option<Quantisation>,
     #[serde(flatten)]
     table: VariantTable,
 }
@@ -102,6 +127,13 @@ fn parse_share(text: &str) -> std::result::Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
         _ => Err("must be above 0 and below 1".to_owned()),
+    }
+}
+
+fn parse_points(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(points) if (0.0..=100.0).contains(&points) => Ok(points),
+        _ => Err("must be 0 to 100".to_owned()),
     }
 }
 
@@ -118,6 +150,10 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     let options = OptimiseOptions {
         checkpoint,
         prune: arguments.prune,
+        int8: arguments.int8.then_some(QuantiseOptions {
+            images: arguments.calibration_images as usize,
+            max_loss_points: arguments.keep,
+        }),
         importance: arguments.importance.into(),
         calibration_batches: arguments.calibration_batches as usize,
         granularity: arguments.granularity as usize,
@@ -134,18 +170,22 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
         ..RunOptions::default()
     };
     let finished = optimise(&arguments.run, &options, &run_options, Machine::probe(), &mut display)?;
-    drop(display);
     if finished.interrupted {
+        drop(display);
         let hint = format!("resume with the same command, which continues {}", shell_path(&out));
         return Err(Failure::interrupted(finished.run.path()).with_hint(hint));
     }
     let run = finished.run;
+    let quantisation =
+        options.int8.map(|int8| quantise_run(&run, int8, &stop, &mut display)).transpose()?;
+    drop(display);
     write_model(&run)?;
     output.message("comparing accuracy and latency of the networks");
     let mut warn = |text: &str| output.warning(text);
     let runs = LATENCY_RUNS;
     let table = measure_variants(&arguments.run, checkpoint, run.path(), runs, &stop, &mut warn)?;
-    let report = Report { run: run.path().display().to_string(), pruning: read_pruning(&run)?, table };
+    let pruning = arguments.prune.map(|_| read_pruning(&run)).transpose()?;
+    let report = Report { run: run.path().display().to_string(), pruning, quantisation, table };
     output.print_wrapped(&report, || render(&report, &run))
 }
 
@@ -176,7 +216,7 @@ fn write_model(run: &RunDir) -> Result {
 }
 
 fn render(report: &Report, run: &RunDir) -> String {
-    let Report { pruning, table: VariantTable { measure, variants }, .. } = report;
+    let Report { pruning, quantisation, table: VariantTable { measure, variants }, .. } = report;
     let heading =
         ["network", *measure, "ms", "p99, ms", "ms, batch 8", "weights", "multiply-adds"].map(str::to_owned);
     let mut rows = vec![heading.to_vec()];
@@ -188,11 +228,19 @@ fn render(report: &Report, run: &RunDir) -> String {
         [variant.clone(), measure].into_iter().chain(ms).chain(rest).collect()
     }));
     let change = |[before, after]: [f64; 2]| format!("{:.1} % are left", 100.0 * after / before.max(1.0));
-    let facts = key_value_list(&[
-        ("multiply-adds".to_owned(), change(pruning.multiply_adds.map(|count| count as f64))),
-        ("parameters".to_owned(), change(pruning.parameters.map(|count| count as f64))),
-        ("model".to_owned(), run.onnx_model().display().to_string()),
-    ]);
+    let mut facts = Vec::new();
+    if let Some(pruning) = pruning {
+        facts.extend([
+            ("multiply-adds".to_owned(), change(pruning.multiply_adds.map(|count| count as f64))),
+            ("parameters".to_owned(), change(pruning.parameters.map(|count| count as f64))),
+        ]);
+    }
+    if let Some(Quantisation { layers, kept, precision, .. }) = quantisation {
+        facts.push(("int8".to_owned(), format!("{} layers, the others {precision}", layers.len())));
+        facts.extend(kept.iter().map(|kept| (format!("  {}", kept.layer), kept.reason.clone())));
+    }
+    facts.push(("model".to_owned(), run.onnx_model().display().to_string()));
+    let facts = key_value_list(&facts);
     let path = shell_path(run.path());
     format!("{}\n{facts}\nnext: `stratus infer {path} IMAGE`, `stratus report {path}`\n", table(&rows))
 }

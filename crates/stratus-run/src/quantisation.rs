@@ -1,0 +1,70 @@
+//! `optimise/quantisation.json`: the layers of a network that compute with bytes in inference, and the ranges
+//! of the maps that they read and write.
+
+use crate::{Result, atomic};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// How a network computes in inference.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quantisation {
+    /// The number format of the other layers: `f32` or `bf16`.
+    pub precision: String,
+    /// The layers that compute with bytes, in the order of the network.
+    pub layers: Vec<QuantisedLayer>,
+    /// The layers that do not, though they multiply matrices, with the reasons.
+    pub kept: Vec<KeptLayer>,
+    /// The ranges of maps by the name of their value.
+    pub ranges: BTreeMap<String, MapRange>,
+}
+
+/// A layer that computes with bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QuantisedLayer {
+    /// Its name.
+    pub layer: String,
+    /// The Kullback–Leibler divergence of the predictions, in nats per image or pixel, if only the layers that
+    /// read the same map compute with bytes: the expected increase of the loss.
+    pub divergence: f64,
+    /// Milliseconds of one image in the number format of the other layers, and with bytes.
+    pub ms: [f64; 2],
+}
+
+/// A layer that does not compute with bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptLayer {
+    /// Its name.
+    pub layer: String,
+    /// The reason.
+    pub reason: String,
+}
+
+/// The range of a map's numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MapRange {
+    /// The lowest number, at most 0.
+    pub low: f32,
+    /// The highest number, at least 0.
+    pub high: f32,
+    /// How it follows from the numbers of calibration images.
+    pub method: String,
+}
+
+impl Quantisation {
+    /// Reads the file; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read or is damaged.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        if path.exists() { atomic::read_json(path).map(Some) } else { Ok(None) }
+    }
+
+    /// Replaces the file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        atomic::write_json(path, self)
+    }
+}

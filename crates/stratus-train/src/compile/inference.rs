@@ -1,0 +1,131 @@
+//! Sessions of trained networks in inference, whose layers may compute with bytes.
+
+use super::plans::{EvaluationSession, KernelSelection, plan_evaluation};
+use super::programs::untiled_evaluation_program;
+use crate::TrainError;
+use crate::device::OpenDevice;
+use crate::resolve::ResolvedProcess;
+use crate::weights::session_state::refresh;
+use std::collections::BTreeMap;
+use stratus_engine::ops::ByteScale;
+use stratus_engine::passes::lower::with_label_smoothing;
+use stratus_engine::passes::quantise::{QuantisedLayer, quantise};
+use stratus_engine::{DType, Program, Role, Session};
+use stratus_optimise::quantise::{corrected_biases, quantise_weights};
+use stratus_optimise::{Model, ModelError};
+use stratus_run::quantisation::Quantisation;
+
+/// How a network in inference computes, besides its number format.
+#[derive(Clone, Copy, Default)]
+pub struct InferenceForm<'a> {
+    /// The layers that compute with bytes; `None` for none.
+    pub quantisation: Option<&'a Quantisation>,
+    /// True if the loss is that of smoothed labels, so that every class has a share and it is finite only if
+    /// all logits are.
+    pub smooths_labels: bool,
+    /// True if all maps are kept after a run, for the caller to read.
+    pub observes_maps: bool,
+    /// True if kernels are not measured: the first that supports an operation is taken.
+    pub first_kernels: bool,
+}
+
+/// Plans and allocates a session for a model in inference form, and sets its values.
+///
+/// # Errors
+/// If no kernel can run a step, the device does not compute with bytes, the quantisation is not that of the
+/// model, or a value is missing.
+pub fn inference_session(
+    resolved: &ResolvedProcess,
+    model: &Model,
+    device: &OpenDevice,
+    form: InferenceForm<'_>,
+    warn: &mut dyn FnMut(&str),
+) -> Result<EvaluationSession, TrainError> {
+    let (program, layers) = inference_program(resolved, model, device, form)?;
+    let selection =
+        if form.first_kernels { KernelSelection::FirstSupported } else { KernelSelection::Cached };
+    let mut evaluation = plan_evaluation(&program, device, &selection, warn)?;
+    let session = &mut evaluation.session;
+    write_values(session, &model.values)?;
+    if let Some(largest) = device.backend.max_weight_byte() {
+        layers.iter().try_for_each(|layer| write_constants(session, layer, &model.values, largest))?;
+    }
+    refresh(session, evaluation.refresh)?;
+    Ok(evaluation)
+}
+
+/// The program of [`inference_session`], and its layers that compute with bytes.
+///
+/// # Errors
+/// As there.
+pub fn inference_program(
+    resolved: &ResolvedProcess,
+    model: &Model,
+    device: &OpenDevice,
+    form: InferenceForm<'_>,
+) -> Result<(Program, Vec<QuantisedLayer>), TrainError> {
+    let mut program = untiled_evaluation_program(resolved, &model.graph, device)?;
+    let mut layers = Vec::new();
+    if let Some(quantisation) = form.quantisation {
+        if device.backend.max_weight_byte().is_none() {
+            return Err(TrainError::Configuration {
+                problem: format!("int8 is not supported on {}", device.backend.describe()),
+                hint: "run it on the CPU with `--device cpu`".to_owned(),
+            });
+        }
+        let names = quantisation.layers.iter().map(|layer| layer.layer.clone()).collect();
+        let quantised = quantise(&program, &byte_scales(quantisation), &names)?;
+        (program, layers) = (quantised.program, quantised.layers);
+    }
+    if form.observes_maps {
+        let is_map = |value: &stratus_engine::Value| {
+            value.role == Role::Transient && value.dtype == DType::F32 && value.shape.len() == 4
+        };
+        program.values.iter_mut().filter(|value| is_map(value)).for_each(|value| value.role = Role::Observed);
+    }
+    if form.smooths_labels {
+        program = with_label_smoothing(program, 0.5)?;
+    }
+    Ok((program, layers))
+}
+
+/// The scales of maps in bytes by the name of their value; a map that is 0 everywhere has none.
+#[must_use]
+pub fn byte_scales(quantisation: &Quantisation) -> BTreeMap<String, ByteScale> {
+    let ranges = quantisation.ranges.iter();
+    ranges
+        .filter_map(|(name, range)| Some((name.clone(), ByteScale::of_range(range.low, range.high)?)))
+        .collect()
+}
+
+/// Sets the persistent values of a session.
+fn write_values(session: &mut Session, values: &BTreeMap<String, Vec<f32>>) -> Result<(), TrainError> {
+    let names: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
+    for name in names {
+        session.write(&name, value(values, &name)?)?;
+    }
+    Ok(())
+}
+
+fn value<'a>(values: &'a BTreeMap<String, Vec<f32>>, name: &str) -> Result<&'a [f32], ModelError> {
+    let missing = || ModelError::Missing { parameter: name.to_owned() };
+    values.get(name).map(Vec::as_slice).ok_or_else(missing)
+}
+
+/// Sets the weights, scales and biases of a layer that computes with bytes.
+fn write_constants(
+    session: &mut Session,
+    layer: &QuantisedLayer,
+    values: &BTreeMap<String, Vec<f32>>,
+    largest: i8,
+) -> Result<(), TrainError> {
+    let QuantisedLayer { conv, input, parameters, constants: [bytes, scales, biases], .. } = layer;
+    let mut parameters = parameters.iter().map(|name| value(values, name));
+    let weight = parameters.next().transpose()?.unwrap_or_default();
+    let bias = parameters.next().transpose()?;
+    let weights = quantise_weights(weight, conv.out_channels, largest);
+    session.write_bytes(bytes, &weights.bytes)?;
+    let products: Vec<f32> = weights.scales.iter().map(|scale| scale * input.scale).collect();
+    session.write(scales, &products)?;
+    Ok(session.write(biases, &corrected_biases(&weights, bias, input.scale, input.zero))?)
+}
