@@ -1,5 +1,6 @@
 //! The encoded nodes and constants of an export, with unique names.
 
+use crate::quantised::{ByteMap, QuantisedLayers};
 use std::collections::{HashMap, HashSet};
 use stratus_base::protobuf::Message;
 use stratus_graph::{Graph, TensorId};
@@ -11,6 +12,12 @@ pub const OUTPUT: &str = "output";
 
 /// `TensorProto.DataType.FLOAT`.
 pub(crate) const FLOAT: i64 = 1;
+/// `TensorProto.DataType.UINT8`.
+const UINT8: i64 = 2;
+/// `TensorProto.DataType.INT8`.
+const INT8: i64 = 3;
+/// `TensorProto.DataType.INT32`.
+const INT32: i64 = 6;
 /// `TensorProto.DataType.INT64`.
 const INT64: i64 = 7;
 
@@ -60,10 +67,14 @@ pub(crate) struct Export<'a> {
     pub constants: Vec<Message>,
     /// The layers that ONNX cannot express.
     pub unsupported: Vec<String>,
+    /// The layers that compute with bytes.
+    pub quantised: Option<&'a QuantisedLayers>,
+    /// The names of tensors that were converted to bytes and back.
+    pub in_bytes: HashMap<TensorId, (String, ByteMap)>,
 }
 
 impl<'a> Export<'a> {
-    pub fn new(graph: &'a Graph) -> Self {
+    pub fn new(graph: &'a Graph, quantised: Option<&'a QuantisedLayers>) -> Self {
         let fixed = [INPUT, OUTPUT].into_iter().chain(graph.parameters.iter().map(|p| p.name.as_str()));
         Self {
             graph,
@@ -72,6 +83,8 @@ impl<'a> Export<'a> {
             nodes: Message::default(),
             constants: Vec::new(),
             unsupported: Vec::new(),
+            quantised,
+            in_bytes: HashMap::new(),
         }
     }
 
@@ -97,6 +110,29 @@ impl<'a> Export<'a> {
         let name = self.unique(base);
         let bytes: Vec<u8> = values.iter().flat_map(|value| (*value as i64).to_le_bytes()).collect();
         self.constants.push(tensor_head(&name, &[values.len()], INT64).bytes(9, &bytes));
+        name
+    }
+
+    /// Adds an initialiser of bytes, and returns its name.
+    pub fn byte_constant(&mut self, base: &str, shape: &[usize], values: &[u8]) -> String {
+        self.raw_constant(base, shape, UINT8, values)
+    }
+
+    /// Adds an initialiser of signed bytes, and returns its name.
+    pub fn signed_byte_constant(&mut self, base: &str, shape: &[usize], values: &[i8]) -> String {
+        let bytes: Vec<u8> = values.iter().map(|value| value.to_le_bytes()[0]).collect();
+        self.raw_constant(base, shape, INT8, &bytes)
+    }
+
+    /// Adds an initialiser of 32-bit integers, and returns its name.
+    pub fn int32_constant(&mut self, base: &str, shape: &[usize], values: &[i32]) -> String {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.raw_constant(base, shape, INT32, &bytes)
+    }
+
+    fn raw_constant(&mut self, base: &str, shape: &[usize], kind: i64, bytes: &[u8]) -> String {
+        let name = self.unique(base);
+        self.constants.push(tensor_head(&name, shape, kind).bytes(9, bytes));
         name
     }
 

@@ -4,6 +4,7 @@ use crate::encode::{Attributes, Export, FLOAT, INPUT, OUTPUT, tensor_head};
 use crate::error::WriteError;
 use crate::nearest::Nearest;
 use crate::ops::{self, ExportedLayer};
+use crate::quantised::QuantisedLayers;
 use crate::wire::MAX_FILE_BYTES;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -80,11 +81,26 @@ pub fn write(
     weights: &[TensorRef<'_>],
     metadata: &BTreeMap<String, String>,
 ) -> Result<(), WriteError> {
+    write_quantised(out, graph, weights, metadata, None)
+}
+
+/// [`write()`] with layers that compute with bytes, whose weights are written in bytes: `quantised` has their
+/// values, and what reads maps in bytes.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_quantised(
+    out: &mut dyn Write,
+    graph: &Graph,
+    weights: &[TensorRef<'_>],
+    metadata: &BTreeMap<String, String>,
+    quantised: Option<&QuantisedLayers>,
+) -> Result<(), WriteError> {
     let graph = graph.for_inference();
-    let weights = parameters(&graph, weights)?;
-    let mut export = Export::new(&graph);
+    let mut export = Export::new(&graph, quantised);
     for node in &graph.nodes {
         export.node(node);
+        export.convert_to_bytes(node);
     }
     if graph.nodes.is_empty() {
         export.push("identity", "Identity", "", &[INPUT.to_owned()], OUTPUT, &Attributes::default());
@@ -115,8 +131,9 @@ pub fn write(
         let kernel_dims = if pixelwise.contains(parameter.name.as_str()) { 2 } else { 0 };
         parameter.shape.iter().copied().chain(std::iter::repeat_n(1, kernel_dims)).collect::<Vec<usize>>()
     };
-    let heads: Vec<Message> = graph
-        .parameters
+    let written = parameters_of_real_layers(&graph, quantised);
+    let weights = parameters(&written, weights)?;
+    let heads: Vec<Message> = written
         .iter()
         .zip(&weights)
         .map(|(parameter, values)| {
@@ -159,8 +176,27 @@ pub fn write(
     Ok(out.write_all(&tail.0)?)
 }
 
-/// The values of all parameters, in the order of the graph.
-fn parameters<'a>(graph: &Graph, weights: &[TensorRef<'a>]) -> Result<Vec<ValuesRef<'a>>, WriteError> {
+/// The parameters of layers that do not compute with bytes, in the order of the graph.
+fn parameters_of_real_layers<'a>(
+    graph: &'a Graph,
+    quantised: Option<&QuantisedLayers>,
+) -> Vec<&'a stratus_graph::Parameter> {
+    let in_bytes = |node: &Node| quantised.is_some_and(|layers| layers.weights.contains_key(&node.name));
+    let read: HashSet<usize> = graph
+        .nodes
+        .iter()
+        .filter(|node| !in_bytes(node))
+        .flat_map(|node| node.parameters.iter().map(|id| id.0))
+        .collect();
+    let all = graph.parameters.iter().enumerate();
+    all.filter(|(id, _)| quantised.is_none() || read.contains(id)).map(|(_, parameter)| parameter).collect()
+}
+
+/// The values of parameters.
+fn parameters<'a>(
+    parameters: &[&stratus_graph::Parameter],
+    weights: &[TensorRef<'a>],
+) -> Result<Vec<ValuesRef<'a>>, WriteError> {
     let by_name: HashMap<&str, &TensorRef<'a>> = weights.iter().map(|tensor| (tensor.name, tensor)).collect();
     let value = |parameter: &stratus_graph::Parameter| {
         let tensor = by_name
@@ -178,7 +214,7 @@ fn parameters<'a>(graph: &Graph, weights: &[TensorRef<'a>]) -> Result<Vec<Values
             expected: parameter.shape.clone(),
         })
     };
-    graph.parameters.iter().map(value).collect()
+    parameters.iter().copied().map(value).collect()
 }
 
 /// The `ValueInfoProto` of a batch of images or vectors.
@@ -194,8 +230,7 @@ fn value_info(name: &str, shape: &Shape) -> Message {
 impl Export<'_> {
     /// Adds the nodes of a layer, several if ONNX has no operator for it.
     fn node(&mut self, node: &Node) {
-        let mut inputs: Vec<String> = node.inputs.iter().map(|id| self.tensors[id].clone()).collect();
-        inputs.extend(node.parameters.iter().map(|id| self.graph.parameters[id.0].name.clone()));
+        let mut inputs = self.layer_inputs(node);
         let output =
             if node.output == self.graph.output { OUTPUT.to_owned() } else { self.unique(&node.name) };
         self.tensors.insert(node.output, output.clone());

@@ -21,6 +21,8 @@ pub struct QuantisedProgram {
     pub program: Program,
     /// The layers that compute with bytes, in the order of the program.
     pub layers: Vec<QuantisedLayer>,
+    /// The maps that layers read in bytes, by the name of the value; true if all readers do.
+    pub maps: BTreeMap<String, (ByteScale, bool)>,
 }
 
 /// A layer that computes with bytes. Its constants are to be set before the first run: the weights divided by
@@ -58,7 +60,9 @@ pub struct Quantisable {
 pub enum Obstacle {
     /// There is no kernel for its operation.
     NoKernel,
-    /// The range of its input is not known.
+    /// It reads the images, whose numbers are not known before.
+    ReadsImages,
+    /// The range of its input is not known, or it is always 0.
     UnknownRange,
     /// Its input has negative numbers and is padded: the padding would not be the byte of 0.
     PaddedNegativeInput,
@@ -70,6 +74,7 @@ impl Obstacle {
     pub fn reason(self) -> &'static str {
         match self {
             Self::NoKernel => "its operation has no int8 kernel",
+            Self::ReadsImages => "it reads the images",
             Self::UnknownRange => "its input has no range",
             Self::PaddedNegativeInput => "its input is padded and has negative numbers",
         }
@@ -108,6 +113,9 @@ fn input_scale(
 ) -> Result<ByteScale, Obstacle> {
     let Kernel::Conv2dForward(forward) = &step.kernel else { return Err(Obstacle::NoKernel) };
     let conv = &forward.conv;
+    if program.value(step.inputs[0]).role == Role::Images {
+        return Err(Obstacle::ReadsImages);
+    }
     let scale = scales.get(&program.value(step.inputs[0]).name).ok_or(Obstacle::UnknownRange)?;
     let is_padded = conv.padding_before.iter().chain(&conv.padding_after).any(|&padding| padding > 0);
     if is_padded && scale.zero != 0 { Err(Obstacle::PaddedNegativeInput) } else { Ok(*scale) }
@@ -128,15 +136,16 @@ pub fn quantise(
             "only a whole evaluation program computes with bytes".to_owned(),
         ));
     }
-    let mut pass = Pass { program: program.clone(), scales, layers: Vec::new() };
+    let mut pass =
+        Pass { program: program.clone(), scales, layers: Vec::new(), maps: BTreeMap::new() };
     pass.replace(layers)?;
     pass.fuse_sums();
     pass.store_in_bytes();
     pass.quantise_inputs();
-    let Pass { mut program, layers, .. } = pass;
+    let Pass { mut program, layers, maps, .. } = pass;
     drop_unread_parameters(&mut program);
     program.verify("quantise")?;
-    Ok(QuantisedProgram { program, layers })
+    Ok(QuantisedProgram { program, layers, maps })
 }
 
 /// Drops the parameters and transient values that no step uses any more.
@@ -156,6 +165,7 @@ struct Pass<'a> {
     program: Program,
     scales: &'a BTreeMap<String, ByteScale>,
     layers: Vec<QuantisedLayer>,
+    maps: BTreeMap<String, (ByteScale, bool)>,
 }
 
 impl Pass<'_> {
@@ -269,6 +279,7 @@ impl Pass<'_> {
                 continue;
             }
             self.program.values[output.0].dtype = DType::U8;
+            self.maps.insert(self.program.value(output).name.clone(), (scale, true));
             for &reader in &readers {
                 let is_addend = self.program.steps[reader].inputs.get(4) == Some(&output);
                 let Kernel::QuantisedConv2d(kernel) = &mut self.program.steps[reader].kernel else { continue };
@@ -295,6 +306,7 @@ impl Pass<'_> {
             {
                 step.inputs[0] = *quantised.entry(x).or_insert_with(|| {
                     let value = self.program.value(x);
+                    self.maps.insert(value.name.clone(), (bytes, false));
                     let (name, shape) = (format!("{}:bytes", value.name), value.shape.clone());
                     let output = self.program.add_samples(name, &shape, DType::U8);
                     steps.push(Step {

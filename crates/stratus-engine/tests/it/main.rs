@@ -14,6 +14,7 @@ mod loss_scale;
 mod micro_batches;
 mod operands;
 mod programs;
+mod quantise;
 mod recompute;
 mod reference;
 mod relu_pool;

@@ -11,7 +11,7 @@ use stratus_engine::ops::ByteScale;
 use stratus_engine::passes::lower::with_label_smoothing;
 use stratus_engine::passes::quantise::{QuantisedLayer, quantise};
 use stratus_engine::{DType, Program, Role, Session};
-use stratus_optimise::quantise::{corrected_biases, quantise_weights};
+use stratus_optimise::quantise::{QuantisedWeights, corrected_biases, quantise_weights};
 use stratus_optimise::{Model, ModelError};
 use stratus_run::quantisation::Quantisation;
 
@@ -41,7 +41,7 @@ pub fn inference_session(
     form: InferenceForm<'_>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<EvaluationSession, TrainError> {
-    let (program, layers) = inference_program(resolved, model, device, form)?;
+    let InferenceProgram { program, layers, .. } = inference_program(resolved, model, device, form)?;
     let selection =
         if form.first_kernels { KernelSelection::FirstSupported } else { KernelSelection::Cached };
     let mut evaluation = plan_evaluation(&program, device, &selection, warn)?;
@@ -54,7 +54,17 @@ pub fn inference_session(
     Ok(evaluation)
 }
 
-/// The program of [`inference_session`], and its layers that compute with bytes.
+/// The program of a network in inference.
+pub struct InferenceProgram {
+    /// The program.
+    pub program: Program,
+    /// The layers that compute with bytes.
+    pub layers: Vec<QuantisedLayer>,
+    /// The maps that layers read in bytes, by the name of the value; true if all readers do.
+    pub maps: BTreeMap<String, (ByteScale, bool)>,
+}
+
+/// The program of [`inference_session`].
 ///
 /// # Errors
 /// As there.
@@ -63,9 +73,9 @@ pub fn inference_program(
     model: &Model,
     device: &OpenDevice,
     form: InferenceForm<'_>,
-) -> Result<(Program, Vec<QuantisedLayer>), TrainError> {
+) -> Result<InferenceProgram, TrainError> {
     let mut program = untiled_evaluation_program(resolved, &model.graph, device)?;
-    let mut layers = Vec::new();
+    let (mut layers, mut maps) = (Vec::new(), BTreeMap::new());
     if let Some(quantisation) = form.quantisation {
         if device.backend.max_weight_byte().is_none() {
             return Err(TrainError::Configuration {
@@ -75,7 +85,7 @@ pub fn inference_program(
         }
         let names = quantisation.layers.iter().map(|layer| layer.layer.clone()).collect();
         let quantised = quantise(&program, &byte_scales(quantisation), &names)?;
-        (program, layers) = (quantised.program, quantised.layers);
+        (program, layers, maps) = (quantised.program, quantised.layers, quantised.maps);
     }
     if form.observes_maps {
         let is_map = |value: &stratus_engine::Value| {
@@ -86,7 +96,7 @@ pub fn inference_program(
     if form.smooths_labels {
         program = with_label_smoothing(program, 0.5)?;
     }
-    Ok((program, layers))
+    Ok(InferenceProgram { program, layers, maps })
 }
 
 /// The scales of maps in bytes by the name of their value; a map that is 0 everywhere has none.
@@ -112,6 +122,18 @@ fn value<'a>(values: &'a BTreeMap<String, Vec<f32>>, name: &str) -> Result<&'a [
     values.get(name).map(Vec::as_slice).ok_or_else(missing)
 }
 
+/// The weights in bytes, and the biases, of a layer that computes with bytes.
+pub(crate) fn layer_values<'a>(
+    layer: &QuantisedLayer,
+    values: &'a BTreeMap<String, Vec<f32>>,
+    largest: i8,
+) -> Result<(QuantisedWeights, Option<&'a [f32]>), TrainError> {
+    let mut parameters = layer.parameters.iter().map(|name| value(values, name));
+    let weight = parameters.next().transpose()?.unwrap_or_default();
+    let bias = parameters.next().transpose()?;
+    Ok((quantise_weights(weight, layer.conv.out_channels, largest), bias))
+}
+
 /// Sets the weights, scales and biases of a layer that computes with bytes.
 fn write_constants(
     session: &mut Session,
@@ -119,11 +141,8 @@ fn write_constants(
     values: &BTreeMap<String, Vec<f32>>,
     largest: i8,
 ) -> Result<(), TrainError> {
-    let QuantisedLayer { conv, input, parameters, constants: [bytes, scales, biases], .. } = layer;
-    let mut parameters = parameters.iter().map(|name| value(values, name));
-    let weight = parameters.next().transpose()?.unwrap_or_default();
-    let bias = parameters.next().transpose()?;
-    let weights = quantise_weights(weight, conv.out_channels, largest);
+    let QuantisedLayer { input, constants: [bytes, scales, biases], .. } = layer;
+    let (weights, bias) = layer_values(layer, values, largest)?;
     session.write_bytes(bytes, &weights.bytes)?;
     let products: Vec<f32> = weights.scales.iter().map(|scale| scale * input.scale).collect();
     session.write(scales, &products)?;

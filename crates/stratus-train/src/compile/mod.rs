@@ -22,7 +22,8 @@ mod variant;
 
 pub use batch_norm::check_batch_norm_samples;
 pub use fit::{FittedRun, fit, fit_stages};
-pub use inference::{InferenceForm, byte_scales, inference_program, inference_session};
+pub(crate) use inference::layer_values;
+pub use inference::{InferenceForm, InferenceProgram, byte_scales, inference_program, inference_session};
 pub use memory::{batch_divisor, largest_batch, min_bytes};
 pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,

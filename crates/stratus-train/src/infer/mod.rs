@@ -16,7 +16,7 @@ use crate::weights::{
     load_trained_network, model_from_tensors,
 };
 pub use latency::{BatchLatency, InferenceLatency, StepLatency, measure_latency};
-pub use session::Inference;
+pub use session::{Inference, LayersInBytes};
 pub(crate) use session::{ImageError, WindowedPrediction, picture};
 use std::path::Path;
 use stratus_data::contact_sheet::RgbImage;

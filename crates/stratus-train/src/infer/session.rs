@@ -3,10 +3,13 @@
 use super::windows::{LogitSums, SlidingWindows, WindowResults};
 use super::{FailureReason, ImageFailure, Outcome, Output, Prediction, Predictor};
 use crate::TrainError;
-use crate::compile::{EvaluationSession, InferenceForm, inference_session};
+use crate::compile::{
+    EvaluationSession, InferenceForm, InferenceProgram, inference_program, inference_session, layer_values,
+};
 use crate::device;
 use crate::input::{BatchFormat, InputPipeline};
 use crate::resolve::ResolvedProcess;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,8 +17,10 @@ use stratus_data::contact_sheet::RgbImage;
 use stratus_data::images::ImageFiles;
 use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, LoaderError, Scratch};
+use stratus_engine::ops::ByteScale;
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
+use stratus_optimise::quantise::QuantisedWeights;
 use stratus_run::csv::Task;
 use stratus_run::machine::allocatable_memory_bytes;
 
@@ -30,6 +35,15 @@ pub struct Inference<'a> {
     pub(super) library: String,
     /// Memory for the logits of a batch of windows.
     logits: Vec<f32>,
+}
+
+/// The layers of a network that compute with bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayersInBytes {
+    /// The maps that they read in bytes, by the name of the value; true if all readers do.
+    pub maps: BTreeMap<String, (ByteScale, bool)>,
+    /// Weights and biases by the name of the layer.
+    pub weights: BTreeMap<String, (QuantisedWeights, Option<Vec<f32>>)>,
 }
 
 /// The evaluation program with its weights.
@@ -121,11 +135,7 @@ impl Predictor {
         let device = device::open(&experiment.train)?;
         let model = self.folded_model()?;
         let resolved = ResolvedProcess::new(&experiment, images, &model.graph, &device)?;
-        let form = InferenceForm {
-            quantisation: self.quantisation.as_ref(),
-            smooths_labels: true,
-            ..InferenceForm::default()
-        };
+        let form = InferenceForm { smooths_labels: true, ..self.form() };
         let EvaluationSession { session, evaluate, .. } =
             inference_session(&resolved, &model, &device, form, warn)?;
         let plan = session.plan(evaluate);
@@ -135,6 +145,35 @@ impl Predictor {
         let input = resolved.input().clone();
         let library = device.backend.describe();
         Ok(Inference { predictor: self, input, format, batch, network, library, logits: Vec::new() })
+    }
+
+    fn form(&self) -> InferenceForm<'_> {
+        InferenceForm { quantisation: self.quantisation.as_ref(), ..InferenceForm::default() }
+    }
+
+    /// The layers that compute with bytes on this machine, and their maps; `None` if there are none.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub fn layers_in_bytes(&self) -> Result<Option<LayersInBytes>, TrainError> {
+        if self.quantisation.is_none() {
+            return Ok(None);
+        }
+        let mut experiment = self.experiment.clone();
+        experiment.data.shape = Some(self.graph.input_shape().0.clone());
+        experiment.validation.batch_size = Some(1);
+        let device = device::open(&experiment.train)?;
+        let model = self.folded_model()?;
+        let resolved = ResolvedProcess::new(&experiment, &self.placeholder()?, &model.graph, &device)?;
+        let InferenceProgram { layers, maps, .. } =
+            inference_program(&resolved, &model, &device, self.form())?;
+        let largest = device.backend.max_weight_byte().unwrap_or(i8::MAX);
+        let weights = layers.iter().map(|layer| {
+            let (weights, biases) = layer_values(layer, &model.values, largest)?;
+            Ok((layer.layer.clone(), (weights, biases.map(<[f32]>::to_vec))))
+        });
+        let weights = weights.collect::<Result<_, TrainError>>()?;
+        Ok(Some(LayersInBytes { maps, weights }))
     }
 
     pub(super) fn has_masks(&self) -> bool {

@@ -12,11 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use stratus_base::text::{bytes, shell_path};
+use stratus_engine::ops::ByteScale;
+use stratus_onnx::{ByteMap, ByteWeights, QuantisedLayers};
 use stratus_run::machine::Machine;
 use stratus_run::quantisation::Quantisation;
 use stratus_run::variants::Variant;
 use stratus_run::{RunDir, atomic};
-use stratus_train::infer::Predictor;
+use stratus_train::infer::{LayersInBytes, Predictor};
 use stratus_train::optimise::{
     ImportanceCriterion, OptimiseOptions, Pruning, QuantiseOptions, VariantTable, measure_variants, optimise,
     quantise_run, read_pruning,
@@ -202,17 +204,31 @@ fn default_directory(run: &Path) -> PathBuf {
 /// Writes the ONNX model of the folded network.
 fn write_model(run: &RunDir) -> Result {
     let mut ignored = |_: &str| {};
-    let model =
-        Predictor::from_run(run.path(), CheckpointChoice::Newest, &[], &mut ignored)?.folded_model()?;
+    let predictor = Predictor::from_run(run.path(), CheckpointChoice::Newest, &[], &mut ignored)?;
+    let model = predictor.folded_model()?;
+    let quantised = predictor.layers_in_bytes()?.map(onnx_layers);
     let metadata = load_trained_network(run.path(), CheckpointChoice::Newest, &mut ignored)?.metadata;
     atomic::write_with(&run.onnx_model(), |out| {
-        Ok::<(), Failure>(stratus_onnx::write(
+        Ok::<(), Failure>(stratus_onnx::write_quantised(
             out,
             &model.graph,
             &model_tensors(&model),
             &metadata.entries(),
+            quantised.as_ref(),
         )?)
     })
+}
+
+/// The layers that compute with bytes, for the ONNX model.
+fn onnx_layers(LayersInBytes { maps, weights }: LayersInBytes) -> QuantisedLayers {
+    let maps = maps.into_iter().map(|(value, (ByteScale { scale, zero }, is_stored))| {
+        let layer = value.strip_suffix(":y").unwrap_or(&value).to_owned();
+        (layer, ByteMap { scale, zero, is_stored })
+    });
+    let weights = weights.into_iter().map(|(layer, (weights, biases))| {
+        (layer, ByteWeights { bytes: weights.bytes, scales: weights.scales, biases })
+    });
+    QuantisedLayers { maps: maps.collect(), weights: weights.collect() }
 }
 
 fn render(report: &Report, run: &RunDir) -> String {

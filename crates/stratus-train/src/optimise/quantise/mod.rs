@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stratus_engine::passes::quantise::{Quantisable, quantisable};
+use stratus_experiment::Experiment;
 use stratus_optimise::quantise::{Histogram, Range, RangeMethod};
 use stratus_run::RunDir;
 use stratus_run::csv::Task;
@@ -228,9 +229,7 @@ impl Selection<'_> {
         &mut self,
         observer: &mut dyn Observer,
     ) -> Result<(String, BTreeSet<String>), TrainError> {
-        let experiment = stratus_experiment::Experiment::load(
-            &stratus_run::RunDir::open(self.run)?.experiment(),
-        )?;
+        let experiment = Experiment::load(&RunDir::open(self.run)?.experiment())?;
         let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
         let precisions: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
         let all: BTreeSet<String> =
