@@ -27,8 +27,9 @@ pub struct QuantisedLayer {
     /// The Kullback–Leibler divergence of the predictions, in nats per image or pixel, if only the layers that
     /// read the same map compute with bytes: the expected increase of the loss.
     pub divergence: f64,
-    /// Milliseconds of one image in the number format of the other layers, and with bytes.
-    pub ms: [f64; 2],
+    /// Milliseconds of one image in the number format of the other layers, and with bytes; `None` if they were
+    /// not measured.
+    pub ms: Option<[f64; 2]>,
 }
 
 /// A layer that does not compute with bytes.

@@ -14,6 +14,7 @@ mod gradients;
 mod quantise;
 mod variants;
 
+use crate::input::open_datasets;
 use crate::run::{self, RunOptions, RunOutcome};
 use crate::weights::{
     CheckpointChoice, TrainedNetwork, load_trained_network, model_from_tensors, model_tensors,
@@ -142,7 +143,11 @@ pub fn optimise(
     let experiment = Experiment::load(&origin.experiment())?;
     let trained = load_trained_network(source, request.checkpoint, &mut |text: &str| observer.warn(text))?;
     let request = OptimiseRequest::new(source, request, &trained, trained_epochs)?;
-    let Some(share) = request.prune else { return copy_run(&origin, &trained, &request, out) };
+    let Some(share) = request.prune else {
+        // The calibration needs images: checked before anything is written.
+        open_datasets(&experiment.with_overrides(&request.set)?)?;
+        return copy_run(&origin, &trained, &request, out);
+    };
     let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
     if RunDir::is_run(out) {
         check_same_request(&RunDir::open(out)?, &request)?;

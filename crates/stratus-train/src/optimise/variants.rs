@@ -38,6 +38,7 @@ struct ComparedNetwork<'a> {
 
 /// Measures the network of a run before and after [`optimise`](super::optimise), in f32, in bf16 if the device
 /// has native bf16, and with bytes if layers compute with them; writes `variants.csv` of the optimised run.
+/// `overrides` are keys of both experiments, such as where their data are.
 ///
 /// # Errors
 /// If a run cannot be read or evaluated, or the file cannot be written.
@@ -45,6 +46,7 @@ pub fn measure_variants(
     source: &Path,
     checkpoint: CheckpointChoice,
     target: &Path,
+    overrides: &[(String, String)],
     runs: usize,
     stop: &AtomicBool,
     warn: &mut dyn FnMut(&str),
@@ -61,7 +63,8 @@ pub fn measure_variants(
         if stop.load(Ordering::Relaxed) {
             return Err(TrainError::Interrupted { activity: "comparing the networks" });
         }
-        let overrides = [("train.precision".to_owned(), subject.precision.to_owned())];
+        let precision = ("train.precision".to_owned(), subject.precision.to_owned());
+        let overrides = [overrides, &[precision]].concat();
         let (images, form) = (ImageSelection::default(), EvaluatedForm::Chosen(subject.quantisation));
         let evaluated =
             evaluate_run_as(subject.run, subject.checkpoint, &overrides, &images, None, form, warn)?;

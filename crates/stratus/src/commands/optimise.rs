@@ -38,9 +38,15 @@ pub struct OptimiseArguments {
     /// Remove channels until at least this share of the multiply-adds is gone, like 0.5
     #[arg(long, value_name = "SHARE", value_parser = parse_share, required_unless_present = "int8")]
     pub prune: Option<f64>,
-    /// Compute with eight-bit integers in the layers where that is faster on this machine
-    #[arg(long)]
-    pub int8: bool,
+    /// Compute with eight-bit integers: in the layers where that is faster on this machine, or in all that can
+    #[arg(
+        long,
+        value_name = "LAYERS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "faster"
+    )]
+    pub int8: Option<Int8Argument>,
     /// Points of accuracy or mean IoU on the validation images that `--int8` may lose
     #[arg(long, value_name = "POINTS", default_value_t = 0.5, value_parser = parse_points, requires = "int8")]
     pub keep: f64,
@@ -90,6 +96,15 @@ pub struct OptimiseArguments {
     /// Device.
     #[command(flatten)]
     pub device: DeviceArgument,
+}
+
+/// The values of `--int8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Int8Argument {
+    /// Layers that are faster with eight-bit integers on this machine
+    Faster,
+    /// Every layer that can, without measuring: for other machines
+    All,
 }
 
 /// The values of `--importance`.
@@ -152,9 +167,10 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     let options = OptimiseOptions {
         checkpoint,
         prune: arguments.prune,
-        int8: arguments.int8.then_some(QuantiseOptions {
+        int8: arguments.int8.map(|layers| QuantiseOptions {
             images: arguments.calibration_images as usize,
             max_loss_points: arguments.keep,
+            all_layers: layers == Int8Argument::All,
         }),
         importance: arguments.importance.into(),
         calibration_batches: arguments.calibration_batches as usize,
@@ -179,13 +195,21 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     }
     let run = finished.run;
     let quantisation =
-        options.int8.map(|int8| quantise_run(&run, int8, &stop, &mut display)).transpose()?;
+        options.int8.map(|int8| quantise_run(&run, int8, &globals.set, &stop, &mut display)).transpose()?;
     drop(display);
     write_model(&run)?;
     output.message("comparing accuracy and latency of the networks");
     let mut warn = |text: &str| output.warning(text);
     let runs = LATENCY_RUNS;
-    let table = measure_variants(&arguments.run, checkpoint, run.path(), runs, &stop, &mut warn)?;
+    let table = measure_variants(
+        &arguments.run,
+        checkpoint,
+        run.path(),
+        &globals.set,
+        runs,
+        &stop,
+        &mut warn,
+    )?;
     let pruning = arguments.prune.map(|_| read_pruning(&run)).transpose()?;
     let report = Report { run: run.path().display().to_string(), pruning, quantisation, table };
     output.print_wrapped(&report, || render(&report, &run))

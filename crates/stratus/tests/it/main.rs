@@ -18,6 +18,7 @@ mod inference;
 #[cfg(unix)]
 mod installation;
 mod invalid_input;
+mod int8;
 mod kill;
 mod labels;
 mod launch;

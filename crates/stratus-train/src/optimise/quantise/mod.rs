@@ -39,6 +39,8 @@ pub struct QuantiseOptions {
     pub images: usize,
     /// The points of accuracy or mean IoU that may be lost.
     pub max_loss_points: f64,
+    /// True if layers compute with bytes even if they are not faster on this machine; nothing is measured then.
+    pub all_layers: bool,
 }
 
 /// The layers that read the same map.
@@ -55,6 +57,7 @@ struct Group {
 struct Selection<'a> {
     run: &'a Path,
     options: QuantiseOptions,
+    overrides: &'a [(String, String)],
     stop: &'a AtomicBool,
     groups: Vec<Group>,
     kept: Vec<KeptLayer>,
@@ -65,7 +68,7 @@ struct Selection<'a> {
 }
 
 /// Chooses the layers of a run's network that compute with bytes, and records them in the run; returns the
-/// recorded ones, if there are any.
+/// recorded ones, if there are any. `overrides` are keys of the experiment, such as where its data are.
 ///
 /// # Errors
 /// If the run or its data cannot be read, no layer can compute with bytes, the run cannot be written, or it was
@@ -73,6 +76,7 @@ struct Selection<'a> {
 pub fn quantise_run(
     run: &RunDir,
     options: QuantiseOptions,
+    overrides: &[(String, String)],
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Quantisation, TrainError> {
@@ -80,7 +84,7 @@ pub fn quantise_run(
     if let Some(recorded) = Quantisation::read(&run.optimise_quantisation())? {
         return Ok(recorded);
     }
-    let quantisation = choose_quantisation(run.path(), options, stop, observer)?;
+    let quantisation = choose_quantisation(run.path(), options, overrides, stop, observer)?;
     quantisation.write(&run.optimise_quantisation())?;
     Ok(quantisation)
 }
@@ -89,16 +93,18 @@ pub fn quantise_run(
 fn choose_quantisation(
     run: &Path,
     options: QuantiseOptions,
+    overrides: &[(String, String)],
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Quantisation, TrainError> {
     let warn = &mut |text: &str| observer.warn(text);
-    let predictor = Predictor::from_run(run, CheckpointChoice::Newest, &[], warn)?.with_quantisation(None);
+    let predictor = Predictor::from_run(run, CheckpointChoice::Newest, overrides, warn)?.with_quantisation(None);
     let model = predictor.folded_model()?;
     let compared = COMPARED_IMAGES[usize::from(predictor.task() == Task::Segmentation)];
     let mut selection = Selection {
         run,
         options,
+        overrides,
         stop,
         groups: Vec::new(),
         kept: Vec::new(),
@@ -113,8 +119,15 @@ fn choose_quantisation(
     observer.info(&format!("predictions with each of {} maps in bytes", selection.groups.len()));
     selection.choose_ranges(&mut calibration, &histograms, &real, compared)?;
     drop(calibration);
-    observer.info("time of each layer with and without bytes");
-    let (precision, layers) = selection.faster_layers(observer)?;
+    let (precision, layers) = if options.all_layers {
+        // A run records `bf16` or `f32`, or `f16` if it was trained on a GPU.
+        let recorded = predictor.experiment().train.precision.as_str();
+        let precision = if recorded == "bf16" { "bf16" } else { "f32" };
+        (precision.to_owned(), selection.possible_layers())
+    } else {
+        observer.info("time of each layer with and without bytes");
+        selection.faster_layers(observer)?
+    };
     selection.accurate_layers(&precision, layers, observer)
 }
 
@@ -216,11 +229,15 @@ impl Selection<'_> {
         let mut chosen = Vec::new();
         for group in &self.groups {
             for layer in group.layers.iter().filter(|layer| layers.contains(*layer)) {
-                let ms = self.ms.get(layer).copied().unwrap_or_default();
+                let ms = self.ms.get(layer).copied();
                 chosen.push(QuantisedLayer { layer: layer.clone(), divergence: group.divergence, ms });
             }
         }
         quantisation(precision, chosen, ranges)
+    }
+
+    fn possible_layers(&self) -> BTreeSet<String> {
+        self.groups.iter().flat_map(|group| group.layers.iter().cloned()).collect()
     }
 
     /// The layers that are faster with bytes, and the number format of the others with which the network is
@@ -232,8 +249,7 @@ impl Selection<'_> {
         let experiment = Experiment::load(&RunDir::open(self.run)?.experiment())?;
         let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
         let precisions: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
-        let all: BTreeSet<String> =
-            self.groups.iter().flat_map(|group| group.layers.iter().cloned()).collect();
+        let all = self.possible_layers();
         let mut best: Option<Measured> = None;
         for precision in precisions {
             let [real, bytes] =
@@ -252,6 +268,12 @@ impl Selection<'_> {
             }
         }
         let best = best.ok_or_else(no_latency)?;
+        if best.layers.is_empty() {
+            return Err(TrainError::Configuration {
+                problem: "no layer is faster with bytes on this machine".to_owned(),
+                hint: "leave out --int8, or use --int8=all if another machine runs the network".to_owned(),
+            });
+        }
         for layer in all.difference(&best.layers) {
             let [real, bytes] = best.ms.get(layer).copied().unwrap_or_default();
             let reason = format!("slower with bytes: {bytes:.3} instead of {real:.3} ms");
@@ -270,7 +292,8 @@ impl Selection<'_> {
     ) -> Result<Vec<BatchLatency>, TrainError> {
         self.check_stop()?;
         let warn = &mut |text: &str| observer.warn(text);
-        let overrides = [("train.precision".to_owned(), precision.to_owned())];
+        let precision_key = ("train.precision".to_owned(), precision.to_owned());
+        let overrides = [self.overrides, &[precision_key]].concat();
         let mut predictors = Vec::new();
         for layers in sets {
             let predictor = Predictor::from_run(self.run, CheckpointChoice::Newest, &overrides, warn)?;
@@ -341,7 +364,7 @@ impl Selection<'_> {
         let images = ImageSelection::default();
         let form = EvaluatedForm::Chosen(quantisation);
         let evaluated =
-            evaluate_run_as(self.run, CheckpointChoice::Newest, &[], &images, None, form, warn)?;
+            evaluate_run_as(self.run, CheckpointChoice::Newest, self.overrides, &images, None, form, warn)?;
         let measure = match &evaluated.scores.metrics {
             TaskMetrics::Classification(metrics) => metrics.top1,
             TaskMetrics::Segmentation(metrics) => metrics.miou,
@@ -373,7 +396,7 @@ fn map_range(range: Range, method: RangeMethod) -> MapRange {
 }
 
 fn plain_layer(layer: &str) -> QuantisedLayer {
-    QuantisedLayer { layer: layer.to_owned(), divergence: 0.0, ms: [0.0; 2] }
+    QuantisedLayer { layer: layer.to_owned(), divergence: 0.0, ms: None }
 }
 
 fn quantisation(

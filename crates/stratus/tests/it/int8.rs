@@ -1,0 +1,130 @@
+//! `stratus optimise --int8` chooses layers that compute with bytes; `infer`, `eval` and `bench infer` use
+//! them.
+
+use crate::common::{RunResult, SplitMix64, TestDir};
+use std::fs;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// The layers do not depend on measured times.
+const INT8: [&str; 7] =
+    ["optimise", "run", "--int8=all", "--out", "bytes", "--calibration-images", "32"];
+
+fn trained() -> TestDir {
+    let dir = TestDir::new();
+    dir.train("run", 1, &[]).expect(0);
+    dir
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// The kernels of the network, by `bench infer`.
+fn kernels(dir: &TestDir, run: &str) -> Vec<String> {
+    let arguments = ["bench", "infer", run, "--runs", "1", "--batch", "1", "--json"];
+    let report = json(&dir.run(&arguments).expect(0).out);
+    let steps = report["batches"][0]["steps"].as_array().unwrap();
+    steps.iter().map(|step| step["kernel"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_quantised_run_computes_with_bytes_wherever_it_is_used() {
+    let dir = trained();
+    let report = json(&dir.run(&[&INT8[..], &["--json"]].concat()).expect(0).out);
+    let quantisation = &report["quantisation"];
+    let names = |list: &str, key: &str| -> Vec<String> {
+        let list = quantisation[list].as_array().unwrap();
+        list.iter().map(|layer| layer[key].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names("layers", "layer"), ["layer2.0", "layer3.0"]);
+    assert_eq!(names("kept", "layer"), ["layer1.0", "fc"]);
+    assert_eq!(names("kept", "reason")[0], "it reads the images");
+    assert!(report["pruning"].is_null());
+    // The variant is measured as it is used: its accuracy is that of `eval`.
+    let variants = report["variants"].as_array().unwrap();
+    let variant = variants.last().unwrap();
+    assert!(variant["variant"].as_str().unwrap().starts_with("int8 and "), "{variant}");
+    let evaluated = json(&dir.run(&["eval", "bytes", "--json"]).expect(0).out);
+    assert_eq!(evaluated["measures"]["top1"], variant["measure"]);
+    let lost = variants[0]["measure"].as_f64().unwrap() - variant["measure"].as_f64().unwrap();
+    assert!(lost < 0.005, "{lost}");
+    assert!(variant["bytes"].as_u64() < variants[0]["bytes"].as_u64());
+    assert_eq!(kernels(&dir, "bytes").iter().filter(|kernel| kernel.starts_with("quantised_conv2d")).count(), 2);
+    assert!(!kernels(&dir, "run").iter().any(|kernel| kernel.contains("quantise")));
+    // The weights and the history are those of the run.
+    assert_eq!(RunResult::read(&dir.path("bytes")), RunResult::read(&dir.path("run")));
+    // The model has the bytes; it is made for other programs.
+    let sizes = ["run.onnx", "bytes/network.onnx"].map(|model| {
+        if model == "run.onnx" {
+            dir.run(&["model", "export", "run", "--onnx", model]).expect(0);
+        }
+        fs::metadata(dir.path(model)).unwrap().len()
+    });
+    assert!(sizes[1] < sizes[0], "{sizes:?}");
+    dir.run(&["report", "bytes"]).expect(0);
+    // The same request again keeps the choice; another is refused.
+    let chosen = fs::read(dir.path("bytes/optimise/quantisation.json")).unwrap();
+    dir.run(&INT8).expect(0);
+    assert_eq!(fs::read(dir.path("bytes/optimise/quantisation.json")).unwrap(), chosen);
+    let error = dir.run(&[&INT8[..], &["--keep", "3"]].concat()).expect(2).err;
+    assert!(error.contains("bytes was begun by another request: `int8`"), "{error}");
+}
+
+#[test]
+fn a_pruned_network_is_quantised_too_and_kills_do_not_change_it() {
+    let kills = std::env::var("STRATUS_KILLS").map_or(4, |kills| kills.parse::<u64>().unwrap().min(20));
+    let dir = trained();
+    let prune = ["--prune", "0.4", "--granularity", "4", "--calibration-batches", "4"];
+    let request = [&INT8[..], &prune].concat();
+    dir.run(&request).expect(0);
+    let read = |file: &str| fs::read(dir.path("bytes").join(file)).unwrap();
+    let expected = (RunResult::read(&dir.path("bytes")), read("optimise/quantisation.json"));
+    let names: Vec<String> = String::from_utf8(read("variants.csv"))
+        .unwrap()
+        .lines()
+        .skip(1)
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect();
+    assert!(names.contains(&"original".to_owned()) && names.last().unwrap() == "pruned", "{names:?}");
+    fs::rename(dir.path("bytes"), dir.path("uninterrupted")).unwrap();
+    let mut random = SplitMix64(11);
+    for _ in 0..kills {
+        let mut command = dir.command(&request);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        sleep(Duration::from_millis(random.next_below(2000)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    dir.run(&request).expect(0);
+    assert_eq!((RunResult::read(&dir.path("bytes")), read("optimise/quantisation.json")), expected);
+}
+
+#[test]
+fn impossible_quantisations_are_refused() {
+    let dir = trained();
+    let refused = |arguments: &[&str], code: i32, message: &str| {
+        let error = dir.run(arguments).expect(code).err;
+        assert!(error.contains(message), "{arguments:?}: {error}");
+    };
+    refused(&["optimise", "run", "--int8=most"], 2, "most");
+    refused(&["optimise", "run", "--prune", "0.3", "--keep", "1"], 2, "--int8");
+    refused(&["optimise", "run", "--int8", "--keep=-1"], 2, "0 to 100");
+    refused(&["optimise", "run", "--int8", "--epochs", "3"], 2, "--prune");
+    let moved = format!("data.path={}", dir.path("moved").display());
+    let mut no_images = INT8.to_vec();
+    no_images.extend(["--set", &moved]);
+    refused(&no_images, 1, "moved");
+    assert!(!dir.path("bytes").exists());
+    // A damaged record is not ignored.
+    dir.run(&INT8).expect(0);
+    fs::write(dir.path("bytes/optimise/quantisation.json"), "{\"precision\": 3}").unwrap();
+    for command in [&["eval", "bytes"][..], &["bench", "infer", "bytes"]] {
+        refused(command, 1, "quantisation.json");
+    }
+    let unknown = "{\"precision\":\"f32\",\"layers\":[{\"layer\":\"x\",\"divergence\":0,\"ms\":null}],\
+                   \"kept\":[],\"ranges\":{}}";
+    fs::write(dir.path("bytes/optimise/quantisation.json"), unknown).unwrap();
+    refused(&["eval", "bytes"], 1, "`x`");
+}
