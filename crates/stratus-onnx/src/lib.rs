@@ -27,5 +27,5 @@ pub use error::{Error, Problem, Result, UnsupportedNode, WriteError};
 pub use export::{is_exported_by_stratus, operator_set, write, write_quantised};
 pub use import::{ImportOptions, ImportedNetwork, operator_table};
 pub use model::Model;
-pub use quantised::{ByteMap, ByteWeights, QuantisedLayers};
 pub use ops::operation_rows;
+pub use quantised::{ByteMap, ByteWeights, QuantisedLayers};

@@ -53,8 +53,8 @@ impl Export<'_> {
         self.in_bytes.insert(node.output, (real, map));
     }
 
-    /// The names of a layer's inputs: those that it reads in bytes after their conversion, and the weights of a
-    /// layer that computes with bytes from bytes.
+    /// The names of a layer's inputs: those that it reads in bytes after their conversion, and the weights of
+    /// a layer that computes with bytes from bytes.
     pub(crate) fn layer_inputs(&mut self, node: &Node) -> Vec<String> {
         let weights = self.quantised.and_then(|quantised| quantised.weights.get(&node.name));
         let mut scale = 1.0;
@@ -76,8 +76,7 @@ impl Export<'_> {
         let channels = [scales.len()];
         let shape = &self.graph.parameters[node.parameters[0].0].shape;
         // Pointwise linear layers are written as convolutions.
-        let shape: Vec<usize> =
-            shape.iter().copied().chain([1, 1]).take(shape.len().max(4)).collect();
+        let shape: Vec<usize> = shape.iter().copied().chain([1, 1]).take(shape.len().max(4)).collect();
         let bytes = self.signed_byte_constant(&format!("{}.weight_bytes", node.name), &shape, bytes);
         let scale_name = self.constant(&format!("{}.weight_scales", node.name), &channels, scales);
         let real = self.unique(&format!("{}.real_weight", node.name));

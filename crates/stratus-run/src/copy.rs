@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-/// What a copy does not have: files of this machine, and what `stratus optimise` and `report` made.
+/// The files that a copy does not have: those that `stratus optimise` and `stratus report` made.
 const OWN_FILES: [&str; 5] = [CHECKPOINTS, OPTIMISE, VARIANTS, ONNX_MODEL, REPORT];
 
 impl RunDir {

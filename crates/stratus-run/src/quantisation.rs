@@ -24,11 +24,11 @@ pub struct Quantisation {
 pub struct QuantisedLayer {
     /// Its name.
     pub layer: String,
-    /// The Kullback–Leibler divergence of the predictions, in nats per image or pixel, if only the layers that
-    /// read the same map compute with bytes: the expected increase of the loss.
+    /// The Kullback–Leibler divergence of the predictions, in nats per image or pixel, if only the layers
+    /// that read the same map compute with bytes: the expected increase of the loss.
     pub divergence: f64,
-    /// Milliseconds of one image in the number format of the other layers, and with bytes; `None` if they were
-    /// not measured.
+    /// Milliseconds of one image in the number format of the other layers, and with bytes; `None` if they
+    /// were not measured.
     pub ms: Option<[f64; 2]>,
 }
 

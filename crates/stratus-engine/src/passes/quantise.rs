@@ -1,4 +1,5 @@
-//! Inference with bytes: convolutions of an evaluation program are replaced by products of eight-bit integers.
+//! Inference with bytes: convolutions of an evaluation program are replaced by products of eight-bit
+//! integers.
 //!
 //! ```text
 //! conv2d_relu  x ─▶ y                quantise x ─▶ bytes, quantised_conv2d_relu bytes ─▶ y
@@ -136,8 +137,7 @@ pub fn quantise(
             "only a whole evaluation program computes with bytes".to_owned(),
         ));
     }
-    let mut pass =
-        Pass { program: program.clone(), scales, layers: Vec::new(), maps: BTreeMap::new() };
+    let mut pass = Pass { program: program.clone(), scales, layers: Vec::new(), maps: BTreeMap::new() };
     pass.replace(layers)?;
     pass.fuse_sums();
     pass.store_in_bytes();
@@ -188,9 +188,8 @@ impl Pass<'_> {
                 EngineError::InvalidRequest(format!("layer `{layer}` cannot compute with bytes: {reason}"))
             })?;
             let parameters = step.inputs[1..].iter();
-            let parameters: Vec<String> = parameters
-                .map(|&id| self.program.value(self.program.master_of(id)).name.clone())
-                .collect();
+            let parameters: Vec<String> =
+                parameters.map(|&id| self.program.value(self.program.master_of(id)).name.clone()).collect();
             let conv = Conv2d { bias: true, ..forward.conv };
             let weight = &parameters[0];
             let [weights, scales, biases] =
@@ -269,12 +268,13 @@ impl Pass<'_> {
     fn store_in_bytes(&mut self) {
         for position in 0..self.program.steps.len() {
             let step = &self.program.steps[position];
-            let (Kernel::QuantisedConv2d(_), output) = (&step.kernel, step.outputs[0]) else { continue };
+            let (Kernel::QuantisedConv2d(_), Some(&output)) = (&step.kernel, step.outputs.first()) else {
+                continue;
+            };
             let Some(scale) = self.scale(output) else { continue };
             let readers: Vec<usize> = self.program.readers(output).collect();
-            let accepts = |&reader: &usize| {
-                matches!(self.program.steps[reader].kernel, Kernel::QuantisedConv2d(_))
-            };
+            let accepts =
+                |&reader: &usize| matches!(self.program.steps[reader].kernel, Kernel::QuantisedConv2d(_));
             if readers.is_empty() || !readers.iter().all(accepts) {
                 continue;
             }
@@ -282,7 +282,9 @@ impl Pass<'_> {
             self.maps.insert(self.program.value(output).name.clone(), (scale, true));
             for &reader in &readers {
                 let is_addend = self.program.steps[reader].inputs.get(4) == Some(&output);
-                let Kernel::QuantisedConv2d(kernel) = &mut self.program.steps[reader].kernel else { continue };
+                let Kernel::QuantisedConv2d(kernel) = &mut self.program.steps[reader].kernel else {
+                    continue;
+                };
                 if is_addend {
                     kernel.addend = Addend::Bytes(scale);
                 }

@@ -110,12 +110,8 @@ fn convolutions_take_what_follows_and_keep_maps_in_bytes() {
     // Others read these too.
     assert_eq!([dtype("first.relu:y"), dtype("mixed:y"), dtype("both:y")], [DType::F32; 3]);
     let stored: Vec<(&str, bool)> = maps.iter().map(|(name, map)| (name.as_str(), map.1)).collect();
-    let expected = [
-        ("first.relu:y", false),
-        ("inner.relu:y", true),
-        ("mixed:y", false),
-        ("sum.relu:y", true),
-    ];
+    let expected =
+        [("first.relu:y", false), ("inner.relu:y", true), ("mixed:y", false), ("sum.relu:y", true)];
     assert_eq!(stored, expected);
     assert_eq!(kernel(&program, "last").addend, Addend::Real);
     assert!(kernel(&program, "inner").output.is_some() && kernel(&program, "mixed").output.is_none());

@@ -101,8 +101,9 @@ fn attributes(
         post_ops.push(PostOp::Relu);
     }
     match kernel.output {
-        Some(bytes) => post_ops
-            .push(PostOp::Linear { scale: unit / bytes.scale, shift: f32::from(bytes.zero) }),
+        Some(bytes) => {
+            post_ops.push(PostOp::Linear { scale: unit / bytes.scale, shift: f32::from(bytes.zero) })
+        }
         None if unit != 1.0 => post_ops.push(PostOp::Linear { scale: unit, shift: 0.0 }),
         None => {}
     }

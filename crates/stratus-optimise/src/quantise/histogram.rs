@@ -140,8 +140,8 @@ impl Histogram {
         part(best.map_or(100, |(_, percent)| percent))
     }
 
-    /// The sum of squared errors of the numbers as bytes of a range. Within it, errors are spread evenly over a
-    /// byte.
+    /// The sum of squared errors of the numbers as bytes of a range. Within it, errors are spread evenly over
+    /// a byte.
     fn squared_error(&self, range: Range) -> f64 {
         let step = (f64::from(range.high) - f64::from(range.low)) / BYTES;
         let rounding = step * step / 12.0;

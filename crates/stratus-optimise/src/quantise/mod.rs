@@ -1,5 +1,5 @@
-//! Quantisation: the ranges of a network's maps, from which bytes get their meaning, and its weights in signed
-//! bytes.
+//! Quantisation: the ranges of a network's maps, from which bytes get their meaning, and its weights in
+//! signed bytes.
 //!
 //! A map has one range, with which each of its numbers becomes one of 256 bytes. The weights of each output
 //! channel have a scale of their own.

@@ -9,8 +9,8 @@ pub struct QuantisedWeights {
     pub scales: Vec<f32>,
 }
 
-/// Divides the weights of each of `channels` output channels by a scale, so that the largest magnitude becomes
-/// `largest`, and rounds them. A channel of zeros gets the scale 1.
+/// Divides the weights of each of `channels` output channels by a scale, so that the largest magnitude
+/// becomes `largest`, and rounds them. A channel of zeros gets the scale 1.
 ///
 /// # Panics
 /// If the weights cannot be divided among the channels.
@@ -32,10 +32,15 @@ pub fn quantise_weights(weights: &[f32], channels: usize, largest: i8) -> Quanti
     QuantisedWeights { bytes, scales }
 }
 
-/// The biases of a layer whose input is `scale * (byte - zero)`: the sum of the products of a channel's weights
-/// with the byte `zero` is subtracted. Without `biases` they are 0.
+/// The biases of a layer whose input is `scale * (byte - zero)`: the sum of the products of a channel's
+/// weights with the byte `zero` is subtracted. Without `biases` they are 0.
 #[must_use]
-pub fn corrected_biases(weights: &QuantisedWeights, biases: Option<&[f32]>, scale: f32, zero: u8) -> Vec<f32> {
+pub fn corrected_biases(
+    weights: &QuantisedWeights,
+    biases: Option<&[f32]>,
+    scale: f32,
+    zero: u8,
+) -> Vec<f32> {
     let QuantisedWeights { bytes, scales } = weights;
     let channels = bytes.chunks((bytes.len() / scales.len().max(1)).max(1));
     let channels = channels.zip(scales).enumerate();
@@ -58,9 +63,7 @@ mod tests {
         let weights = [1.0, -2.0, 0.5, 0.0, 0.0, 0.0, 1e30, -1e30, 3e28];
         for largest in [127, 63] {
             let quantised = quantise_weights(&weights, 3, largest);
-            for (channel, (weights, bytes)) in
-                weights.chunks(3).zip(quantised.bytes.chunks(3)).enumerate()
-            {
+            for (channel, (weights, bytes)) in weights.chunks(3).zip(quantised.bytes.chunks(3)).enumerate() {
                 let scale = quantised.scales[channel];
                 for (weight, &byte) in weights.iter().zip(bytes) {
                     assert!(byte.abs() <= largest);

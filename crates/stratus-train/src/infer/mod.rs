@@ -16,8 +16,8 @@ use crate::weights::{
     load_trained_network, model_from_tensors,
 };
 pub use latency::{BatchLatency, InferenceLatency, StepLatency, measure_latency};
-pub use session::{Inference, LayersInBytes};
 pub(crate) use session::{ImageError, WindowedPrediction, picture};
+pub use session::{Inference, LayersInBytes};
 use std::path::Path;
 use stratus_data::contact_sheet::RgbImage;
 use stratus_experiment::Experiment;
@@ -187,7 +187,14 @@ impl Predictor {
         let file = Pretrained::open(weights, &graph, WeightsPurpose::Evaluation, warn)?;
         recorded.prepare(&mut experiment, &graph.input_shape().0, warn);
         let class_names = recorded.class_names().to_vec();
-        Ok(Self { experiment, graph, weights: Weights::File(Box::new(file)), class_names, windows: None, quantisation: None })
+        Ok(Self {
+            experiment,
+            graph,
+            weights: Weights::File(Box::new(file)),
+            class_names,
+            windows: None,
+            quantisation: None,
+        })
     }
 
     /// The network of an experiment with initial weights, to measure its speed.
@@ -197,7 +204,14 @@ impl Predictor {
     pub fn with_initial_weights(experiment: &Experiment) -> Result<Self, TrainError> {
         let graph = Network::as_published(experiment)?.graph;
         let (experiment, class_names) = (experiment.clone(), Vec::new());
-        Ok(Self { experiment, graph, weights: Weights::Initial, class_names, windows: None, quantisation: None })
+        Ok(Self {
+            experiment,
+            graph,
+            weights: Weights::Initial,
+            class_names,
+            windows: None,
+            quantisation: None,
+        })
     }
 
     /// The names of the classes, by their indices; empty if unknown.

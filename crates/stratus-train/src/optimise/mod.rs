@@ -22,6 +22,7 @@ use crate::weights::{
 use crate::{Observer, TrainError};
 use fine_tuning::fine_tuning_experiment;
 use gradients::for_each_gradient;
+pub use quantise::{QuantiseOptions, quantise_run};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -37,7 +38,6 @@ use stratus_run::sources::Source;
 use stratus_run::summary::{Status, Summary};
 use stratus_run::{RunDir, atomic};
 use stratus_weights::write_safetensors;
-pub use quantise::{QuantiseOptions, quantise_run};
 pub use variants::{VariantTable, measure_variants};
 
 /// The criterion by which channels are chosen.

@@ -36,9 +36,9 @@ struct ComparedNetwork<'a> {
     quantisation: Option<&'a Quantisation>,
 }
 
-/// Measures the network of a run before and after [`optimise`](super::optimise), in f32, in bf16 if the device
-/// has native bf16, and with bytes if layers compute with them; writes `variants.csv` of the optimised run.
-/// `overrides` are keys of both experiments, such as where their data are.
+/// Measures the network of a run before and after [`optimise`](super::optimise), in f32, in bf16 if the
+/// device has native bf16, and with bytes if layers compute with them; writes `variants.csv` of the optimised
+/// run. `overrides` are keys of both experiments, such as where their data are.
 ///
 /// # Errors
 /// If a run cannot be read or evaluated, or the file cannot be written.
@@ -57,7 +57,8 @@ pub fn measure_variants(
     let precisions: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
     let (is_pruned, quantisation) =
         (run.optimise_pruning().exists(), Quantisation::read(&run.optimise_quantisation())?);
-    let subjects = compared_networks(source, checkpoint, target, precisions, is_pruned, quantisation.as_ref());
+    let subjects =
+        compared_networks(source, checkpoint, target, precisions, is_pruned, quantisation.as_ref());
     let (mut measured, mut predictors, mut name) = (Vec::new(), Vec::new(), "top-1");
     for subject in &subjects {
         if stop.load(Ordering::Relaxed) {

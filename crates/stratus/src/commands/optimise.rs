@@ -38,7 +38,8 @@ pub struct OptimiseArguments {
     /// Remove channels until at least this share of the multiply-adds is gone, like 0.5
     #[arg(long, value_name = "SHARE", value_parser = parse_share, required_unless_present = "int8")]
     pub prune: Option<f64>,
-    /// Compute with eight-bit integers: in the layers where that is faster on this machine, or in all that can
+    /// Compute with eight-bit integers: in the layers where that is faster on this machine, or in all that
+    /// can
     #[arg(
         long,
         value_name = "LAYERS",
@@ -132,7 +133,7 @@ impl From<ImportanceArgument> for ImportanceCriterion {
 struct Report {
     /// The directory of the new run.
     run: String,
-    /// What was pruned; `null` if nothing was.
+    /// The removed channels; `null` without `--prune`.
     pruning: Option<Pruning>,
     /// The layers that compute with bytes; `null` without `--int8`.
     quantisation: Option<Quantisation>,
@@ -201,15 +202,8 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     output.message("comparing accuracy and latency of the networks");
     let mut warn = |text: &str| output.warning(text);
     let runs = LATENCY_RUNS;
-    let table = measure_variants(
-        &arguments.run,
-        checkpoint,
-        run.path(),
-        &globals.set,
-        runs,
-        &stop,
-        &mut warn,
-    )?;
+    let table =
+        measure_variants(&arguments.run, checkpoint, run.path(), &globals.set, runs, &stop, &mut warn)?;
     let pruning = arguments.prune.map(|_| read_pruning(&run)).transpose()?;
     let report = Report { run: run.path().display().to_string(), pruning, quantisation, table };
     output.print_wrapped(&report, || render(&report, &run))

@@ -8,8 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// The layers do not depend on measured times.
-const INT8: [&str; 7] =
-    ["optimise", "run", "--int8=all", "--out", "bytes", "--calibration-images", "32"];
+const INT8: [&str; 7] = ["optimise", "run", "--int8=all", "--out", "bytes", "--calibration-images", "32"];
 
 fn trained() -> TestDir {
     let dir = TestDir::new();
@@ -51,7 +50,10 @@ fn a_quantised_run_computes_with_bytes_wherever_it_is_used() {
     let lost = variants[0]["measure"].as_f64().unwrap() - variant["measure"].as_f64().unwrap();
     assert!(lost < 0.005, "{lost}");
     assert!(variant["bytes"].as_u64() < variants[0]["bytes"].as_u64());
-    assert_eq!(kernels(&dir, "bytes").iter().filter(|kernel| kernel.starts_with("quantised_conv2d")).count(), 2);
+    assert_eq!(
+        kernels(&dir, "bytes").iter().filter(|kernel| kernel.starts_with("quantised_conv2d")).count(),
+        2
+    );
     assert!(!kernels(&dir, "run").iter().any(|kernel| kernel.contains("quantise")));
     // The weights and the history are those of the run.
     assert_eq!(RunResult::read(&dir.path("bytes")), RunResult::read(&dir.path("run")));

@@ -17,8 +17,8 @@ mod hostile;
 mod inference;
 #[cfg(unix)]
 mod installation;
-mod invalid_input;
 mod int8;
+mod invalid_input;
 mod kill;
 mod labels;
 mod launch;

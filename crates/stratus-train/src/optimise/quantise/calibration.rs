@@ -94,7 +94,7 @@ impl<'a> Calibration<'a> {
     ) -> Result<EvaluationSession, TrainError> {
         let form =
             InferenceForm { quantisation, observes_maps, first_kernels: true, ..InferenceForm::default() };
-        // Whatever there is to warn about was said when the network was trained.
+        // The warnings are those of the training, which has printed them.
         inference_session(&self.resolved, self.model, &self.device, form, &mut |_| ())
     }
 
@@ -148,8 +148,7 @@ impl<'a> Calibration<'a> {
         let program = &session.plan(evaluate).program;
         let loss = program.steps.iter().find(|step| step.phase == Phase::Loss);
         let logits = loss.and_then(|step| step.inputs.first()).copied();
-        let Some((id, &[_, classes, ref pixels @ ..])) =
-            logits.map(|id| (id, &program.value(id).shape[..]))
+        let Some((id, &[_, classes, ref pixels @ ..])) = logits.map(|id| (id, &program.value(id).shape[..]))
         else {
             return Err(EngineError::InvalidRequest("the network has no predictions".to_owned()).into());
         };
@@ -171,14 +170,14 @@ impl Logits {
     pub fn divergence(&self, other: &Self) -> f64 {
         let Self { classes, pixels, .. } = *self;
         let (mut sum, mut count) = (0.0, 0_u64);
-        let images = self.values.chunks_exact(classes * pixels).zip(other.values.chunks_exact(classes * pixels));
+        let images =
+            self.values.chunks_exact(classes * pixels).zip(other.values.chunks_exact(classes * pixels));
         for (these, others) in images {
             for pixel in 0..pixels {
                 let at = |image: &[f32], class: usize| f64::from(image[class * pixels + pixel]);
                 let normaliser = |image: &[f32]| {
                     let largest = (0..classes).map(|class| at(image, class)).fold(f64::MIN, f64::max);
-                    largest
-                        + (0..classes).map(|class| (at(image, class) - largest).exp()).sum::<f64>().ln()
+                    largest + (0..classes).map(|class| (at(image, class) - largest).exp()).sum::<f64>().ln()
                 };
                 let logs = [normaliser(these), normaliser(others)];
                 for class in 0..classes {

@@ -27,7 +27,10 @@ use stratus_run::csv::Task;
 use stratus_run::quantisation::{KeptLayer, MapRange, Quantisation, QuantisedLayer};
 
 /// The number of images on which predictions are compared, of classifiers and of segmentation networks.
-const COMPARED_IMAGES: [usize; 2] = [32, 8];
+const COMPARED_IMAGES: [usize; 2] = [32, 4];
+
+/// Ranges that differ by less than this share are not both tried.
+const SAME_RANGE: f32 = 0.02;
 
 /// The number of times that a network is measured.
 const LATENCY_RUNS: usize = 30;
@@ -39,7 +42,8 @@ pub struct QuantiseOptions {
     pub images: usize,
     /// The points of accuracy or mean IoU that may be lost.
     pub max_loss_points: f64,
-    /// True if layers compute with bytes even if they are not faster on this machine; nothing is measured then.
+    /// True if layers compute with bytes even if they are not faster on this machine; nothing is measured
+    /// then.
     pub all_layers: bool,
 }
 
@@ -71,8 +75,8 @@ struct Selection<'a> {
 /// recorded ones, if there are any. `overrides` are keys of the experiment, such as where its data are.
 ///
 /// # Errors
-/// If the run or its data cannot be read, no layer can compute with bytes, the run cannot be written, or it was
-/// stopped.
+/// If the run or its data cannot be read, no layer can compute with bytes, the run cannot be written, or it
+/// was stopped.
 pub fn quantise_run(
     run: &RunDir,
     options: QuantiseOptions,
@@ -98,7 +102,8 @@ fn choose_quantisation(
     observer: &mut dyn Observer,
 ) -> Result<Quantisation, TrainError> {
     let warn = &mut |text: &str| observer.warn(text);
-    let predictor = Predictor::from_run(run, CheckpointChoice::Newest, overrides, warn)?.with_quantisation(None);
+    let predictor =
+        Predictor::from_run(run, CheckpointChoice::Newest, overrides, warn)?.with_quantisation(None);
     let model = predictor.folded_model()?;
     let compared = COMPARED_IMAGES[usize::from(predictor.task() == Task::Segmentation)];
     let mut selection = Selection {
@@ -147,7 +152,10 @@ impl Selection<'_> {
     ) -> Result<(), TrainError> {
         let program = calibration.program()?;
         let whole = histograms.iter().map(|(name, histogram)| {
-            (name.clone(), map_range(histogram.range(RangeMethod::MinimumMaximum), RangeMethod::MinimumMaximum))
+            (
+                name.clone(),
+                map_range(histogram.range(RangeMethod::MinimumMaximum), RangeMethod::MinimumMaximum),
+            )
         });
         let everything = Quantisation {
             precision: "f32".to_owned(),
@@ -204,7 +212,7 @@ impl Selection<'_> {
             for method in RangeMethod::ALL {
                 self.check_stop()?;
                 let range = histogram.range(method);
-                if tried.iter().any(|(other, ..)| *other == range) {
+                if tried.iter().any(|(other, ..)| is_similar(*other, range)) {
                     continue;
                 }
                 let ranges = BTreeMap::from([(input.clone(), map_range(range, method))]);
@@ -252,8 +260,10 @@ impl Selection<'_> {
         let all = self.possible_layers();
         let mut best: Option<Measured> = None;
         for precision in precisions {
-            let [real, bytes] =
-                self.measure(precision, [None, Some(&all)], observer)?.try_into().map_err(|_| no_latency())?;
+            let [real, bytes] = self
+                .measure(precision, [None, Some(&all)], observer)?
+                .try_into()
+                .map_err(|_| no_latency())?;
             let ms = compare_layers(&real, &bytes);
             let faster = |layer: &&String| ms.get(*layer).is_none_or(|[real, bytes]| bytes < real);
             let fewer: BTreeSet<String> = all.iter().filter(faster).cloned().collect();
@@ -384,6 +394,12 @@ struct Measured {
 fn no_latency() -> TrainError {
     let problem = "the latency of the network was not measured".to_owned();
     TrainError::Configuration { problem, hint: "repeat the command".to_owned() }
+}
+
+/// Returns whether two ranges are about as wide.
+fn is_similar(one: Range, other: Range) -> bool {
+    let close = |one: f32, other: f32| (one - other).abs() <= SAME_RANGE * (other.abs().max(one.abs()));
+    close(one.low, other.low) && close(one.high, other.high)
 }
 
 fn map_range(range: Range, method: RangeMethod) -> MapRange {
