@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Exports every network of the zoo, and compares the results of onnxruntime with those of the reference
 # backend. Imports small models of every operator, and networks as converters of other programs write them,
-# and compares their results with those of the original models. onnxruntime is installed into .deps/onnx-check
+# and compares their results with those of the original models; classifies images with a quantised network.
+# onnxruntime is installed into .deps/onnx-check
 # of this checkout: from pinned wheels, checked by their hashes, without root.
 #
 #   scripts/check-onnx.sh                fails if onnxruntime cannot be installed
@@ -33,6 +34,8 @@ cargo=${CARGO-cargo}
 rm -rf "$outputs"
 "$target/debug/examples/zoo_outputs" "$outputs"
 PYTHONPATH=$packages python3 scripts/check-onnx.py "$target/debug/stratus" "$outputs"
+PYTHONPATH=$packages python3 scripts/check-onnx-int8.py "$target/debug/stratus" "$outputs/int8"
+rm -rf "$outputs/int8"
 PYTHONPATH=$packages python3 scripts/check-onnx-operators.py "${models[@]}" \
     "$target/debug/examples/reimport" "$outputs/operators"
 rm -rf "$outputs/operators"

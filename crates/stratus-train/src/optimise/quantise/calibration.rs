@@ -19,6 +19,9 @@ use stratus_run::quantisation::Quantisation;
 /// Images per batch: all maps of a batch are in memory at once.
 const BATCH: usize = 4;
 
+/// The number of pixels of an image whose predictions are compared, spread evenly.
+const MAX_COMPARED_PIXELS: usize = 1 << 14;
+
 /// A network in inference form with calibration images.
 pub(super) struct Calibration<'a> {
     model: &'a Model,
@@ -169,11 +172,12 @@ impl Logits {
     /// The Kullback–Leibler divergence of other predictions from these, in nats per image or pixel.
     pub fn divergence(&self, other: &Self) -> f64 {
         let Self { classes, pixels, .. } = *self;
+        let step = pixels.div_ceil(MAX_COMPARED_PIXELS).max(1);
         let (mut sum, mut count) = (0.0, 0_u64);
         let images =
             self.values.chunks_exact(classes * pixels).zip(other.values.chunks_exact(classes * pixels));
         for (these, others) in images {
-            for pixel in 0..pixels {
+            for pixel in (0..pixels).step_by(step) {
                 let at = |image: &[f32], class: usize| f64::from(image[class * pixels + pixel]);
                 let normaliser = |image: &[f32]| {
                     let largest = (0..classes).map(|class| at(image, class)).fold(f64::MIN, f64::max);
