@@ -2,8 +2,8 @@
 # Exports every network of the zoo, and compares the results of onnxruntime with those of the reference
 # backend. Imports small models of every operator, and networks as converters of other programs write them,
 # and compares their results with those of the original models; classifies images with a quantised network.
-# onnxruntime is installed into .deps/onnx-check
-# of this checkout: from pinned wheels, checked by their hashes, without root.
+# onnxruntime is installed into .deps/onnx-check of this checkout: from pinned wheels, checked by their
+# hashes, without root.
 #
 #   scripts/check-onnx.sh                fails if onnxruntime cannot be installed
 #   scripts/check-onnx.sh --best-effort  only reports it; networks that disagree still fail
