@@ -26,6 +26,20 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// Formats a count with a comma between groups of three digits: `1,297,920`.
+#[must_use]
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
 /// Formats a duration in up to two units: `2 h 05 min`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
@@ -111,6 +125,12 @@ mod tests {
             [1_047_000, 1_048_530, 47_395_635, (1 << 30) - 1].map(bytes),
             ["1022 KiB", "1.0 MiB", "45.2 MiB", "1.0 GiB"]
         );
+    }
+
+    #[test]
+    fn groups_of_digits_are_separated() {
+        let counts = [0, 999, 1000, 1_297_920, u64::MAX].map(grouped);
+        assert_eq!(counts, ["0", "999", "1,000", "1,297,920", "18,446,744,073,709,551,615"]);
     }
 
     #[test]

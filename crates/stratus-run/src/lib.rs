@@ -28,6 +28,7 @@ pub mod layout;
 pub mod lock;
 pub mod log;
 pub mod machine;
+pub mod optimised;
 pub mod owner;
 pub mod rate;
 pub mod remote;

@@ -206,6 +206,12 @@ impl RunDir {
         self.path.file_name()?.to_str()?.parse().ok()
     }
 
+    /// Returns whether `stratus optimise` made this run of another one.
+    #[must_use]
+    pub fn is_optimised(&self) -> bool {
+        self.optimise_request().is_file()
+    }
+
     /// The folder [`OPTIMISE`].
     #[must_use]
     pub fn optimise(&self) -> PathBuf {

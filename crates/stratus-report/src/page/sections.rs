@@ -5,7 +5,7 @@ use stratus_run::labels::RunLabels;
 use stratus_run::timeline::Phase;
 
 use super::html::{Cell, Html};
-use super::{charts, checkpoints, forecast, layer_table, network, side_by_side};
+use super::{charts, checkpoints, forecast, layer_table, network, optimised, side_by_side};
 use crate::collect::flatten;
 use crate::report::{Comparison, MAX_BLOCKS, Problem, Repetitions, RooflineData, RunReport, score_name};
 use crate::text::{self, energy_parts};
@@ -24,6 +24,7 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     html.part("summary", |html| overview(html, run, alone));
     html.part("training", |html| curves(html, run, number));
     html.part("validation", |html| super::validation::section(html, run, number));
+    html.part("optimised", |html| optimised::section(html, run));
     html.part("time", |html| time(html, run, number));
     html.part("network", |html| network::section(html, run, number));
     html.part("roofline", |html| run.work.iter().for_each(|work| roofline(html, work)));
@@ -437,6 +438,7 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison, runs: &[RunRe
     if comparison.repetitions.iter().any(|group| group.runs.len() > 1) {
         html.element("p", "note", BAND_NOTE);
     }
+    optimised::comparison(html, runs);
     side_by_side::forecasts(html, runs);
     side_by_side::layers(html, runs);
 }

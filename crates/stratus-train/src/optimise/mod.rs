@@ -31,6 +31,7 @@ use stratus_optimise::prune::{
     Importance, PruneError, Target, TaylorScores, channel_groups, choose, multiply_adds, remove,
 };
 use stratus_run::machine::Machine;
+use stratus_run::optimised::{PrunedLayer, Pruning};
 use stratus_run::sources::Source;
 use stratus_run::summary::{Status, Summary};
 use stratus_run::{RunDir, atomic};
@@ -89,26 +90,6 @@ pub struct OptimiseOptions {
     pub epochs: Option<u64>,
     /// Configuration keys of the fine-tuning, with their values.
     pub set: Vec<(String, String)>,
-}
-
-/// The effect of the removal of channels. The content of `optimise/pruning.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pruning {
-    /// Multiply-adds of an image, before and afterwards.
-    pub multiply_adds: [u64; 2],
-    /// Values of parameters, frozen ones included, before and afterwards.
-    pub parameters: [usize; 2],
-    /// The convolutions and linear layers that lost output channels.
-    pub layers: Vec<PrunedLayer>,
-}
-
-/// A layer that lost output channels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PrunedLayer {
-    /// Its name.
-    pub layer: String,
-    /// Output channels, before and afterwards.
-    pub channels: [usize; 2],
 }
 
 /// Makes the network of a finished run smaller and fine-tunes it in the directory `options.out`, or resumes
@@ -291,14 +272,6 @@ fn remove_channels(
 
 fn pruning_target(request: &OptimiseRequest) -> Target {
     Target { granularity: request.granularity, ..Target::new(request.prune) }
-}
-
-/// Reads the effect of the removal of channels in an optimised run.
-///
-/// # Errors
-/// If the file cannot be read.
-pub fn read_pruning(run: &RunDir) -> Result<Pruning, TrainError> {
-    Ok(atomic::read_json(&run.optimise_pruning())?)
 }
 
 /// A trained network without auxiliary outputs, which only its first training needs, and without frozen
