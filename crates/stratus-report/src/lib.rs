@@ -20,6 +20,7 @@ mod error;
 pub mod layers;
 pub mod markdown;
 pub mod names;
+mod network_label;
 pub mod overview;
 pub mod page;
 pub mod query;
@@ -35,6 +36,7 @@ pub mod trace;
 pub mod variant_table;
 
 pub use error::{Error, Result};
+pub use network_label::network_label;
 
 /// The number of first iterations that a report skips by default: 5 %, at least two, never all.
 ///

@@ -5,17 +5,23 @@ use std::fmt::Write;
 use stratus_run::csv;
 use stratus_run::git::GitCommit;
 use stratus_run::labels::RunLabels;
+use stratus_run::variants::Variant;
 
 use crate::accounting::WorkerCost;
 use crate::report::{
-    Change, Comparison, Diff, MAX_BLOCKS, PUBLISHED_COLUMNS, PublishedComparison, PublishedComparisonRow,
-    Report, RunReport, score_name,
+    Change, Comparison, Diff, MAX_BLOCKS, OptimisedReport, PUBLISHED_COLUMNS, PublishedComparison,
+    PublishedComparisonRow, Report, RunReport, score_name,
 };
 use crate::text::{self, figure, probability};
+use crate::variant_table;
 use stratus_base::text::bytes;
 
 /// Maximum number of layers in the table of differences.
 const MAX_LAYERS: usize = 24;
+/// Maximum number of variants in a table.
+const MAX_VARIANTS: usize = 200;
+/// Maximum number of layers that lost channels in a table.
+const MAX_PRUNED_LAYERS: usize = 200;
 
 /// The report as Markdown: the comparison, then a summary and two tables per run.
 #[must_use]
@@ -35,6 +41,9 @@ pub fn markdown(report: &Report) -> String {
     }
     if let Some(comparison) = &report.published {
         published(&mut out, comparison);
+    }
+    if report.runs.len() > 1 {
+        all_variants(&mut out, &report.runs);
     }
     for run in &report.runs {
         run_section(&mut out, run);
@@ -128,6 +137,9 @@ fn run_section(out: &mut String, run: &RunReport) {
         .collect();
     table(out, &heads, &rows);
     out.push('\n');
+    if let Some(optimised) = &run.optimised {
+        optimised_network(out, optimised, score);
+    }
     let accounting = &run.accounting;
     let tree = &run.layers.tree;
     let mut layers = tree.cut(MAX_BLOCKS);
@@ -171,6 +183,65 @@ fn run_section(out: &mut String, run: &RunReport) {
     if !accounting.workers.is_empty() {
         workers(out, &accounting.workers);
     }
+}
+
+/// Writes the variants of a network that was optimised, and the layers that lost channels.
+fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &str) {
+    let OptimisedReport { origin, variants, pruning } = optimised;
+    if let Some(origin) = origin {
+        let _ = writeln!(out, "Made from the network of {}.\n", escape_markdown(origin));
+    }
+    let more = |out: &mut String, all: usize, shown: usize, things: &str| {
+        if all > shown {
+            let _ = writeln!(out, "\n{} more {things}.", all - shown);
+        }
+        out.push('\n');
+    };
+    if !variants.is_empty() {
+        let rows: Vec<Vec<String>> =
+            variants.iter().take(MAX_VARIANTS).map(|variant| variant_table::cells(variant).into()).collect();
+        table(out, &variant_table::heads(measure), &rows);
+        more(out, variants.len(), rows.len(), "variants");
+    }
+    let layers = pruning.as_ref().map_or(&[][..], |pruning| &pruning.layers);
+    if !layers.is_empty() {
+        let heads = ["layer that lost channels", "before", "after"].map(str::to_owned);
+        let shown = layers.iter().take(MAX_PRUNED_LAYERS);
+        let rows: Vec<Vec<String>> = shown
+            .map(|layer| vec![layer.layer.clone(), layer.channels[0].to_string(), layer.channels[1].to_string()])
+            .collect();
+        table(out, &heads, &rows);
+        more(out, layers.len(), rows.len(), "layers");
+    }
+}
+
+/// Writes the variants of all runs that were optimised, if there are several.
+fn all_variants(out: &mut String, runs: &[RunReport]) {
+    let of_runs: Vec<(&RunReport, &Variant)> = runs
+        .iter()
+        .flat_map(|run| run.optimised.iter().map(move |optimised| (run, optimised)))
+        .flat_map(|(run, optimised)| optimised.variants.iter().map(move |variant| (run, variant)))
+        .collect();
+    let Some((first, _)) = of_runs.first() else { return };
+    if of_runs.iter().all(|(run, _)| run.label == first.label) {
+        // The section of the run has the same table.
+        return;
+    }
+    let is_one_task = of_runs.iter().all(|(run, _)| run.task == first.task);
+    let measure = if is_one_task { score_name(first.task) } else { "measure" };
+    let _ = writeln!(out, "# Optimised networks\n");
+    let mut heads = vec!["run".to_owned()];
+    heads.extend(variant_table::heads(measure));
+    let row = |(run, variant): &(&RunReport, &Variant)| {
+        let mut row = vec![run.label.clone()];
+        row.extend(variant_table::cells(variant));
+        row
+    };
+    table(out, &heads, &of_runs.iter().take(MAX_VARIANTS).map(row).collect::<Vec<_>>());
+    if of_runs.len() > MAX_VARIANTS {
+        let _ = writeln!(out, "\n{} more variants.", of_runs.len() - MAX_VARIANTS);
+    }
+    out.push('\n');
 }
 
 /// Writes the communication of each worker, and the worker that it waits for.

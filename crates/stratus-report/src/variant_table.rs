@@ -1,7 +1,12 @@
 //! The variants of a network that `stratus optimise` compared, as a table of text.
 
-use stratus_base::text::grouped;
+use stratus_base::text::{grouped, is_printable};
 use stratus_run::variants::Variant;
+
+use crate::text::fit;
+
+/// Maximum number of characters of a name.
+const MAX_NAME_CHARS: usize = 60;
 
 /// The headings of the table other than that of the measure.
 const HEADS: [&str; 7] =
@@ -18,13 +23,15 @@ pub fn heads(measure: &str) -> [String; 7] {
     heads
 }
 
-/// The cells of a variant, in the units of [`heads`].
+/// The cells of a variant, in the units of [`heads`]. The name comes from a file: what a terminal would obey is
+/// replaced.
 #[must_use]
 pub fn cells(variant: &Variant) -> [String; 7] {
     let Variant { variant, measure, ms_median, ms_p99, ms_batch8, bytes, multiply_adds } = variant;
     let [ms_median, ms_p99, ms_batch8] = [ms_median, ms_p99, ms_batch8].map(|ms| format!("{ms:.4}"));
+    let name: String = variant.chars().map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect();
     [
-        variant.clone(),
+        fit(&name, MAX_NAME_CHARS).trim_end().to_owned(),
         measure.map_or_else(|| "–".to_owned(), |measure| format!("{:.2}", 100.0 * measure)),
         ms_median,
         ms_p99,
@@ -66,6 +73,9 @@ mod tests {
         assert_eq!(cells(&variant), expected);
         let unknown = Variant { measure: None, bytes: u64::MAX, multiply_adds: 0, ..variant };
         assert_eq!(cells(&unknown)[1], "–");
+        let hostile = Variant { variant: format!("a\u{1b}[2J\n{}", "x".repeat(1000)), ..unknown };
+        let name = &cells(&hostile)[0];
+        assert!(name.starts_with("a�[2J�x") && name.chars().count() == MAX_NAME_CHARS, "{name}");
         assert_eq!(heads("mean IoU")[1], "mean IoU %");
         let sizes = [0, 100_000, 1 << 20, 5 << 20, 46_800_000, 553_000_000].map(mebibytes);
         assert_eq!(sizes, ["0", "0.0954", "1.00", "5.00", "44.6", "527"]);

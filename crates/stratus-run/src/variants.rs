@@ -9,8 +9,8 @@ use stratus_base::read_at_most;
 use crate::csv::{exact, to_text};
 use crate::{Error, Result, atomic};
 
-/// The columns.
-const COLUMNS: [&str; 7] =
+/// The columns, in order.
+pub const COLUMNS: [&str; 7] =
     ["variant", "measure", "ms_median", "ms_p99", "ms_batch8", "bytes", "multiply_adds"];
 
 /// The maximum size of the file.

@@ -22,7 +22,7 @@ const MAX_OPEN_LAYERS: usize = 12;
 /// Maximum number of characters of a name in the chart.
 const MAX_LABEL_CHARACTERS: usize = 32;
 const HEIGHT: f64 = 400.0;
-const TITLE: &str = "Accuracy over time of an image";
+const TITLE: &str = "Accuracy over milliseconds of an image";
 
 /// The variants of the network of a run, as an SVG file; `None` if there are none with a measure.
 #[must_use]

@@ -18,10 +18,11 @@ use crate::weights::{
     CheckpointChoice, TrainedNetwork, load_trained_network, model_from_tensors, model_tensors,
 };
 use crate::{Observer, TrainError};
-use fine_tuning::fine_tuning_experiment;
+use fine_tuning::{check_fine_tuning, fine_tuning_experiment};
 use gradients::for_each_gradient;
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use stratus_base::text::shell_path;
 use stratus_experiment::Experiment;
@@ -30,6 +31,8 @@ use stratus_optimise::Model;
 use stratus_optimise::prune::{
     Importance, PruneError, Target, TaylorScores, channel_groups, choose, multiply_adds, remove,
 };
+use stratus_run::layout::LOCK;
+use stratus_run::lock::{LockState, lock_state};
 use stratus_run::machine::Machine;
 use stratus_run::optimised::{PrunedLayer, Pruning};
 use stratus_run::sources::Source;
@@ -118,14 +121,82 @@ pub fn optimise(
     let request = OptimiseRequest::new(source, request, &trained, trained_epochs)?;
     let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
     if RunDir::is_run(out) {
-        check_same_request(&RunDir::open(out)?, &request)?;
-        return run::resume(out, &RunOptions { out: None, ..options.clone() }, observer);
+        return resume(out, &request, options, observer);
     }
     RunDir::check_creatable(out)?;
     let model = trained_model(&trained)?;
+    check_fine_tuning(&tuned, &model.graph)?;
     let pruned = remove_channels(&model, &experiment, &request, &options.stop, observer)?;
-    write_start(out, &request, [&model, &pruned], &trained, observer)?;
-    run::start(&tuned, options, machine, observer)
+    let remains = StartFiles::before(out);
+    match write_start(out, &request, [&model, &pruned], &trained, observer) {
+        // Meanwhile, the same command has made the run.
+        Err(_) if RunDir::is_run(out) && lock_state(out)? == LockState::Free => {
+            return resume(out, &request, options, observer);
+        }
+        written => written?,
+    }
+    let started = run::start(&tuned, options, machine, observer);
+    if started.is_err() {
+        remains.remove();
+    }
+    started
+}
+
+/// Resumes the run of the same request, or does nothing if it is complete.
+fn resume(
+    out: &Path,
+    request: &OptimiseRequest,
+    options: &RunOptions,
+    observer: &mut dyn Observer,
+) -> Result<RunOutcome, TrainError> {
+    let run = RunDir::open(out)?;
+    check_same_request(&run, request)?;
+    // It is a part of the result: if it cannot be read, that is said before hours of training.
+    Pruning::read(&run)?;
+    run::resume(out, &RunOptions { out: None, ..options.clone() }, observer)
+}
+
+/// What to remove of a directory in which no run could be started.
+struct StartFiles {
+    target: PathBuf,
+    is_new_folder: bool,
+    is_new_lock: bool,
+}
+
+impl StartFiles {
+    /// The state of a directory before anything is written.
+    fn before(target: &Path) -> Self {
+        Self {
+            target: target.to_owned(),
+            is_new_folder: !target.exists(),
+            is_new_lock: !target.join(LOCK).exists(),
+        }
+    }
+
+    /// Removes the files that [`write_start`] wrote, unless they belong to a run. What cannot be removed
+    /// stays: the next start replaces it.
+    fn remove(&self) {
+        let Ok(target) = RunDir::create_at(&self.target) else { return };
+        let Ok(lock) = target.lock() else { return };
+        if RunDir::is_run(&self.target) {
+            return;
+        }
+        let files = [
+            target.optimise_request(),
+            target.optimise_pruning(),
+            target.optimise_network(),
+            target.optimise_weights(),
+        ];
+        files.iter().for_each(|file| _ = fs::remove_file(file));
+        // Folders are removed only if nothing else is in them.
+        let _ = fs::remove_dir(target.optimise());
+        if self.is_new_lock {
+            let _ = fs::remove_file(lock.path());
+        }
+        if self.is_new_folder {
+            let _ = fs::remove_dir(&self.target);
+        }
+    }
 }
 
 /// Writes the directory `optimise` of a new run: the request, the smaller network, and how they compare.
@@ -143,7 +214,7 @@ fn write_start(
         return Err(stratus_run::Error::NotEmpty { path: out.to_owned() }.into());
     }
     let folder = target.optimise();
-    std::fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
+    fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
     atomic::write_json(&target.optimise_request(), request)?;
     write_model(pruned, trained, &target)?;
     let pruning = compare(model, pruned);

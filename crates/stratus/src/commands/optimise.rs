@@ -3,7 +3,7 @@
 use super::common_keys::{DeviceArgument, KeyFlags};
 use crate::errors::{Failure, Result};
 use crate::globals::Globals;
-use crate::output::{Output, key_value_list, table};
+use crate::output::{Output, Table, key_value_list};
 use crate::progress::Progress;
 use crate::signals;
 use clap::{Args, ValueEnum};
@@ -11,13 +11,14 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use stratus_base::text::{bytes, shell_path};
+use stratus_base::text::shell_path;
+use stratus_report::variant_table;
 use stratus_run::machine::Machine;
-use stratus_run::variants::Variant;
+use stratus_run::optimised::Pruning;
 use stratus_run::{RunDir, atomic};
 use stratus_train::infer::Predictor;
 use stratus_train::optimise::{
-    ImportanceCriterion, OptimiseOptions, Pruning, VariantTable, measure_variants, optimise, read_pruning,
+    ImportanceCriterion, OptimiseOptions, VariantTable, measure_variants, optimise,
 };
 use stratus_train::run::RunOptions;
 use stratus_train::weights::{CheckpointChoice, load_trained_network, model_tensors};
@@ -140,13 +141,14 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
         return Err(Failure::interrupted(finished.run.path()).with_hint(hint));
     }
     let run = finished.run;
+    let pruning = Pruning::read(&run)?;
     write_model(&run)?;
     output.message("comparing accuracy and latency of the networks");
     let mut warn = |text: &str| output.warning(text);
     let runs = LATENCY_RUNS;
     let table = measure_variants(&arguments.run, checkpoint, run.path(), runs, &stop, &mut warn)?;
-    let report = Report { run: run.path().display().to_string(), pruning: read_pruning(&run)?, table };
-    output.print_wrapped(&report, || render(&report, &run))
+    let report = Report { run: run.path().display().to_string(), pruning, table };
+    output.print_wrapped(&report, || render(&report, &run, output.terminal_width()))
 }
 
 /// `runs/digits/1` gives `runs/digits/1-optimised`.
@@ -175,18 +177,12 @@ fn write_model(run: &RunDir) -> Result {
     })
 }
 
-fn render(report: &Report, run: &RunDir) -> String {
+fn render(report: &Report, run: &RunDir, width: Option<usize>) -> String {
     let Report { pruning, table: VariantTable { measure, variants }, .. } = report;
-    let heading =
-        ["network", *measure, "ms", "p99, ms", "ms, batch 8", "weights", "multiply-adds"].map(str::to_owned);
-    let mut rows = vec![heading.to_vec()];
-    rows.extend(variants.iter().map(|row| {
-        let Variant { variant, measure, ms_median, ms_p99, ms_batch8, bytes: size, multiply_adds } = row;
-        let measure = measure.map_or_else(|| "–".to_owned(), |measure| format!("{measure:.4}"));
-        let ms = [ms_median, ms_p99, ms_batch8].map(|ms| format!("{ms:.3}"));
-        let rest = [bytes(*size), format!("{:.1} million", *multiply_adds as f64 / 1e6)];
-        [variant.clone(), measure].into_iter().chain(ms).chain(rest).collect()
-    }));
+    let heading = variant_table::heads(measure);
+    let rows: Vec<[String; 7]> =
+        std::iter::once(heading).chain(variants.iter().map(variant_table::cells)).collect();
+    let table = Table::new(&rows).max_width(width, &variant_table::OPTIONAL_COLUMNS);
     let change = |[before, after]: [f64; 2]| format!("{:.1} % are left", 100.0 * after / before.max(1.0));
     let facts = key_value_list(&[
         ("multiply-adds".to_owned(), change(pruning.multiply_adds.map(|count| count as f64))),
@@ -194,7 +190,7 @@ fn render(report: &Report, run: &RunDir) -> String {
         ("model".to_owned(), run.onnx_model().display().to_string()),
     ]);
     let path = shell_path(run.path());
-    format!("{}\n{facts}\nnext: `stratus infer {path} IMAGE`, `stratus report {path}`\n", table(&rows))
+    format!("{table}\n{facts}\nnext: `stratus infer {path} IMAGE`, `stratus report {path}`\n")
 }
 
 #[cfg(test)]
