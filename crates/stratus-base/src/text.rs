@@ -26,6 +26,12 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// Formats a count with its noun, whose plural ends with s: `1 run`, `2 runs`.
+#[must_use]
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Formats a count with a comma between groups of three digits: `1,297,920`.
 #[must_use]
 pub fn grouped(count: u64) -> String {
@@ -125,6 +131,11 @@ mod tests {
             [1_047_000, 1_048_530, 47_395_635, (1 << 30) - 1].map(bytes),
             ["1022 KiB", "1.0 MiB", "45.2 MiB", "1.0 GiB"]
         );
+    }
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "run")), ["0 runs", "1 run", "2 runs"]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::report::{
 };
 use crate::text::{self, figure, probability};
 use crate::variant_table;
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 
 /// Maximum number of layers in the table of differences.
 const MAX_LAYERS: usize = 24;
@@ -152,7 +152,7 @@ fn run_section(out: &mut String, run: &RunReport) {
             let layer = &tree.nodes[position];
             let kind = match layer.row {
                 Some(_) => layer.kind.clone(),
-                None => format!("{} layers", tree.rows(position).len()),
+                None => counted(tree.rows(position).len() as u64, "layer"),
             };
             let time = &layer.time;
             let ms = [time.forward_ms, time.backward_ms, time.update_ms, time.total_ms];
@@ -171,7 +171,7 @@ fn run_section(out: &mut String, run: &RunReport) {
     let (ms, percent) =
         rest.fold((0.0, 0.0), |sum, time| (sum.0 + time.total_ms, sum.1 + time.share_percent));
     if layers.len() > MAX_BLOCKS {
-        add(&format!("{} more layers", layers.len() - MAX_BLOCKS), ms, percent);
+        add(&counted((layers.len() - MAX_BLOCKS) as u64, "more layer"), ms, percent);
     }
     for row in &accounting.phases {
         add(&row.phase.name().replace('_', " "), row.cost.mean_ms, row.cost.share_percent);
@@ -191,9 +191,9 @@ fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &st
     if let Some(origin) = origin {
         let _ = writeln!(out, "Made from the network of {}.\n", escape_markdown(origin));
     }
-    let more = |out: &mut String, all: usize, shown: usize, things: &str| {
+    let more = |out: &mut String, all: usize, shown: usize, thing: &str| {
         if all > shown {
-            let _ = writeln!(out, "\n{} more {things}.", all - shown);
+            let _ = writeln!(out, "\n{}.", counted((all - shown) as u64, thing));
         }
         out.push('\n');
     };
@@ -201,7 +201,7 @@ fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &st
         let rows: Vec<Vec<String>> =
             variants.iter().take(MAX_VARIANTS).map(|variant| variant_table::cells(variant).into()).collect();
         table(out, &variant_table::heads(measure), &rows);
-        more(out, variants.len(), rows.len(), "variants");
+        more(out, variants.len(), rows.len(), "more variant");
     }
     let layers = pruning.as_ref().map_or(&[][..], |pruning| &pruning.layers);
     if !layers.is_empty() {
@@ -211,7 +211,7 @@ fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &st
             .map(|layer| vec![layer.layer.clone(), layer.channels[0].to_string(), layer.channels[1].to_string()])
             .collect();
         table(out, &heads, &rows);
-        more(out, layers.len(), rows.len(), "layers");
+        more(out, layers.len(), rows.len(), "more layer");
     }
 }
 
@@ -239,7 +239,7 @@ fn all_variants(out: &mut String, runs: &[RunReport]) {
     };
     table(out, &heads, &of_runs.iter().take(MAX_VARIANTS).map(row).collect::<Vec<_>>());
     if of_runs.len() > MAX_VARIANTS {
-        let _ = writeln!(out, "\n{} more variants.", of_runs.len() - MAX_VARIANTS);
+        let _ = writeln!(out, "\n{}.", counted((of_runs.len() - MAX_VARIANTS) as u64, "more variant"));
     }
     out.push('\n');
 }
@@ -299,7 +299,7 @@ fn difference(out: &mut String, diff: &Diff) {
     rows.push(row("", diff.per.name(), &diff.wall));
     table(out, &heads, &rows);
     if layers.len() > MAX_LAYERS {
-        let _ = writeln!(out, "\n{} more layers changed less.", layers.len() - MAX_LAYERS);
+        let _ = writeln!(out, "\n{} changed less.", counted((layers.len() - MAX_LAYERS) as u64, "more layer"));
     }
     out.push('\n');
 }

@@ -188,7 +188,7 @@ fn outcome_at(runs: &[CellRun<'_>], epoch: u64, is_decided: bool) -> RoundOutcom
 }
 
 /// The cell with the best of the results, from 1; the first of several.
-fn best_of(direction: Direction, cells: &[Option<f64>]) -> Option<usize> {
+pub(crate) fn best_of(direction: Direction, cells: &[Option<f64>]) -> Option<usize> {
     let known = (1..).zip(cells).filter_map(|(cell, result)| Some((cell, (*result)?)));
     let better = |best: (usize, f64), next: (usize, f64)| {
         if direction.improvement(next.1, best.1) > 0.0 { next } else { best }

@@ -7,7 +7,7 @@ use super::svg::{Anchor, LinearAxis, Svg};
 use crate::report::{OptimisedReport, RunReport, best_variants, score_name};
 use crate::text::fit;
 use crate::variant_table;
-use stratus_base::text::grouped;
+use stratus_base::text::{counted, grouped};
 use stratus_run::optimised::Pruning;
 use stratus_run::variants::Variant;
 
@@ -137,7 +137,7 @@ fn layers(html: &mut Html, pruning: &Pruning) {
     if count == 0 {
         return;
     }
-    let lost = if count == 1 { "1 layer lost channels".to_owned() } else { format!("{count} layers lost channels") };
+    let lost = format!("{} lost channels", counted(count as u64, "layer"));
     html.raw(if count <= MAX_OPEN_LAYERS { "<details open>" } else { "<details>" });
     html.element("summary", "", &lost);
     if count > MAX_LAYERS {

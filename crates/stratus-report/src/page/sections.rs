@@ -9,7 +9,7 @@ use super::{charts, checkpoints, forecast, layer_table, network, optimised, side
 use crate::collect::flatten;
 use crate::report::{Comparison, MAX_BLOCKS, Problem, Repetitions, RooflineData, RunReport, score_name};
 use crate::text::{self, energy_parts};
-use stratus_base::text::{bytes, duration};
+use stratus_base::text::{bytes, counted, duration};
 use stratus_engine::memory_map::MemoryMap;
 
 /// Maximum number of values of the arena that the page lists.
@@ -163,9 +163,9 @@ fn means_note(html: &mut Html, iterations: u64) {
 /// Adds a note on gaps in the curve of the loss, if the loss was not finite.
 fn non_finite_note(html: &mut Html, iterations: u64) {
     if iterations > 0 {
-        let plural = if iterations == 1 { "" } else { "s" };
+        let iterations = counted(iterations, "iteration");
         let text = format!(
-            "The loss of {iterations} iteration{plural} is not finite: the curve has no point there, and its \
+            "The loss of {iterations} is not finite: the curve has no point there, and its \
              line connects the neighbouring points."
         );
         html.element("p", "note", &text);
@@ -182,8 +182,10 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
         "p",
         "note",
         &format!(
-            "Means over {} iterations; the first {} are skipped.",
-            accounting.iterations, accounting.skipped
+            "Means over {}; the first {} {} skipped.",
+            counted(accounting.iterations, "iteration"),
+            accounting.skipped,
+            if accounting.skipped == 1 { "is" } else { "are" }
         ),
     );
     html.drawing("Time per iteration", &charts::time(accounting, &run.layers.tree));
@@ -192,13 +194,13 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
         means_note(html, run.curves.layer_iterations_per_point);
         let cut = run.layers.tree.cut(MAX_BLOCKS);
         let note = match (cut.len() > drawn, drawn < layers) {
-            (true, _) => format!("The {drawn} longest of {layers} layers. "),
+            (true, _) => format!("The {drawn} longest of {}. ", counted(layers as u64, "layer")),
             (false, true) => "A block is the sum of its layers. ".to_owned(),
             (false, false) => String::new(),
         };
         let note = note + "Click a name below the chart to hide or show its line.";
         html.chart("layers", number, "Layer time over the iterations, ms", &note);
-        let title = format!("Forward, and backward with update, all {layers} layers, ms");
+        let title = format!("Forward, and backward with update, {}, ms", counted(layers as u64, "layer"));
         html.chart("forward-backward", number, &title, "");
     }
     layer_table::table(html, run, number);

@@ -326,7 +326,8 @@ fn remove_channels(
         ImportanceCriterion::Taylor => {
             let mut taylor = TaylorScores::new(model)?;
             let batches = request.calibration_batches;
-            observer.info(&format!("importance of channels by the gradients of {batches} batches"));
+            let of = if batches == 1 { "a batch".to_owned() } else { format!("{batches} batches") };
+            observer.info(&format!("importance of channels by the gradients of {of}"));
             for_each_gradient(experiment, model, batches, stop, observer, |gradients| {
                 Ok(taylor.add(gradients)?)
             })?;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use stratus_base::text;
+use stratus_forecast::catalogue::RunPrice;
 use stratus_report::report::{score_name, val_score};
 use stratus_report::runs::read_settings;
 use stratus_report::{network_label, status};
@@ -17,7 +18,7 @@ use stratus_run::csv::{EpochRow, Task};
 use stratus_run::layout::{CHECKPOINTS, EXPERIMENT, LOCK};
 use stratus_run::summary::{Status, Summary};
 
-use super::facts::{HourlyPrice, Processors, RowLabels, Settings};
+use super::facts::{Processors, RowLabels, Settings, price_in};
 use super::find::{FoundItem, Stamp, stamp};
 use super::row::{Pace, Progress, RunRow, Score};
 use crate::actions::{Actions, Offer};
@@ -190,7 +191,7 @@ pub struct Record {
     processors: Processors,
     /// The network, if the run was optimised.
     optimised: Option<String>,
-    price: Option<HourlyPrice>,
+    price: Option<RunPrice>,
     /// The action that the run permits.
     offer: KnownOffer,
     /// The row that was shown last.
@@ -277,7 +278,7 @@ impl Record {
         self.refused = refused;
         if is_first || now.experiment != before.experiment {
             self.settings = self.read_settings(count);
-            self.price = self.settings().and_then(|settings| HourlyPrice::in_settings(settings));
+            self.price = self.settings().and_then(|settings| price_in(settings));
         }
         if is_first || now.summary != before.summary {
             self.summary = self.read_summary(count);
@@ -425,7 +426,7 @@ impl Record {
                 left_s: pace.left_s().filter(|_| state == Status::Running.name()),
                 elapsed_s,
                 images_per_second: summary.and_then(|summary| summary.images_per_second.median),
-                price: self.price.as_ref().zip(elapsed_s).map(|(price, seconds)| price.of(seconds)),
+                price: self.price.as_ref().zip(elapsed_s).map(|(price, seconds)| price.of_seconds(seconds)),
                 currency: self.price.as_ref().and_then(|price| price.currency.clone()),
             },
             score: Score {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use std::iter::once;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use stratus_base::text::counted;
 use stratus_report::accounting::{self, Accounting, AccountingOptions};
 use stratus_report::collect::{RunRecord, to_csv};
 use stratus_report::overview::{RunOverview, RunOverviewRow};
@@ -286,7 +287,8 @@ fn write_trace(runs: &[RunDir], arguments: &CollectArguments, output: &Output) -
     if count == 0 {
         output.warning(&format!("{} has no such iterations", run.path().display()));
     }
-    output.message(&format!("{}: {count} iterations; open it at ui.perfetto.dev", path.display()));
+    let iterations = counted(count, "iteration");
+    output.message(&format!("{}: {iterations}; open it at ui.perfetto.dev", path.display()));
     Ok(())
 }
 
@@ -305,14 +307,15 @@ fn write_table(runs: &[RunDir], arguments: &CollectArguments, out: &Path, output
             .with_hint("use the extension .csv or .parquet")
     })?;
     let count = tables::write(runs, rows, format, out, arguments.skip)?;
-    output.message(&format!("{}: {count} rows of {} runs", out.display(), runs.len()));
+    let (rows, runs) = (counted(count, "row"), counted(runs.len() as u64, "run"));
+    output.message(&format!("{}: {rows} of {runs}", out.display()));
     Ok(())
 }
 
 fn write_layers(run: &RunDir, output: &Output) -> Result<PathBuf> {
     let path = run.layers();
     let rows = layers::write_file(run, &path).map_err(Failure::failed)?;
-    output.message(&format!("{}: {rows} rows", path.display()));
+    output.message(&format!("{}: {}", path.display(), counted(rows, "row")));
     Ok(path)
 }
 
