@@ -433,7 +433,9 @@ impl RepetitionState {
         match self.status {
             RepetitionStatus::Completed | RepetitionStatus::Running | RepetitionStatus::Unknown => false,
             RepetitionStatus::Failed => retry_stopped,
-            RepetitionStatus::Interrupted => retry_stopped || self.exit != Some(INTERRUPTED_EXIT) && !is_stopped,
+            RepetitionStatus::Interrupted => {
+                retry_stopped || self.exit != Some(INTERRUPTED_EXIT) && !is_stopped
+            }
             RepetitionStatus::Waiting => retry_stopped || !is_stopped,
         }
     }

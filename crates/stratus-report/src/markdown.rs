@@ -189,7 +189,7 @@ fn run_section(out: &mut String, run: &RunReport) {
 fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &str) {
     let OptimisedReport { origin, variants, pruning } = optimised;
     if let Some(origin) = origin {
-        let _ = writeln!(out, "Made from the network of {}.\n", escape_markdown(origin));
+        let _ = writeln!(out, "Original run: {}.\n", escape_markdown(origin));
     }
     let more = |out: &mut String, all: usize, shown: usize, thing: &str| {
         if all > shown {
@@ -208,7 +208,9 @@ fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &st
         let heads = ["layer that lost channels", "before", "after"].map(str::to_owned);
         let shown = layers.iter().take(MAX_PRUNED_LAYERS);
         let rows: Vec<Vec<String>> = shown
-            .map(|layer| vec![layer.layer.clone(), layer.channels[0].to_string(), layer.channels[1].to_string()])
+            .map(|layer| {
+                vec![layer.layer.clone(), layer.channels[0].to_string(), layer.channels[1].to_string()]
+            })
             .collect();
         table(out, &heads, &rows);
         more(out, layers.len(), rows.len(), "more layer");
@@ -299,7 +301,8 @@ fn difference(out: &mut String, diff: &Diff) {
     rows.push(row("", diff.per.name(), &diff.wall));
     table(out, &heads, &rows);
     if layers.len() > MAX_LAYERS {
-        let _ = writeln!(out, "\n{} changed less.", counted((layers.len() - MAX_LAYERS) as u64, "more layer"));
+        let _ =
+            writeln!(out, "\n{} changed less.", counted((layers.len() - MAX_LAYERS) as u64, "more layer"));
     }
     out.push('\n');
 }

@@ -56,7 +56,10 @@ mod tests {
             network_label(&run, "network.toml")
         };
         let layers = "[[layer]]\nname = \"x\"\n".repeat(1000);
-        assert_eq!(label(&format!("name = \"resnet18\"\ninput = [3, 1, 1]\n\n{layers}")), "resnet18, optimised");
+        assert_eq!(
+            label(&format!("name = \"resnet18\"\ninput = [3, 1, 1]\n\n{layers}")),
+            "resnet18, optimised"
+        );
         assert_eq!(label("name = \"a\\u001b[2J\""), "a[2J, optimised");
         for damaged in ["", "name = 3", "name = \"\"", "name = \"x", &layers] {
             assert_eq!(label(damaged), "network.toml, optimised", "{damaged:.20}");

@@ -101,7 +101,10 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         ]),
     );
     let scale_parts = |scale: &LossScaleSummary| {
-        vec![format!("{}", scale.scale), format!("{} skipped", counted(scale.skipped_iterations, "iteration"))]
+        vec![
+            format!("{}", scale.scale),
+            format!("{} skipped", counted(scale.skipped_iterations, "iteration")),
+        ]
     };
     line("loss scale", summary.loss_scale.as_ref().map(scale_parts).unwrap_or_default());
     line(

@@ -9,8 +9,7 @@ use crate::text::fit;
 const MAX_NAME_CHARS: usize = 60;
 
 /// The headings of the table other than that of the measure.
-const HEADS: [&str; 7] =
-    ["network", "", "ms", "ms, p99", "ms, batch of 8", "weights, MiB", "multiply-adds"];
+const HEADS: [&str; 7] = ["network", "", "ms", "p99 ms", "8 images ms", "MiB", "multiply-adds"];
 
 /// Columns that a narrow terminal can do without, the least important first.
 pub const OPTIONAL_COLUMNS: [&str; 4] = [HEADS[3], HEADS[4], HEADS[6], HEADS[5]];

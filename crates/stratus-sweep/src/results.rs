@@ -263,6 +263,30 @@ mod tests {
     }
 
     #[test]
+    fn a_sweep_and_its_snapshot_have_the_same_best_cell() {
+        use stratus_run::csv::{CsvWriter, Task};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sweep");
+        // A grid that is halved has no search, but the metric of halving.
+        let sweep = create(&path, HALVING);
+        for (cell, val_loss) in [(1, 0.5), (2, 0.25), (3, 0.25), (4, f64::NAN)] {
+            let row = sweep.rows().iter().find(|row| row.cell == cell).unwrap();
+            let run = sweep.run_path(row);
+            std::fs::create_dir_all(&run).unwrap();
+            let mut epochs = CsvWriter::open(&run.join("epochs.csv"), Task::Classification).unwrap();
+            epochs.append(&self::row(1, val_loss)).unwrap();
+            epochs.flush().unwrap();
+        }
+        assert_eq!(sweep.best_cell(), Some((2, 0.25)));
+        drop(sweep);
+        let mut snapshot = SweepSnapshot::read(&path).unwrap();
+        (1..=4).for_each(|cell| set(&mut snapshot, cell, Status::Completed));
+        let results =
+            snapshot.results(|run| stratus_run::csv::read(&run.join("epochs.csv")).unwrap_or_default());
+        assert_eq!(results.best, Some(2));
+    }
+
+    #[test]
     fn results_are_means_of_best_epochs_without_failed_runs() {
         let mut sweep = snapshot(
             "[model]\nname = \"digits\"\n[sweep]\nrepetitions = 2\nsearch = \"random\"\ntrials = 2\n\

@@ -1,7 +1,7 @@
 //! The table of layers as a tree: a row per block, with the sums of its layers, and a row per layer.
 
-use stratus_base::text::counted;
 use std::collections::BTreeSet;
+use stratus_base::text::counted;
 
 use super::escape::escape;
 use super::html::{Cell, Html};

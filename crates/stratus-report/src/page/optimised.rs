@@ -37,7 +37,7 @@ pub(super) fn section(html: &mut Html, run: &RunReport) {
     let Some(optimised) = &run.optimised else { return };
     let OptimisedReport { origin, variants, pruning } = optimised;
     html.element("h3", "", "Optimised network");
-    let origin = origin.as_ref().map(|origin| format!("Made from the network of {origin}."));
+    let origin = origin.as_ref().map(|origin| format!("Original run: {origin}."));
     let pruned = pruning.as_ref().map(pruned);
     let facts: Vec<String> = origin.into_iter().chain(pruned).collect();
     if !facts.is_empty() {
@@ -208,8 +208,7 @@ fn chart(points: &[Point], measure: &str) -> Svg {
         points.iter().map(|point| [x.at(point.ms), y.at(100.0 * point.measure)]).collect();
     let mut labels = Labels::around(&positions);
     for (point, at) in points.iter().zip(&positions) {
-        let text =
-            format!("{}: {measure} {:.2} %, {:.4} ms", point.label, 100.0 * point.measure, point.ms);
+        let text = format!("{}: {measure} {:.2} %, {:.4} ms", point.label, 100.0 * point.measure, point.ms);
         svg.open_point(&text);
         svg.circle(if point.is_best { "point update" } else { "point forward" }, *at, 6.0, None, &text);
         if let Some((place, anchor)) = labels.place(*at, &point.label) {
@@ -258,8 +257,9 @@ impl Labels {
                 Anchor::End => left - width,
             };
             let area = [from, baseline - Self::HEIGHT + 3.0, from + width, baseline + 3.0];
-            let overlaps =
-                |other: &[f64; 4]| area[0] < other[2] && other[0] < area[2] && area[1] < other[3] && other[1] < area[3];
+            let overlaps = |other: &[f64; 4]| {
+                area[0] < other[2] && other[0] < area[2] && area[1] < other[3] && other[1] < area[3]
+            };
             let is_inside = area[0] > 0.0 && area[2] < WIDTH && area[1] > 20.0;
             if is_inside && !self.taken.iter().any(overlaps) {
                 self.taken.push(area);
@@ -306,7 +306,8 @@ mod tests {
         assert_eq!(placed.len(), 3);
         for (number, one) in labels.taken.iter().enumerate().skip(at.len()) {
             for other in labels.taken.iter().take(number) {
-                let overlap = one[0] < other[2] && other[0] < one[2] && one[1] < other[3] && other[1] < one[3];
+                let overlap =
+                    one[0] < other[2] && other[0] < one[2] && one[1] < other[3] && other[1] < one[3];
                 assert!(!overlap, "{one:?} {other:?}");
             }
         }

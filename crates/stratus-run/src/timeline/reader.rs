@@ -124,7 +124,8 @@ impl TimelineReader {
     fn program(&mut self) -> Result<()> {
         let program = serde_json::from_slice(&self.payload).map_err(|error| {
             let problem = json_problem(&error);
-            let reason = format!("the program that ends at byte {} is damaged: {problem}", self.complete_bytes);
+            let reason =
+                format!("the program that ends at byte {} is damaged: {problem}", self.complete_bytes);
             Error::damaged(&self.path, reason, REMEDY)
         })?;
         self.programs.push(program);

@@ -166,7 +166,8 @@ fn find_source(arguments: &ExportArguments, globals: &Globals, output: &Output) 
                 let checkpoint = trained.checkpoint;
                 let average = if checkpoint.averaged.is_some() { ", averaged" } else { "" };
                 let iterations = checkpoint.state.iteration;
-                let origin = format!("{} after {}{average}", path.display(), counted(iterations, "iteration"));
+                let origin =
+                    format!("{} after {}{average}", path.display(), counted(iterations, "iteration"));
                 let weights = checkpoint.averaged.unwrap_or(checkpoint.weights);
                 Ok(ExportSource { graph: trained.graph, weights, origin, metadata })
             }

@@ -254,9 +254,11 @@ fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Resul
         return Err(Failure::failed(format!(
             "{failed} of {} failed",
             counted(sweep.rows().len() as u64, "run")
-        )).with_hint(
-            format!("see {} for the reasons; retry with --retry", path.join(layout::CELLS).display()),
-        ));
+        ))
+        .with_hint(format!(
+            "see {} for the reasons; retry with --retry",
+            path.join(layout::CELLS).display()
+        )));
     }
     Ok(())
 }
