@@ -14,8 +14,8 @@ const MAX_HEAD_BYTES: u64 = 4 << 10;
 /// Maximum number of characters of a name.
 const MAX_NAME_CHARS: usize = 60;
 
-/// The name of the network of a run: `configured`, the value of `model.name`. A run of `stratus optimise` has a
-/// layer file of its own, which has the name of the original network: `resnet18, optimised`.
+/// The name of the network of a run: `configured`, the value of `model.name`. A run of `stratus optimise` has
+/// a layer file of its own, which has the name of the original network: `resnet18, optimised`.
 #[must_use]
 pub fn network_label(run: &RunDir, configured: &str) -> String {
     if !run.is_optimised() {

@@ -22,8 +22,8 @@ pub fn heads(measure: &str) -> [String; 7] {
     heads
 }
 
-/// The cells of a variant, in the units of [`heads`]. The name comes from a file: what a terminal would obey is
-/// replaced.
+/// The cells of a variant, in the units of [`heads`]. The name comes from a file: characters that a terminal
+/// would obey are replaced.
 #[must_use]
 pub fn cells(variant: &Variant) -> [String; 7] {
     let Variant { variant, measure, ms_median, ms_p99, ms_batch8, bytes, multiply_adds } = variant;

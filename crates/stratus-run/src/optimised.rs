@@ -1,4 +1,4 @@
-//! What `stratus optimise` writes to the folder [`OPTIMISE`](crate::layout::OPTIMISE) of a new run.
+//! The files that `stratus optimise` writes to the folder [`OPTIMISE`](crate::layout::OPTIMISE) of a new run.
 
 use serde::{Deserialize, Serialize};
 

@@ -200,7 +200,7 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
         };
         let note = note + "Click a name below the chart to hide or show its line.";
         html.chart("layers", number, "Layer time over the iterations, ms", &note);
-        let title = format!("Forward, and backward with update, {}, ms", counted(layers as u64, "layer"));
+        let title = format!("Forward, and backward with update, all {layers} layers, ms");
         html.chart("forward-backward", number, &title, "");
     }
     layer_table::table(html, run, number);

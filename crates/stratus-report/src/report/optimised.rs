@@ -1,5 +1,5 @@
-//! What `stratus optimise` made of the network of another run: the variants that it compared, and the layers
-//! that lost channels.
+//! The result of `stratus optimise`: the variants of a network that it compared, and the layers that lost
+//! channels.
 
 use serde::Serialize;
 use stratus_run::optimised::{Origin, Pruning};
@@ -42,8 +42,8 @@ impl OptimisedReport {
     }
 }
 
-/// Returns of each variant, by its milliseconds and its measure, whether no other one exceeds it: none is both
-/// at least as fast and at least as good, and better in one of both.
+/// Returns of each variant, by its milliseconds and its measure, whether no other one exceeds it: none is
+/// both at least as fast and at least as good, and better in one of both.
 #[must_use]
 pub fn best_variants(variants: &[(f64, f64)]) -> Vec<bool> {
     // By time, then by measure, so that each is compared with the best of the faster ones only.

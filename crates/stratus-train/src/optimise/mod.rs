@@ -151,12 +151,12 @@ fn resume(
 ) -> Result<RunOutcome, TrainError> {
     let run = RunDir::open(out)?;
     check_same_request(&run, request)?;
-    // It is a part of the result: if it cannot be read, that is said before hours of training.
+    // It is a part of the result: it must be readable before hours of training.
     Pruning::read(&run)?;
     run::resume(out, &RunOptions { out: None, ..options.clone() }, observer)
 }
 
-/// What to remove of a directory in which no run could be started.
+/// The files to remove of a directory in which no run could be started.
 struct StartFiles {
     target: PathBuf,
     is_new_folder: bool,

@@ -162,8 +162,8 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
 /// Maximum number of variants, and of layers, that are printed for a run.
 const MAX_PRINTED_ROWS: usize = 100;
 
-/// The variants of the network of a run that `stratus optimise` made, and the layers that lost channels; empty
-/// for other runs. What cannot be read is a warning.
+/// The variants of the network of a run that `stratus optimise` made, and the layers that lost channels;
+/// empty for other runs. What cannot be read is a warning.
 fn optimised(run: &RunDir, output: &Output) -> Result<String> {
     let mut missing = |what: &str, reason: String| {
         output.warning(&format!("{}: cannot show {what}: {reason}", run.path().display()));
