@@ -48,7 +48,9 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         n => format!(", resumed {n} times"),
     };
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "{model} on {}: {}{resumed}", data_set(dataset, run), summary.status.name());
+    let optimised = if run.is_optimised() { ", optimised," } else { "" };
+    let _ =
+        writeln!(out, "{model}{optimised} on {}: {}{resumed}", data_set(dataset, run), summary.status.name());
     let mut line = |name: &str, parts: Vec<String>| {
         let mut parts = parts.into_iter();
         let Some(first) = parts.next() else { return };

@@ -45,6 +45,9 @@ fn overview(html: &mut Html, run: &RunReport, alone: bool) {
     html.element("span", "status", run.record.status.name());
     let subtitle = if alone { &run.label } else { &title };
     html.element("span", "muted", subtitle);
+    if run.optimised.is_some() {
+        html.element("span", "muted", "optimised");
+    }
     if let Some(remote) = &run.record.remote {
         let trained = format!("trained on {}, {}", remote.description(), text::fetched_at(remote));
         html.element("span", "muted", &trained);
