@@ -89,12 +89,11 @@ fn lists_and_tables_show_what_was_optimised(dir: &TestDir) {
     // At 30 columns, no row of the table is wrapped.
     let narrow = dir.command(&PRUNE).env("COLUMNS", "30").output().unwrap();
     let narrow = String::from_utf8(narrow.stdout).unwrap();
-    let table: Vec<&str> = narrow.lines().take(file.lines().count()).collect();
-    assert!(
-        table[0].starts_with("network") && table.iter().all(|line| line.chars().count() <= 40),
-        "{narrow}"
-    );
-    assert!(table[1..].iter().all(|line| line.contains("f32") || line.contains("bf16")), "{narrow}");
+    assert!(narrow.lines().next().unwrap().starts_with("network"), "{narrow}");
+    for (line, row) in narrow.lines().zip(file.lines()).skip(1) {
+        let name = row.split(',').next().unwrap();
+        assert!(line.starts_with(name) && line.chars().count() <= 40, "{narrow}");
+    }
 }
 
 /// `small` is an optimised run; each file of it is restored.
@@ -159,7 +158,7 @@ fn impossible_requests_are_refused_before_anything_is_written() {
     refused(&["optimise", "run", "--prune", "0.5", "--granularity", "4096"], 2, "nothing can be pruned");
     let seventh = ["optimise", "run", "--prune", "0.3", "--granularity", "4", "--checkpoint", "7"];
     refused(&seventh, 1, "checkpoint 7: run has no such checkpoint: ");
-    for command in [&["eval", "run"][..], &["bench", "infer", "run"], &["model", "export", "run"]] {
+    for command in [&["eval", "run"][..], &["bench", "infer", "run"], &["model", "export", "run", "--onnx", "model.onnx"]] {
         let error = dir.run(&[command, &["--checkpoint", "7"]].concat()).expect(1).err;
         assert!(error.contains("run has no such checkpoint: ") && !error.contains("manifest"), "{error}");
     }
@@ -177,12 +176,12 @@ fn impossible_requests_are_refused_before_anything_is_written() {
     let start =
         dir.run(&["optimise", "run", "--prune", "0.3", "--granularity", "4", "--set", "data.resize=8"]);
     assert!(!dir.path("run-optimised").exists(), "{}", start.err);
-    start.expect(1);
+    start.expect(2);
     // In an empty folder, nothing remains of a start that failed; in one with files of someone else's, these.
     fs::create_dir_all(dir.path("empty")).unwrap();
     let into = |out: &str| {
         let failing = ["--granularity", "4", "--set", "data.resize=8", "--out", out];
-        dir.run(&[&["optimise", "run", "--prune", "0.3"][..], &failing].concat()).expect(1);
+        dir.run(&[&["optimise", "run", "--prune", "0.3"][..], &failing].concat()).expect(2);
     };
     into("empty");
     assert_eq!(fs::read_dir(dir.path("empty")).unwrap().count(), 0);
