@@ -22,6 +22,8 @@ const MAX_OPEN_LAYERS: usize = 12;
 /// Maximum number of characters of a name in the chart.
 const MAX_LABEL_CHARACTERS: usize = 32;
 const HEIGHT: f64 = 400.0;
+/// The position of the vertical axis.
+const LEFT: f64 = 70.0;
 const TITLE: &str = "Accuracy over milliseconds of an image";
 
 /// The variants of the network of a run, as an SVG file; `None` if there are none with a measure.
@@ -106,8 +108,8 @@ fn compared(html: &mut Html, runs: &[&RunReport]) {
     }
     html.points(TITLE, &chart(&points, measure));
     let mut note =
-        "Green: no other network is both faster and better. Move along the points with the Tab key, or point \
-         at one, to read its values."
+        "Green and larger: no other network is both faster and better. Move along the points with the Tab \
+         key, or point at one, to read its values."
             .to_owned();
     let drawn = of_runs().filter(|(_, variant)| variant.measure.is_some()).count();
     if drawn > points.len() {
@@ -189,7 +191,7 @@ fn points(runs: &[&RunReport]) -> Vec<Point> {
 
 /// The measure in percent over milliseconds: one point per variant, with its name where there is room.
 fn chart(points: &[Point], measure: &str) -> Svg {
-    let (left, right, top, bottom) = (70.0, 20.0, 34.0, 50.0);
+    let (left, right, top, bottom) = (LEFT, 20.0, 34.0, 50.0);
     let x = LinearAxis::over(points.iter().map(|point| point.ms).chain([0.0]), left, WIDTH - right);
     let y = LinearAxis::over(points.iter().map(|point| 100.0 * point.measure), HEIGHT - bottom, top);
     let mut svg = Svg::new(WIDTH, HEIGHT);
@@ -210,7 +212,8 @@ fn chart(points: &[Point], measure: &str) -> Svg {
     for (point, at) in points.iter().zip(&positions) {
         let text = format!("{}: {measure} {:.2} %, {:.4} ms", point.label, 100.0 * point.measure, point.ms);
         svg.open_point(&text);
-        svg.circle(if point.is_best { "point update" } else { "point forward" }, *at, 6.0, None, &text);
+        let (class, radius) = if point.is_best { ("point update", 8.0) } else { ("point forward", 6.0) };
+        svg.circle(class, *at, radius, None, &text);
         if let Some((place, anchor)) = labels.place(*at, &point.label) {
             svg.text("tick", place, anchor, &point.label);
         }
@@ -260,7 +263,7 @@ impl Labels {
             let overlaps = |other: &[f64; 4]| {
                 area[0] < other[2] && other[0] < area[2] && area[1] < other[3] && other[1] < area[3]
             };
-            let is_inside = area[0] > 0.0 && area[2] < WIDTH && area[1] > 20.0;
+            let is_inside = area[0] > LEFT && area[2] < WIDTH && area[1] > 20.0;
             if is_inside && !self.taken.iter().any(overlaps) {
                 self.taken.push(area);
                 return Some(([left, baseline], anchor));

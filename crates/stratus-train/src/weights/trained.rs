@@ -170,12 +170,12 @@ fn load_after_iteration(
     // The newest ones are listed.
     let listed: Vec<String> =
         known.iter().rev().take(MAX_LISTED_CHECKPOINTS).rev().map(u64::to_string).collect();
-    let there_are = match (&listed[..], known.len()) {
-        ([], _) => "it has no checkpoints".to_owned(),
-        ([one], _) => format!("the only one is {one}"),
-        (_, all) if all > listed.len() => format!("the last ones are {}", listed.join(", ")),
-        _ => format!("there are {}", listed.join(", ")),
+    let whose = match (&listed[..], known.len()) {
+        ([], _) => "which has no checkpoints".to_owned(),
+        ([one], _) => format!("which has only checkpoint {one}"),
+        (_, all) if all > listed.len() => format!("whose last checkpoints are {}", listed.join(", ")),
+        _ => format!("which has checkpoints {}", listed.join(", ")),
     };
-    let problem = format!("{} has no such checkpoint: {there_are}", shell_path(run.path()));
+    let problem = format!("not in {}, {whose}", shell_path(run.path()));
     Err(TrainError::Checkpoint { checkpoint: iteration.to_string(), problem })
 }

@@ -157,10 +157,11 @@ fn impossible_requests_are_refused_before_anything_is_written() {
     refused(&["optimise", "run", "--prune", "0.9"], 2, "at most");
     refused(&["optimise", "run", "--prune", "0.5", "--granularity", "4096"], 2, "nothing can be pruned");
     let seventh = ["optimise", "run", "--prune", "0.3", "--granularity", "4", "--checkpoint", "7"];
-    refused(&seventh, 1, "checkpoint 7: run has no such checkpoint: ");
-    for command in [&["eval", "run"][..], &["bench", "infer", "run"], &["model", "export", "run", "--onnx", "model.onnx"]] {
+    refused(&seventh, 1, "checkpoint 7: not in run, which has ");
+    let export = ["model", "export", "run", "--onnx", "model.onnx"];
+    for command in [&["eval", "run"][..], &["bench", "infer", "run"], &export] {
         let error = dir.run(&[command, &["--checkpoint", "7"]].concat()).expect(1).err;
-        assert!(error.contains("run has no such checkpoint: ") && !error.contains("manifest"), "{error}");
+        assert!(error.contains("checkpoint 7: not in run, ") && !error.contains("manifest"), "{error}");
     }
     // What only the fine-tuning needs is checked before channels are removed.
     let set = |key: &str, message: &str| {
