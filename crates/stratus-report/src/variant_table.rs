@@ -42,7 +42,7 @@ pub fn cells(variant: &Variant) -> [String; 7] {
 
 /// A size in MiB with three significant digits: `0.0823`, `44.6`, `528`.
 fn mebibytes(bytes: u64) -> String {
-    let size = bytes as f64 / (1 << 20) as f64;
+    let size = bytes as f64 / f64::from(1 << 20);
     match size {
         0.0 => "0".to_owned(),
         size if size < 0.1 => format!("{size:.4}"),
