@@ -91,6 +91,7 @@ check:
 	@bash scripts/check-width.sh
 	@bash scripts/check-words.sh
 	@python3 scripts/check-links.py
+	@bash scripts/check-javascript.sh
 	@CARGO=$(CARGO) bash scripts/format.sh --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked

@@ -212,6 +212,8 @@ pub fn csv() -> Vec<Vec<u8>> {
             all.push(format!("{header}\n{row}\n{row}\n").into_bytes());
         }
     }
+    let columns = stratus_run::variants::COLUMNS.join(",");
+    all.push(format!("{columns}\npruned f32,0.5,1.5,2,9,4,7\noriginal,,1,2,3,4,5\n").into_bytes());
     all.extend(texts(&["class,name\n0,cat\n1,\"a, b\"\n", "class,a,b\na,1,2\nb,3,4\n"]));
     all.extend(sources("docs", "csv"));
     all
@@ -235,7 +237,10 @@ pub fn report() -> Vec<Vec<u8>> {
     let numbered = |number: u8, file: &[u8]| [&[number], file].concat();
     let mut all: Vec<Vec<u8>> = experiments().iter().map(|file| numbered(0, file)).collect();
     all.extend(run_json().iter().zip(1..).map(|(file, number)| numbered(number, file)));
-    all.extend(csv().iter().flat_map(|file| (5..9).map(move |number| numbered(number, file))));
+    all.extend(csv().iter().flat_map(|file| (5..10).map(move |number| numbered(number, file))));
+    let pruning = r#"{"multiply_adds": [2, 1], "parameters": [2, 1],
+        "layers": [{"layer": "a", "channels": [2, 1]}]}"#;
+    all.extend([numbered(10, pruning.as_bytes()), numbered(11, br#"{"run": "runs/digits/1"}"#)]);
     all
 }
 

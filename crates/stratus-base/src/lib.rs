@@ -1,9 +1,11 @@
 //! Utilities that crates of every layer use: memory aligned for vector units, checksums, errors about a file,
 //! text for a terminal, times in UTC, medians and quantiles, suggestions for misspelt names, the folders of
-//! the installation, the search for C libraries, the program for SSH, messages in protobuf's wire format.
+//! the installation, the search for C libraries, the program for SSH, exit codes, messages in protobuf's wire
+//! format.
 
 mod aligned;
 pub mod checksum;
+pub mod exit_code;
 mod file;
 pub mod installation;
 pub mod library;

@@ -26,6 +26,26 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// Formats a count with its noun, whose plural ends with s: `1 run`, `2 runs`.
+#[must_use]
+pub fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Formats a count with a comma between groups of three digits: `1,297,920`.
+#[must_use]
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
 /// Formats a duration in up to two units: `2 h 05 min`.
 #[must_use]
 pub fn duration(seconds: f64) -> String {
@@ -111,6 +131,17 @@ mod tests {
             [1_047_000, 1_048_530, 47_395_635, (1 << 30) - 1].map(bytes),
             ["1022 KiB", "1.0 MiB", "45.2 MiB", "1.0 GiB"]
         );
+    }
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "run")), ["0 runs", "1 run", "2 runs"]);
+    }
+
+    #[test]
+    fn groups_of_digits_are_separated() {
+        let counts = [0, 999, 1000, 1_297_920, u64::MAX].map(grouped);
+        assert_eq!(counts, ["0", "999", "1,000", "1,297,920", "18,446,744,073,709,551,615"]);
     }
 
     #[test]

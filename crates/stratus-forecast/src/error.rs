@@ -100,6 +100,12 @@ pub enum Error {
         /// The missing value.
         figure: &'static str,
     },
+    /// The catalogue has no price of the machine.
+    #[error("the catalogue has no price for {machine}")]
+    NoPrice {
+        /// The machine.
+        machine: String,
+    },
     /// The objective is invalid.
     #[error("--objective {text}: {problem}")]
     Objective {
@@ -140,6 +146,9 @@ impl Error {
             }
             Self::Precision { .. } => {
                 "use another precision with --set train.precision=, or another machine".to_owned()
+            }
+            Self::NoPrice { .. } => {
+                "`stratus forecast machines` lists them; or set train.price_per_hour".to_owned()
             }
             Self::Figure { .. } => "add a row in a file with --machines FILE".to_owned(),
             Self::Objective { .. } => {

@@ -6,9 +6,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use stratus_base::exit_code::INTERRUPTED;
 use stratus_base::text::shell_quoted;
 use stratus_base::{did_you_mean, nearest, printable, read_text_at_most};
 use stratus_run::layout::{EXPERIMENT, LAUNCHES};
+
+/// The exit code of a training that was stopped with a checkpoint.
+const INTERRUPTED_EXIT: i32 = INTERRUPTED as i32;
 
 /// The script that trains the repetitions.
 const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scripts/launch.sh"));
@@ -429,7 +433,9 @@ impl RepetitionState {
         match self.status {
             RepetitionStatus::Completed | RepetitionStatus::Running | RepetitionStatus::Unknown => false,
             RepetitionStatus::Failed => retry_stopped,
-            RepetitionStatus::Interrupted => retry_stopped || self.exit != Some(75) && !is_stopped,
+            RepetitionStatus::Interrupted => {
+                retry_stopped || self.exit != Some(INTERRUPTED_EXIT) && !is_stopped
+            }
             RepetitionStatus::Waiting => retry_stopped || !is_stopped,
         }
     }
@@ -438,8 +444,8 @@ impl RepetitionState {
     pub(crate) fn derive_status(&self, started: bool, running: bool) -> RepetitionStatus {
         match self.exit {
             Some(0) => RepetitionStatus::Completed,
-            // 75: stopped with a checkpoint; 129 and up: killed.
-            Some(75 | 129..) => RepetitionStatus::Interrupted,
+            // Stopped with a checkpoint, or killed.
+            Some(INTERRUPTED_EXIT | 129..) => RepetitionStatus::Interrupted,
             Some(_) => RepetitionStatus::Failed,
             None if running => RepetitionStatus::Running,
             None if started => RepetitionStatus::Interrupted,

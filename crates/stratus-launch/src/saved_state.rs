@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use stratus_base::read_text_at_most;
+use stratus_run::atomic::json_problem;
 use stratus_run::layout::LAUNCHES;
 
 use crate::shell::escape_control_characters;
@@ -117,7 +118,8 @@ impl SavedState {
             Err(error) => return Err(Error::file("read", &path)(error)),
         };
         serde_json::from_str(&text).map(Some).map_err(|error| {
-            let problem = format!("{}: not the state of a launch ({error})", path.display());
+            let reason = json_problem(&error);
+            let problem = format!("{}: not the state of a launch ({reason})", path.display());
             Error::usage(problem, "remove the file; `stratus launch status` writes it again")
         })
     }

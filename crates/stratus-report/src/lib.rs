@@ -9,6 +9,7 @@
 //! - [`tables`]: layers, iterations and runs as CSV or Parquet, of several runs in one file;
 //! - [`trace`]: iterations step by step, for Perfetto;
 //! - [`run_table`]: a run in a few lines, for its end;
+//! - [`variant_table`]: the networks that `stratus optimise` compared;
 //! - [`runs`]: the runs in a folder, one line each, and [`query`]: those that match words;
 //! - [`report`]: everything about one or several runs as data, which [`page`] renders as HTML and
 //!   [`markdown`] as text.
@@ -19,6 +20,7 @@ mod error;
 pub mod layers;
 pub mod markdown;
 pub mod names;
+mod network_label;
 pub mod overview;
 pub mod page;
 pub mod query;
@@ -31,8 +33,10 @@ pub mod table;
 pub mod tables;
 pub mod text;
 pub mod trace;
+pub mod variant_table;
 
 pub use error::{Error, Result};
+pub use network_label::network_label;
 
 /// The number of first iterations that a report skips by default: 5 %, at least two, never all.
 ///

@@ -5,17 +5,23 @@ use std::fmt::Write;
 use stratus_run::csv;
 use stratus_run::git::GitCommit;
 use stratus_run::labels::RunLabels;
+use stratus_run::variants::Variant;
 
 use crate::accounting::WorkerCost;
 use crate::report::{
-    Change, Comparison, Diff, MAX_BLOCKS, PUBLISHED_COLUMNS, PublishedComparison, PublishedComparisonRow,
-    Report, RunReport, score_name,
+    Change, Comparison, Diff, MAX_BLOCKS, OptimisedReport, PUBLISHED_COLUMNS, PublishedComparison,
+    PublishedComparisonRow, Report, RunReport, score_name,
 };
 use crate::text::{self, figure, probability};
-use stratus_base::text::bytes;
+use crate::variant_table;
+use stratus_base::text::{bytes, counted};
 
 /// Maximum number of layers in the table of differences.
 const MAX_LAYERS: usize = 24;
+/// Maximum number of variants in a table.
+const MAX_VARIANTS: usize = 200;
+/// Maximum number of layers that lost channels in a table.
+const MAX_PRUNED_LAYERS: usize = 200;
 
 /// The report as Markdown: the comparison, then a summary and two tables per run.
 #[must_use]
@@ -35,6 +41,9 @@ pub fn markdown(report: &Report) -> String {
     }
     if let Some(comparison) = &report.published {
         published(&mut out, comparison);
+    }
+    if report.runs.len() > 1 {
+        all_variants(&mut out, &report.runs);
     }
     for run in &report.runs {
         run_section(&mut out, run);
@@ -128,6 +137,9 @@ fn run_section(out: &mut String, run: &RunReport) {
         .collect();
     table(out, &heads, &rows);
     out.push('\n');
+    if let Some(optimised) = &run.optimised {
+        optimised_network(out, optimised, score);
+    }
     let accounting = &run.accounting;
     let tree = &run.layers.tree;
     let mut layers = tree.cut(MAX_BLOCKS);
@@ -140,7 +152,7 @@ fn run_section(out: &mut String, run: &RunReport) {
             let layer = &tree.nodes[position];
             let kind = match layer.row {
                 Some(_) => layer.kind.clone(),
-                None => format!("{} layers", tree.rows(position).len()),
+                None => counted(tree.rows(position).len() as u64, "layer"),
             };
             let time = &layer.time;
             let ms = [time.forward_ms, time.backward_ms, time.update_ms, time.total_ms];
@@ -159,7 +171,7 @@ fn run_section(out: &mut String, run: &RunReport) {
     let (ms, percent) =
         rest.fold((0.0, 0.0), |sum, time| (sum.0 + time.total_ms, sum.1 + time.share_percent));
     if layers.len() > MAX_BLOCKS {
-        add(&format!("{} more layers", layers.len() - MAX_BLOCKS), ms, percent);
+        add(&counted((layers.len() - MAX_BLOCKS) as u64, "more layer"), ms, percent);
     }
     for row in &accounting.phases {
         add(&row.phase.name().replace('_', " "), row.cost.mean_ms, row.cost.share_percent);
@@ -171,6 +183,67 @@ fn run_section(out: &mut String, run: &RunReport) {
     if !accounting.workers.is_empty() {
         workers(out, &accounting.workers);
     }
+}
+
+/// Writes the variants of a network that was optimised, and the layers that lost channels.
+fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &str) {
+    let OptimisedReport { origin, variants, pruning } = optimised;
+    if let Some(origin) = origin {
+        let _ = writeln!(out, "Original run: {}.\n", escape_markdown(origin));
+    }
+    let more = |out: &mut String, all: usize, shown: usize, thing: &str| {
+        if all > shown {
+            let _ = writeln!(out, "\n{}.", counted((all - shown) as u64, thing));
+        }
+        out.push('\n');
+    };
+    if !variants.is_empty() {
+        let rows: Vec<Vec<String>> =
+            variants.iter().take(MAX_VARIANTS).map(|variant| variant_table::cells(variant).into()).collect();
+        table(out, &variant_table::heads(measure), &rows);
+        more(out, variants.len(), rows.len(), "more variant");
+    }
+    let layers = pruning.as_ref().map_or(&[][..], |pruning| &pruning.layers);
+    if !layers.is_empty() {
+        let heads = ["layer that lost channels", "before", "after"].map(str::to_owned);
+        let shown = layers.iter().take(MAX_PRUNED_LAYERS);
+        let rows: Vec<Vec<String>> = shown
+            .map(|layer| {
+                vec![layer.layer.clone(), layer.channels[0].to_string(), layer.channels[1].to_string()]
+            })
+            .collect();
+        table(out, &heads, &rows);
+        more(out, layers.len(), rows.len(), "more layer");
+    }
+}
+
+/// Writes the variants of all runs that were optimised, if there are several.
+fn all_variants(out: &mut String, runs: &[RunReport]) {
+    let of_runs: Vec<(&RunReport, &Variant)> = runs
+        .iter()
+        .flat_map(|run| run.optimised.iter().map(move |optimised| (run, optimised)))
+        .flat_map(|(run, optimised)| optimised.variants.iter().map(move |variant| (run, variant)))
+        .collect();
+    let Some((first, _)) = of_runs.first() else { return };
+    if of_runs.iter().all(|(run, _)| run.label == first.label) {
+        // The section of the run has the same table.
+        return;
+    }
+    let is_one_task = of_runs.iter().all(|(run, _)| run.task == first.task);
+    let measure = if is_one_task { score_name(first.task) } else { "measure" };
+    let _ = writeln!(out, "# Optimised networks\n");
+    let mut heads = vec!["run".to_owned()];
+    heads.extend(variant_table::heads(measure));
+    let row = |(run, variant): &(&RunReport, &Variant)| {
+        let mut row = vec![run.label.clone()];
+        row.extend(variant_table::cells(variant));
+        row
+    };
+    table(out, &heads, &of_runs.iter().take(MAX_VARIANTS).map(row).collect::<Vec<_>>());
+    if of_runs.len() > MAX_VARIANTS {
+        let _ = writeln!(out, "\n{}.", counted((of_runs.len() - MAX_VARIANTS) as u64, "more variant"));
+    }
+    out.push('\n');
 }
 
 /// Writes the communication of each worker, and the worker that it waits for.
@@ -228,7 +301,8 @@ fn difference(out: &mut String, diff: &Diff) {
     rows.push(row("", diff.per.name(), &diff.wall));
     table(out, &heads, &rows);
     if layers.len() > MAX_LAYERS {
-        let _ = writeln!(out, "\n{} more layers changed less.", layers.len() - MAX_LAYERS);
+        let _ =
+            writeln!(out, "\n{} changed less.", counted((layers.len() - MAX_LAYERS) as u64, "more layer"));
     }
     out.push('\n');
 }

@@ -12,7 +12,7 @@ use stratus_run::{RunDir, data_label};
 use crate::collect::read_configuration;
 use crate::text::{self, energy_parts};
 use crate::{Result, remote, status};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 
 /// Width of the labels.
 const LABEL_WIDTH: usize = 13;
@@ -48,7 +48,9 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         n => format!(", resumed {n} times"),
     };
     // Writing to a String cannot fail.
-    let _ = writeln!(out, "{model} on {}: {}{resumed}", data_set(dataset, run), summary.status.name());
+    let optimised = if run.is_optimised() { ", optimised," } else { "" };
+    let _ =
+        writeln!(out, "{model}{optimised} on {}: {}{resumed}", data_set(dataset, run), summary.status.name());
     let mut line = |name: &str, parts: Vec<String>| {
         let mut parts = parts.into_iter();
         let Some(first) = parts.next() else { return };
@@ -73,11 +75,11 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
     line("commit", labels.git.iter().flat_map(commit_parts).collect());
     let parts = remote(run).map(|remote| vec![remote.description(), text::fetched_ago(&remote)]);
     line("trained on", parts.unwrap_or_default());
-    let parts = [device.clone(), count((*threads).into(), "thread"), precision.clone()];
+    let parts = [device.clone(), counted((*threads).into(), "thread"), precision.clone()];
     line("device", parts.into_iter().chain([format!("batch size {batch_size}")]).collect());
-    line("progress", vec![count(summary.epochs.into(), "epoch"), count(summary.iterations, "iteration")]);
+    line("progress", vec![counted(summary.epochs.into(), "epoch"), counted(summary.iterations, "iteration")]);
     let stage_parts = |stage: &FirstStageSummary| {
-        vec![stage.model.clone(), count(stage.epochs.into(), "epoch"), format!("{:.2} s", stage.total_s)]
+        vec![stage.model.clone(), counted(stage.epochs.into(), "epoch"), format!("{:.2} s", stage.total_s)]
     };
     line("pre-training", summary.first_stage.as_ref().map(stage_parts).unwrap_or_default());
     line("", summary.stopped_early.iter().map(ToString::to_string).collect());
@@ -101,7 +103,10 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
         ]),
     );
     let scale_parts = |scale: &LossScaleSummary| {
-        vec![format!("{}", scale.scale), format!("{} skipped", count(scale.skipped_iterations, "iteration"))]
+        vec![
+            format!("{}", scale.scale),
+            format!("{} skipped", counted(scale.skipped_iterations, "iteration")),
+        ]
     };
     line("loss scale", summary.loss_scale.as_ref().map(scale_parts).unwrap_or_default());
     line(
@@ -203,8 +208,4 @@ fn commit_parts(git: &GitCommit) -> Vec<String> {
 
 fn some<const N: usize>(parts: [Option<String>; N]) -> Vec<String> {
     parts.into_iter().flatten().collect()
-}
-
-fn count(n: u64, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }

@@ -16,7 +16,7 @@ use stratus_run::{RunDir, data_label};
 
 use crate::collect::{present, read_configuration};
 use crate::report::{effective_settings, is_ignored_key, score_name, val_score};
-use crate::{Result, remote, status};
+use crate::{Result, network_label, remote, status};
 
 /// A run in a list.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -31,7 +31,7 @@ pub struct RunListing {
     pub remote: Option<RemoteRun>,
     /// The experiment's name.
     pub experiment: String,
-    /// The network.
+    /// The network, see [`network_label`].
     pub network: String,
     /// The data set.
     pub data: String,
@@ -120,7 +120,7 @@ impl RunListing {
             labels: RunLabels::read(&run.labels()).unwrap_or_default(),
             remote: remote(run),
             experiment: words(key("experiment", "name")),
-            network: words(key("model", "name")),
+            network: network_label(run, &words(key("model", "name"))),
             data: words(key("data", "name")),
             epochs: last.map_or(0, |(epoch, _)| epoch),
             of_epochs: key("train", "epochs").as_ref().and_then(Value::as_u64),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, IterationRow};
+use stratus_run::variants;
 
 use crate::collect::{RunRecord, present};
 use crate::layers;
@@ -21,6 +22,8 @@ pub enum TableKind {
     Layers,
     /// One row per iteration, with the columns of `iterations.csv`.
     Iterations,
+    /// One row per variant of the networks of optimised runs, with the columns of `variants.csv`.
+    Variants,
     /// One row per run: configuration, machine, times, results.
     Runs {
         /// True to include the identity of the machine: `uuid` and `mac`.
@@ -45,6 +48,7 @@ pub fn write(
         written = match rows {
             TableKind::Layers => write_layers(runs, format, &mut out)?,
             TableKind::Iterations => write_iterations(runs, format, &mut out)?,
+            TableKind::Variants => write_variants(runs, format, &mut out)?,
             TableKind::Runs { identity } => write_runs(runs, format, &mut out, skip, identity)?,
         };
         Ok::<(), Error>(())
@@ -131,6 +135,36 @@ fn write_iterations(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<
                 FieldValue::Float(row.data_s),
                 FieldValue::Float(row.train_s),
                 FieldValue::Float(row.unattributed_s),
+            ];
+            table.row(&fields).map_err(Error::io("write", &path))?;
+        }
+    }
+    table.finish().map_err(Error::io("write", &path))
+}
+
+/// Writes the variants of the runs that have some; others have no rows.
+fn write_variants(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<'_>) -> Result<u64> {
+    let path = out.path.to_owned();
+    let column_type = |name: &str| match name {
+        "variant" => ColumnType::Text,
+        "bytes" | "multiply_adds" => ColumnType::Integer,
+        _ => ColumnType::Float,
+    };
+    let columns = std::iter::once(Column::new("run", ColumnType::Text))
+        .chain(variants::COLUMNS.map(|name| Column::new(name, column_type(name))));
+    let mut table = out.table(format, columns.collect())?;
+    for run in runs {
+        let name = name(run);
+        for variant in present(variants::read(&run.variants()))?.unwrap_or_default() {
+            let fields = [
+                FieldValue::Text(&name),
+                FieldValue::Text(&variant.variant),
+                variant.measure.into(),
+                FieldValue::Float(variant.ms_median),
+                FieldValue::Float(variant.ms_p99),
+                FieldValue::Float(variant.ms_batch8),
+                FieldValue::Integer(to_i64(variant.bytes)),
+                FieldValue::Integer(to_i64(variant.multiply_adds)),
             ];
             table.row(&fields).map_err(Error::io("write", &path))?;
         }

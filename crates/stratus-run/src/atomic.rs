@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 use stratus_base::read_at_most;
 
 use crate::{Error, Result};
@@ -54,9 +55,30 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 /// Reads a file written by [`write_json`], of at most 16 MiB.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let bytes = read_at_most(path, MAX_JSON_BYTES).map_err(Error::io("read", path))?;
-    serde_json::from_slice(&bytes).map_err(|e| {
-        Error::damaged(path, format!("not the expected JSON ({e})"), "restore it from a copy, or remove it")
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Error::damaged(path, unexpected_json(&error), "restore it from a copy, or remove it")
     })
+}
+
+/// The reason in [`Error::Damaged`] for a file with other JSON than expected.
+pub(crate) fn unexpected_json(error: &serde_json::Error) -> String {
+    format!("not the expected JSON ({})", json_problem(error))
+}
+
+/// The reason why a JSON document is damaged, with its place. The message of `serde_json` may name types of
+/// the program, which mean nothing to its users.
+#[must_use]
+pub fn json_problem(error: &serde_json::Error) -> String {
+    let place = format!("line {}, column {}", error.line(), error.column());
+    let text = error.to_string();
+    let missing = text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    match (error.classify(), missing) {
+        (Category::Data, Some(key)) => format!("the key `{key}` is missing"),
+        (Category::Data, None) => format!("another value was expected at {place}"),
+        (Category::Eof, _) => format!("it ends at {place}"),
+        (Category::Syntax, _) => format!("no JSON at {place}"),
+        (Category::Io, _) => text,
+    }
 }
 
 /// Makes creations, renames and removals in `folder` survive a power cut.

@@ -75,8 +75,8 @@ impl RunLabels {
         if bytes.trim_ascii_start().first() != Some(&b'{') {
             return Err(damaged("not a JSON object".to_owned()));
         }
-        let labels: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| damaged(format!("not the expected JSON ({error})")))?;
+        let labels: Self =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(atomic::unexpected_json(&error)))?;
         labels.check().map_err(|error| damaged(error.to_string()))?;
         match &labels.git {
             Some(git) if !git.is_valid() => Err(damaged("`git` has no valid commit".to_owned())),

@@ -29,6 +29,7 @@ pub mod layout;
 pub mod lock;
 pub mod log;
 pub mod machine;
+pub mod optimised;
 pub mod owner;
 pub mod quantisation;
 pub mod rate;

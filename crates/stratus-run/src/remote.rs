@@ -42,11 +42,7 @@ impl RemoteRun {
         }
         let bytes = read_at_most(path, MAX_REMOTE_BYTES).map_err(Error::io("read", path))?;
         let remote = serde_json::from_slice(&bytes).map_err(|error| {
-            Error::damaged(
-                path,
-                format!("not the expected JSON ({error})"),
-                "fetch the run again, or remove it",
-            )
+            Error::damaged(path, atomic::unexpected_json(&error), "fetch the run again, or remove it")
         })?;
         Ok(Some(remote))
     }

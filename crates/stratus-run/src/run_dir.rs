@@ -9,7 +9,7 @@ use crate::layout::{
     OPTIMISE, OPTIMISE_PRUNING, OPTIMISE_QUANTISATION, OPTIMISE_REQUEST, PLAN, SOURCES, TENSORBOARD,
     TIMELINE, VALIDATION, VARIANTS, WEIGHTS, WORKERS,
 };
-use crate::lock::Lock;
+use crate::lock::{Lock, LockState, lock_state};
 use crate::remote::RemoteRun;
 use crate::validation::ValidationDir;
 use crate::{Error, Result, atomic};
@@ -79,7 +79,11 @@ impl RunDir {
             .iter()
             .any(|&known| name == known);
             if !is_from_killed_start && !atomic::is_temporary(&name) {
-                return Err(Error::NotEmpty { path: path.to_path_buf() });
+                // A run that is being trained was begun by another process, perhaps by the same command.
+                return Err(match lock_state(path) {
+                    Ok(LockState::Held(pid)) => Error::Locked { path: path.to_path_buf(), pid },
+                    _ => Error::NotEmpty { path: path.to_path_buf() },
+                });
             }
         }
         Ok(Self { path: path.to_path_buf() })
@@ -204,6 +208,12 @@ impl RunDir {
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         self.path.file_name()?.to_str()?.parse().ok()
+    }
+
+    /// Returns whether `stratus optimise` made this run of another one.
+    #[must_use]
+    pub fn is_optimised(&self) -> bool {
+        self.optimise_request().is_file()
     }
 
     /// The folder [`OPTIMISE`].
@@ -408,6 +418,9 @@ mod tests {
         assert_eq!(RunDir::open(run.path()).unwrap(), run);
         assert_eq!(RunDir::list(&root.path().join("digits")).unwrap(), std::slice::from_ref(&run));
         assert!(matches!(RunDir::create_at(run.path()), Err(Error::NotEmpty { .. })));
+        let lock = run.lock().unwrap();
+        assert!(matches!(RunDir::create_at(run.path()), Err(Error::Locked { .. })));
+        drop(lock);
         fs::remove_file(run.experiment()).unwrap();
         drop(run.lock().unwrap());
         run.prepare().unwrap();

@@ -3,21 +3,24 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use stratus_base::read_at_most;
 
 use crate::csv::{exact, to_text};
 use crate::{Error, Result, atomic};
 
-/// The columns.
-const COLUMNS: [&str; 7] =
+/// The columns, in order.
+pub const COLUMNS: [&str; 7] =
     ["variant", "measure", "ms_median", "ms_p99", "ms_batch8", "bytes", "multiply_adds"];
 
 /// The maximum size of the file.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// The maximum of a time that is read: eleven days.
+const MAX_MS: f64 = 1e9;
+
 /// A variant of a network: a row.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Variant {
     /// Its name, such as `original bf16` or `pruned f32`.
     pub variant: String,
@@ -62,9 +65,53 @@ pub fn write(path: &Path, variants: &[Variant]) -> Result<()> {
 /// If it cannot be read or is damaged.
 pub fn read(path: &Path) -> Result<Vec<Variant>> {
     let bytes = read_at_most(path, MAX_BYTES).map_err(Error::io("read", path))?;
-    let rows = csv::Reader::from_reader(bytes.as_slice()).into_deserialize();
-    rows.collect::<std::result::Result<_, csv::Error>>()
-        .map_err(|error| Error::damaged(path, error.to_string(), "repeat the command that wrote it"))
+    parse(&bytes).map_err(|reason| Error::damaged(path, reason, "repeat `stratus optimise`, which writes it"))
+}
+
+/// Parses the file; the error is the reason.
+fn parse(bytes: &[u8]) -> std::result::Result<Vec<Variant>, String> {
+    if !bytes.ends_with(b"\n") {
+        return Err("its last line is incomplete".to_owned());
+    }
+    let mut reader = ::csv::ReaderBuilder::new().flexible(true).from_reader(bytes);
+    let header = reader.headers().map_err(|_| "line 1 is not UTF-8".to_owned())?;
+    // Columns are found by name: a later version may have more.
+    let mut positions = [0; COLUMNS.len()];
+    for (position, column) in positions.iter_mut().zip(COLUMNS) {
+        let found = header.iter().position(|name| name == column);
+        *position = found.ok_or_else(|| format!("line 1 has no column {column}"))?;
+    }
+    let mut variants = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(|error| {
+            let line = error.position().map_or(0, ::csv::Position::line);
+            format!("line {line} is not UTF-8")
+        })?;
+        let line = record.position().map_or(0, ::csv::Position::line);
+        let fields = positions.map(|position| record.get(position));
+        let variant = parse_fields(fields).map_err(|column| format!("line {line}: invalid {column}"))?;
+        variants.push(variant);
+    }
+    Ok(variants)
+}
+
+/// Parses the fields of a row, in the order of [`COLUMNS`]; the error is the column.
+fn parse_fields(fields: [Option<&str>; COLUMNS.len()]) -> std::result::Result<Variant, &'static str> {
+    let text = |at: usize| fields[at].ok_or(COLUMNS[at]);
+    let number = |at: usize, max: f64| match text(at)?.parse::<f64>() {
+        Ok(value) if (0.0..=max).contains(&value) => Ok(value),
+        _ => Err(COLUMNS[at]),
+    };
+    let count = |at: usize| text(at)?.parse::<u64>().map_err(|_| COLUMNS[at]);
+    Ok(Variant {
+        variant: text(0)?.to_owned(),
+        measure: if text(1)?.is_empty() { None } else { Some(number(1, 1.0)?) },
+        ms_median: number(2, MAX_MS)?,
+        ms_p99: number(3, MAX_MS)?,
+        ms_batch8: number(4, MAX_MS)?,
+        bytes: count(5)?,
+        multiply_adds: count(6)?,
+    })
 }
 
 #[cfg(test)]
@@ -87,7 +134,47 @@ mod tests {
         let rows = [row.clone(), Variant { measure: None, ..row }];
         write(&path, &rows).unwrap();
         assert_eq!(read(&path).unwrap(), rows);
+        // Columns of a later version are skipped.
+        let text = std::fs::read_to_string(&path).unwrap();
+        let more: Vec<String> = text.lines().map(|line| format!("x,{line}")).collect();
+        std::fs::write(&path, more.join("\n") + "\n").unwrap();
+        assert_eq!(read(&path).unwrap(), rows);
+        for end in 0..text.len() {
+            std::fs::write(&path, &text[..end]).unwrap();
+            let is_whole_row = text[..end].lines().count() > 1 && text[..end].ends_with('\n');
+            let is_header = text[..end].lines().count() == 1 && text[..end].ends_with('\n');
+            assert_eq!(read(&path).is_ok(), is_whole_row || is_header, "{:?}", &text[..end]);
+        }
+    }
+
+    #[test]
+    fn values_that_nobody_measured_are_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("variants.csv");
+        let header = COLUMNS.join(",");
+        let problem = |row: &str| {
+            std::fs::write(&path, format!("{header}\nx,0.5,1,2,3,4,5\n{row}\n")).unwrap();
+            read(&path).unwrap_err().to_string()
+        };
+        for (row, reason) in [
+            ("x,0.5,NaN,2,3,4,5", "is damaged: line 3: invalid ms_median; repeat `stratus optimise`"),
+            ("x,0.5,1,inf,3,4,5", "line 3: invalid ms_p99"),
+            ("x,0.5,1,2,-3,4,5", "line 3: invalid ms_batch8"),
+            ("x,0.5,1,2,1e10,4,5", "line 3: invalid ms_batch8"),
+            ("x,1.5,1,2,3,4,5", "line 3: invalid measure"),
+            ("x,nan,1,2,3,4,5", "line 3: invalid measure"),
+            ("x,0.5,1,2,3,4.5,5", "line 3: invalid bytes"),
+            ("x,0.5,1,2,3,4,99999999999999999999", "line 3: invalid multiply_adds"),
+            ("x,0.5,1,2,3,4", "line 3: invalid multiply_adds"),
+        ] {
+            let found = problem(row);
+            assert!(found.contains(reason), "{row}: {found}");
+        }
         std::fs::write(&path, "variant,measure\nx,y\n").unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("variants.csv is damaged"));
+        assert!(read(&path).unwrap_err().to_string().contains("line 1 has no column ms_median"));
+        std::fs::write(&path, b"variant,measure\n\xff,1\n").unwrap();
+        read(&path).unwrap_err();
+        std::fs::write(&path, "x,1,2,3,4,5,6\n".repeat(1_000_000)).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("larger than"));
     }
 }

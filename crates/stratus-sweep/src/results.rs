@@ -188,7 +188,7 @@ fn outcome_at(runs: &[CellRun<'_>], epoch: u64, is_decided: bool) -> RoundOutcom
 }
 
 /// The cell with the best of the results, from 1; the first of several.
-fn best_of(direction: Direction, cells: &[Option<f64>]) -> Option<usize> {
+pub(crate) fn best_of(direction: Direction, cells: &[Option<f64>]) -> Option<usize> {
     let known = (1..).zip(cells).filter_map(|(cell, result)| Some((cell, (*result)?)));
     let better = |best: (usize, f64), next: (usize, f64)| {
         if direction.improvement(next.1, best.1) > 0.0 { next } else { best }
@@ -260,6 +260,30 @@ mod tests {
         let (best, rounds) = outcomes(&sweep, [0, 4, 2, 1, 1]);
         assert_eq!((best, &rounds[0].1), (Some(1), &first));
         assert_eq!(rounds[1], (2, vec![(1, "continues"), (2, "stopped")]));
+    }
+
+    #[test]
+    fn a_sweep_and_its_snapshot_have_the_same_best_cell() {
+        use stratus_run::csv::{CsvWriter, Task};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sweep");
+        // A grid that is halved has no search, but the metric of halving.
+        let sweep = create(&path, HALVING);
+        for (cell, val_loss) in [(1, 0.5), (2, 0.25), (3, 0.25), (4, f64::NAN)] {
+            let row = sweep.rows().iter().find(|row| row.cell == cell).unwrap();
+            let run = sweep.run_path(row);
+            std::fs::create_dir_all(&run).unwrap();
+            let mut epochs = CsvWriter::open(&run.join("epochs.csv"), Task::Classification).unwrap();
+            epochs.append(&self::row(1, val_loss)).unwrap();
+            epochs.flush().unwrap();
+        }
+        assert_eq!(sweep.best_cell(), Some((2, 0.25)));
+        drop(sweep);
+        let mut snapshot = SweepSnapshot::read(&path).unwrap();
+        (1..=4).for_each(|cell| set(&mut snapshot, cell, Status::Completed));
+        let results =
+            snapshot.results(|run| stratus_run::csv::read(&run.join("epochs.csv")).unwrap_or_default());
+        assert_eq!(results.best, Some(2));
     }
 
     #[test]

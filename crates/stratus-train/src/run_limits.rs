@@ -4,35 +4,21 @@ use crate::TrainError;
 use std::time::{Instant, SystemTime};
 use stratus_base::text::duration;
 use stratus_experiment::{Deadline, Experiment, Train};
-use stratus_forecast::catalogue::Catalogue;
+use stratus_forecast::catalogue::RunPrice;
 
 /// Seconds that are kept free after the next iteration and its checkpoint: for the summary, and for steps
 /// that take longer than before.
 const SLACK_S: f64 = 0.3;
 
-/// A price per hour with its currency, if known.
-type Price = (f64, Option<String>);
-
-/// The price of an hour and its currency: `train.price_per_hour`, or the price of `train.instance`.
+/// The price of an hour of a run.
 ///
 /// # Errors
 /// If the instance or its price is unknown: the problem and a hint.
-fn price(settings: &Train) -> Result<Option<Price>, (String, String)> {
-    let Some(name) = &settings.instance else {
-        return Ok(settings.price_per_hour.map(|price| (price, None)));
-    };
-    let list = "`stratus forecast machines` lists them; or set train.price_per_hour".to_owned();
-    let machine = Catalogue::builtin().and_then(|catalogue| catalogue.find(name));
-    let machine = machine.map_err(|error| {
-        let hint = error.hint().unwrap_or_else(|| list.clone());
-        (format!("`train.instance`: {error}"), hint)
-    })?;
-    let instance = machine.instance.as_ref();
-    let hourly = instance.and_then(|instance| instance.on_demand_per_hour.or(instance.spot_per_hour));
-    match hourly {
-        Some(hourly) => Ok(Some((hourly, instance.and_then(|instance| instance.currency.clone())))),
-        None => Err((format!("the catalogue has no price for `train.instance` = {name}"), list)),
-    }
+fn price(settings: &Train) -> Result<Option<RunPrice>, (String, String)> {
+    RunPrice::of_run(settings.instance.as_deref(), settings.price_per_hour).map_err(|error| {
+        let list = || "`stratus forecast machines` lists them; or set train.price_per_hour".to_owned();
+        (format!("`train.instance`: {error}"), error.hint().unwrap_or_else(list))
+    })
 }
 
 /// The time limit of one key.
@@ -85,7 +71,7 @@ impl RunLimits {
         }
         let price = price(settings);
         let price = price.map_err(|(problem, hint)| TrainError::Configuration { problem, hint })?;
-        if let (Some(budget), Some((hourly, currency))) = (settings.budget, price) {
+        if let (Some(budget), Some(RunPrice { per_hour: hourly, currency })) = (settings.budget, price) {
             let unit = currency.map_or(String::new(), |currency| format!(" {currency}"));
             let at_s = 3600.0 * budget / hourly - previous_s;
             if at_s <= spent_s {

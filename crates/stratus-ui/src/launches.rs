@@ -1,7 +1,8 @@
 //! The launches in the folders: what `stratus launch` keeps of them on this machine. No target is ever asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 use stratus_launch::{
@@ -10,26 +11,21 @@ use stratus_launch::{
 use stratus_run::RunDir;
 use stratus_run::remote::RemoteRun;
 
-use crate::index::{Entry, HourlyPrice, Index, ItemId, RunFigures, ScannedItem, stamp};
+use crate::index::{Entry, Index, ItemId, RunFigures, ScannedItem, price_in, stamp};
 
-/// A launch that was read.
+/// The files of a launch.
 #[derive(Debug)]
-pub struct ReadLaunch {
+struct LaunchFiles {
     /// The record, or the reason why it cannot be read.
     record: Result<Box<LaunchRecord>, String>,
     saved: SavedState,
     events: Vec<LaunchEvent>,
     /// Files beside the record that cannot be read.
     problems: Vec<String>,
-    /// The local copies of the runs that are in the folders.
-    runs: Vec<Option<Entry>>,
-    /// The sweep of the runs, if it is in the folders.
-    sweep: Option<ItemId>,
 }
 
-impl ReadLaunch {
-    /// Reads what is kept of a launch.
-    pub fn new(index: &Index, item: &ScannedItem) -> Self {
+impl LaunchFiles {
+    fn read(item: &ScannedItem) -> Self {
         let mut problems = Vec::new();
         let record = match &item.refused {
             Some(reason) => Err(reason.clone()),
@@ -46,7 +42,53 @@ impl ReadLaunch {
                 Err(error) => problems.push(error.to_string()),
             }
         }
-        let paths: Vec<PathBuf> = match &record {
+        Self { record, saved, events, problems }
+    }
+}
+
+/// The files of the launches that pages have asked for, read again when they change.
+#[derive(Debug, Default)]
+pub struct Launches {
+    kept: Mutex<HashMap<ItemId, (ScannedItem, Arc<LaunchFiles>)>>,
+}
+
+impl Launches {
+    /// A launch as its files are now. What did not change is not read again.
+    pub fn read(&self, index: &Index, item: &ScannedItem) -> ReadLaunch {
+        ReadLaunch::new(index, item, self.files(index, item))
+    }
+
+    /// The files of a launch. Launches that are no longer in the folders are forgotten.
+    fn files(&self, index: &Index, item: &ScannedItem) -> Arc<LaunchFiles> {
+        let lock = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, files)) = lock().get(item.id())
+            && of == item
+        {
+            return Arc::clone(files);
+        }
+        // Other requests do not wait for this one's files.
+        let files = Arc::new(LaunchFiles::read(item));
+        let items = index.items().launches;
+        let mut kept = lock();
+        kept.retain(|id, _| items.iter().any(|item| item.id() == id));
+        kept.insert(item.id().clone(), (item.clone(), Arc::clone(&files)));
+        files
+    }
+}
+
+/// A launch that was read.
+#[derive(Debug)]
+pub struct ReadLaunch {
+    files: Arc<LaunchFiles>,
+    /// The local copies of the runs that are in the folders.
+    runs: Vec<Option<Entry>>,
+    /// The sweep of the runs, if it is in the folders.
+    sweep: Option<ItemId>,
+}
+
+impl ReadLaunch {
+    fn new(index: &Index, item: &ScannedItem, files: Arc<LaunchFiles>) -> Self {
+        let paths: Vec<PathBuf> = match &files.record {
             Ok(record) => record.runs.iter().map(|run| local_path(item.path(), run)).collect(),
             Err(_) => Vec::new(),
         };
@@ -54,7 +96,7 @@ impl ReadLaunch {
         let sweeps = index.items().sweeps;
         let sweep = paths.first().and_then(|run| run.ancestors().nth(3)).map(ItemId::of);
         let sweep = sweep.filter(|id| sweeps.iter().any(|item| item.id() == id));
-        Self { record, saved, events, problems, runs, sweep }
+        Self { files, runs, sweep }
     }
 }
 
@@ -167,7 +209,7 @@ impl<'a> LaunchLine<'a> {
 
     fn of(item: &'a ScannedItem, read: &'a ReadLaunch, rows: &[RepetitionFacts<'_>]) -> Self {
         let unknown = LaunchRecord::default();
-        let record = read.record.as_deref().unwrap_or(&unknown);
+        let record = read.files.record.as_deref().unwrap_or(&unknown);
         let mut statuses = BTreeMap::new();
         for row in rows {
             *statuses.entry(row.status).or_insert(0) += 1;
@@ -180,18 +222,18 @@ impl<'a> LaunchLine<'a> {
         Self {
             id: item.id().as_str(),
             name: &item.found.label,
-            problem: read.record.as_ref().err().map(String::as_str),
-            target: read.record.as_ref().map_or("", |record| &record.target),
+            problem: read.files.record.as_ref().err().map(String::as_str),
+            target: read.files.record.as_ref().map_or("", |record| &record.target),
             launched,
             expected_s,
             lease_ends: lease.map(|lease| lease.ends_at),
             released,
             repetitions: rows.len(),
             statuses,
-            asked: Some(read.saved.asked).filter(|asked| *asked > 0),
-            answered: read.saved.answered,
-            unreachable: read.saved.problem.as_deref(),
-            retries: read.events.iter().filter(|event| event.kind.is_retry()).count(),
+            asked: Some(read.files.saved.asked).filter(|asked| *asked > 0),
+            answered: read.files.saved.answered,
+            unreachable: read.files.saved.problem.as_deref(),
+            retries: read.files.events.iter().filter(|event| event.kind.is_retry()).count(),
             elapsed_s: sum(&|row| row.figures.elapsed_s).unwrap_or(0.0),
             spent: sum(&|row| row.spent),
             budget: sum(&|row| row.budget),
@@ -204,7 +246,7 @@ impl<'a> LaunchDocument<'a> {
     pub fn new(item: &'a ScannedItem, read: &'a ReadLaunch, version: String, roots: &[PathBuf]) -> Self {
         let rows = repetitions(read, roots);
         let none = LaunchState::default();
-        let state = read.saved.state.as_ref();
+        let state = read.files.saved.state.as_ref();
         let (is_running, is_stopping, heartbeat_s) = {
             let state = state.unwrap_or(&none);
             (state.is_running, state.stopped, state.heartbeat_s)
@@ -212,14 +254,14 @@ impl<'a> LaunchDocument<'a> {
         Self {
             line: LaunchLine::of(item, read, &rows),
             version,
-            problems: &read.problems,
+            problems: &read.files.problems,
             sweep: read.sweep.as_ref().map(ItemId::as_str),
             is_running,
             is_stopping,
             owner: state.map_or("", |state| &state.owner),
             heartbeat_s,
             hosts: hosts(read, &rows),
-            events: read.events.iter().map(EventFacts::new).collect(),
+            events: read.files.events.iter().map(EventFacts::new).collect(),
             rows,
         }
     }
@@ -233,9 +275,9 @@ impl<'a> EventFacts<'a> {
 
 /// The repetitions of a launch, as of the last answer of the target, or else by their local copies.
 fn repetitions<'a>(read: &'a ReadLaunch, roots: &[PathBuf]) -> Vec<RepetitionFacts<'a>> {
-    let Ok(record) = &read.record else { return Vec::new() };
+    let Ok(record) = &read.files.record else { return Vec::new() };
     let goals = record.goals();
-    let states = read.saved.state.as_ref().map_or(&[][..], |state| &state.repetitions);
+    let states = read.files.saved.state.as_ref().map_or(&[][..], |state| &state.repetitions);
     let row = |(number, (path, run)): (usize, (&PathBuf, &'a Option<Entry>))| {
         let state: Option<&'a RepetitionState> = states.get(number - 1);
         let remote = run.as_ref().and_then(|run| read_remote(&run.path, roots));
@@ -252,7 +294,7 @@ fn repetitions<'a>(read: &'a ReadLaunch, roots: &[PathBuf]) -> Vec<RepetitionFac
             known.or(fetched).unwrap_or(RepetitionStatus::Unknown.name())
         };
         let (per_hour, budget) = record.price_and_budget(number);
-        let of_settings = || HourlyPrice::in_settings(run.as_ref()?.settings.as_deref()?);
+        let of_settings = || price_in(run.as_ref()?.settings.as_deref()?);
         let per_hour = per_hour.or_else(|| of_settings().map(|price| price.per_hour));
         let host = record.host_by_repetition.get(number - 1).map(String::as_str);
         RepetitionFacts {
@@ -283,7 +325,7 @@ fn read_remote(run: &Path, roots: &[PathBuf]) -> Option<RemoteRun> {
 
 /// The hosts of a target that has several, with what they train.
 fn hosts(read: &ReadLaunch, rows: &[RepetitionFacts<'_>]) -> Vec<HostFacts> {
-    let Ok(record) = &read.record else { return Vec::new() };
+    let Ok(record) = &read.files.record else { return Vec::new() };
     let mut hosts: Vec<HostFacts> = Vec::new();
     for name in record.prepared_hosts.iter().chain(&record.host_by_repetition) {
         if hosts.iter().all(|host| host.name != *name) {
@@ -298,11 +340,47 @@ fn hosts(read: &ReadLaunch, rows: &[RepetitionFacts<'_>]) -> Vec<HostFacts> {
             "completed" => host.completed += 1,
             "waiting" => host.waiting += 1,
             // A repetition is unknown if its host did not answer.
-            "unknown" if read.saved.state.is_some() => {
+            "unknown" if read.files.saved.state.is_some() => {
                 host.lost.get_or_insert_with(|| row.last_line.to_owned());
             }
             _ => {}
         }
     }
     hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn files_are_read_again_only_if_they_changed() {
+        let project = tempfile::tempdir().unwrap();
+        let runs = project.path().join("runs");
+        let record = LaunchRecord { id: "one".to_owned(), target: "a".to_owned(), ..LaunchRecord::default() };
+        record.write(&runs).unwrap();
+        let index = Index::new(vec![runs.clone()]);
+        let launches = Launches::default();
+        let read = || {
+            index.scan();
+            let item = index.items().launches[0].clone();
+            launches.files(&index, &item)
+        };
+        let first = read();
+        assert!(Arc::ptr_eq(&first, &read()), "nothing changed");
+        // A file beside the record changes too.
+        let path = index.items().launches[0].path().to_owned();
+        fs::write(stratus_launch::state_file(&path), "{").unwrap();
+        let second = read();
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert_eq!((first.problems.len(), second.problems.len()), (0, 1));
+        LaunchRecord { target: "another".to_owned(), ..record }.write(&runs).unwrap();
+        assert_eq!(read().record.as_ref().unwrap().target, "another");
+        // A launch that was removed is forgotten with the next that is read.
+        LaunchRecord { id: "two".to_owned(), ..LaunchRecord::default() }.write(&runs).unwrap();
+        fs::remove_file(&path).unwrap();
+        read();
+        assert_eq!(launches.kept.lock().unwrap().len(), 1);
+    }
 }

@@ -13,7 +13,7 @@ pub const FAILED: u8 = 1;
 /// Exit code: invalid usage or configuration; nothing was started.
 pub const USAGE: u8 = 2;
 /// Exit code: interrupted, can be resumed.
-pub const INTERRUPTED: u8 = 75;
+pub use stratus_base::exit_code::INTERRUPTED;
 
 /// The result of a command.
 pub type Result<T = ()> = std::result::Result<T, Failure>;

@@ -3,6 +3,7 @@
 use crate::scratch;
 use stratus_report::report::PublishedTable;
 use stratus_run::csv::{self, EpochRow, IterationRow, UsageRow};
+use stratus_run::variants;
 
 use super::Target;
 use crate::seeds;
@@ -21,6 +22,14 @@ fn run(data: &[u8]) {
     let _ = csv::read::<EpochRow>(&path);
     let _ = csv::read::<UsageRow>(&path);
     let _ = PublishedTable::read(&path);
+    if let Ok(variants) = variants::read(&path) {
+        // All figures that are read can be shown, and survive.
+        assert!(variants.iter().all(|row| row.ms_median.is_finite() && row.ms_p99.is_finite()));
+        let written = scratch::file("variants.csv", b"");
+        if variants::write(&written, &variants).is_ok() {
+            assert_eq!(variants::read(&written).map(|again| again.len()).ok(), Some(variants.len()));
+        }
+    }
     let _ = stratus_run::classes::read_names(&path);
     let _ = stratus_run::classes::is_confusion(&String::from_utf8_lossy(data));
 }

@@ -38,6 +38,9 @@ fn run(data: &[u8]) {
         "iterations.csv",
         "usage.csv",
         "classes.csv",
+        "variants.csv",
+        "optimise/pruning.json",
+        "optimise/request.json",
     ];
     for (number, name) in names.into_iter().enumerate() {
         let path =

@@ -4,9 +4,11 @@
 //! name. Files are untrusted: their length and all values are validated.
 
 mod rows;
+mod run_price;
 pub mod skypilot;
 
 pub use rows::{Cpu, Gpu, HourlyPrice, Instance, price_age_days};
+pub use run_price::RunPrice;
 pub use skypilot::SkyPilotCatalogue;
 
 use crate::error::{Error, NameHint, Result};

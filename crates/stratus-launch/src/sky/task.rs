@@ -4,6 +4,7 @@ use super::{SkyTarget, job_name};
 use crate::Resources;
 use crate::job::Job;
 use crate::targets::MOUNT;
+use stratus_base::exit_code::INTERRUPTED;
 use stratus_base::text::shell_quoted;
 use stratus_run::layout::EXPERIMENT;
 
@@ -68,7 +69,8 @@ pub(super) fn task_file(sky: &SkyTarget, job: &Job, number: usize) -> String {
     }
     file += &format!("  use_spot: {}\n", settings.spot);
     // On a preempted machine, training saves a checkpoint and exits with this code.
-    file += "  job_recovery:\n    max_restarts_on_errors: 0\n    recover_on_exit_codes: [75]\n";
+    file += "  job_recovery:\n    max_restarts_on_errors: 0\n";
+    file += &format!("    recover_on_exit_codes: [{INTERRUPTED}]\n");
     if !settings.is_path() {
         let source = yaml_string(&settings.bucket);
         file += &format!("\nfile_mounts:\n  {MOUNT}:\n    source: {source}\n    mode: MOUNT_CACHED\n");

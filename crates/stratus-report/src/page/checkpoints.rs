@@ -2,7 +2,7 @@
 
 use super::html::{Cell, Html};
 use crate::report::CheckpointRow;
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 
 /// Length of a time up to its minutes.
 const MINUTES: usize = "0000-00-00T00:00".len();
@@ -14,8 +14,7 @@ pub(super) fn table(html: &mut Html, rows: &[CheckpointRow]) {
     }
     html.element("h3", "", "Checkpoints");
     let total: u64 = rows.iter().filter_map(|row| row.bytes).fold(0, u64::saturating_add);
-    let count =
-        if rows.len() == 1 { "1 checkpoint".to_owned() } else { format!("{} checkpoints", rows.len()) };
+    let count = counted(rows.len() as u64, "checkpoint");
     html.element("p", "note", &format!("{count}, {} in total, in checkpoints/ of the run.", bytes(total)));
     let cells: Vec<Vec<Cell>> = rows.iter().map(cells).collect();
     html.table(&["iteration", "after", "role", "saved, UTC", "size"], &cells);
@@ -24,7 +23,10 @@ pub(super) fn table(html: &mut Html, rows: &[CheckpointRow]) {
 fn cells(row: &CheckpointRow) -> Vec<Cell> {
     let after = match (row.epochs, row.batches) {
         (Some(epochs), Some(0)) => format!("epoch {epochs}"),
-        (Some(epochs), Some(batches)) => format!("{batches} batches of epoch {}", epochs.saturating_add(1)),
+        (Some(epochs), Some(batches)) => {
+            let batches = if batches == 1 { "1 batch".to_owned() } else { format!("{batches} batches") };
+            format!("{batches} of epoch {}", epochs.saturating_add(1))
+        }
         _ => "–".to_owned(),
     };
     let role = match (row.is_best, row.is_last, &row.problem) {

@@ -77,6 +77,16 @@ impl Html {
         self.close("div");
     }
 
+    /// Adds a drawing whose points can have the focus one by one.
+    pub(super) fn points(&mut self, title: &str, drawing: &Svg) {
+        let label = escape(title);
+        self.raw(&format!(
+            "<div class=\"scroll points\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\">"
+        ));
+        self.raw(&drawing.group(title));
+        self.close("div");
+    }
+
     /// Adds a part of a section, by whose name a live page finds what it renews. Empty parts are kept.
     pub(super) fn part(&mut self, name: &str, write: impl FnOnce(&mut Self)) {
         let _ = writeln!(self.text, "<div data-part=\"{name}\">");

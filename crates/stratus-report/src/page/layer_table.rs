@@ -1,6 +1,7 @@
 //! The table of layers as a tree: a row per block, with the sums of its layers, and a row per layer.
 
 use std::collections::BTreeSet;
+use stratus_base::text::counted;
 
 use super::escape::escape;
 use super::html::{Cell, Html};
@@ -71,7 +72,7 @@ fn ancestors(tree: &LayerTree, nodes: &[usize]) -> BTreeSet<usize> {
 fn cells(tree: &LayerTree, position: usize, node: &LayerNode) -> Vec<Cell> {
     let kind = match node.row {
         Some(_) => node.kind.clone(),
-        None => format!("{} layers", tree.rows(position).len()),
+        None => counted(tree.rows(position).len() as u64, "layer"),
     };
     let (time, work) = (&node.time, node.work.as_ref());
     vec![

@@ -13,6 +13,7 @@ mod layer_data;
 mod layer_table;
 mod machines;
 mod network;
+mod optimised;
 mod pictures;
 mod published;
 mod sections;
@@ -26,6 +27,7 @@ pub use diff::diff_svg;
 pub use escape::{escape, showable_json};
 pub use machines::{MachinePoint, machines_svg};
 pub use network::network_svg;
+pub use optimised::variants_svg;
 pub use pictures::{MAX_EMBEDDED_BYTES, pictures_of_name};
 
 use serde::Serialize;

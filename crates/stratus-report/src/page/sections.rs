@@ -5,11 +5,11 @@ use stratus_run::labels::RunLabels;
 use stratus_run::timeline::Phase;
 
 use super::html::{Cell, Html};
-use super::{charts, checkpoints, forecast, layer_table, network, side_by_side};
+use super::{charts, checkpoints, forecast, layer_table, network, optimised, side_by_side};
 use crate::collect::flatten;
 use crate::report::{Comparison, MAX_BLOCKS, Problem, Repetitions, RooflineData, RunReport, score_name};
 use crate::text::{self, energy_parts};
-use stratus_base::text::{bytes, duration};
+use stratus_base::text::{bytes, counted, duration};
 use stratus_engine::memory_map::MemoryMap;
 
 /// Maximum number of values of the arena that the page lists.
@@ -24,6 +24,7 @@ pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) 
     html.part("summary", |html| overview(html, run, alone));
     html.part("training", |html| curves(html, run, number));
     html.part("validation", |html| super::validation::section(html, run, number));
+    html.part("optimised", |html| optimised::section(html, run));
     html.part("time", |html| time(html, run, number));
     html.part("network", |html| network::section(html, run, number));
     html.part("roofline", |html| run.work.iter().for_each(|work| roofline(html, work)));
@@ -44,6 +45,9 @@ fn overview(html: &mut Html, run: &RunReport, alone: bool) {
     html.element("span", "status", run.record.status.name());
     let subtitle = if alone { &run.label } else { &title };
     html.element("span", "muted", subtitle);
+    if run.optimised.is_some() {
+        html.element("span", "muted", "optimised");
+    }
     if let Some(remote) = &run.record.remote {
         let trained = format!("trained on {}, {}", remote.description(), text::fetched_at(remote));
         html.element("span", "muted", &trained);
@@ -162,9 +166,9 @@ fn means_note(html: &mut Html, iterations: u64) {
 /// Adds a note on gaps in the curve of the loss, if the loss was not finite.
 fn non_finite_note(html: &mut Html, iterations: u64) {
     if iterations > 0 {
-        let plural = if iterations == 1 { "" } else { "s" };
+        let iterations = counted(iterations, "iteration");
         let text = format!(
-            "The loss of {iterations} iteration{plural} is not finite: the curve has no point there, and its \
+            "The loss of {iterations} is not finite: the curve has no point there, and its \
              line connects the neighbouring points."
         );
         html.element("p", "note", &text);
@@ -181,8 +185,10 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
         "p",
         "note",
         &format!(
-            "Means over {} iterations; the first {} are skipped.",
-            accounting.iterations, accounting.skipped
+            "Means over {}; the first {} {} skipped.",
+            counted(accounting.iterations, "iteration"),
+            accounting.skipped,
+            if accounting.skipped == 1 { "is" } else { "are" }
         ),
     );
     html.drawing("Time per iteration", &charts::time(accounting, &run.layers.tree));
@@ -191,7 +197,7 @@ fn time(html: &mut Html, run: &RunReport, number: usize) {
         means_note(html, run.curves.layer_iterations_per_point);
         let cut = run.layers.tree.cut(MAX_BLOCKS);
         let note = match (cut.len() > drawn, drawn < layers) {
-            (true, _) => format!("The {drawn} longest of {layers} layers. "),
+            (true, _) => format!("The {drawn} longest of {}. ", counted(layers as u64, "layer")),
             (false, true) => "A block is the sum of its layers. ".to_owned(),
             (false, false) => String::new(),
         };
@@ -437,6 +443,7 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison, runs: &[RunRe
     if comparison.repetitions.iter().any(|group| group.runs.len() > 1) {
         html.element("p", "note", BAND_NOTE);
     }
+    optimised::comparison(html, runs);
     side_by_side::forecasts(html, runs);
     side_by_side::layers(html, runs);
 }

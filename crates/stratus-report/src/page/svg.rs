@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::escape::escape;
+use stratus_base::text::grouped;
 
 /// A drawing of fixed size, in pixels.
 pub(super) struct Svg {
@@ -99,6 +100,17 @@ impl Svg {
         self.body.push_str(if is_link { "</a>\n" } else { "</g>\n" });
     }
 
+    /// Opens a point that can have the focus; `label` is read aloud.
+    pub(super) fn open_point(&mut self, label: &str) {
+        let label = escape(label);
+        let _ = writeln!(self.body, "<g class=\"mark\" tabindex=\"0\" role=\"img\" aria-label=\"{label}\">");
+    }
+
+    /// Closes a point.
+    pub(super) fn close_point(&mut self) {
+        self.body.push_str("</g>\n");
+    }
+
     /// Adds a line through points.
     pub(super) fn line(&mut self, class: &str, points: &[[f64; 2]]) {
         let points: Vec<String> = points.iter().map(|[x, y]| format!("{x:.2},{y:.2}")).collect();
@@ -186,25 +198,86 @@ impl LogAxis {
     }
 }
 
+/// A linear axis.
+pub(super) struct LinearAxis {
+    /// The numbers of the first and of the last tick, in steps.
+    ticks: [i64; 2],
+    step: f64,
+    start: f64,
+    end: f64,
+}
+
+impl LinearAxis {
+    /// The smallest distance of two ticks.
+    const MIN_STEP: f64 = 1e-6;
+
+    /// An axis over `values` from pixel `start` to pixel `end`, widened to whole steps. It has up to eleven
+    /// ticks, at multiples of 1, 2 or 5.
+    pub(super) fn over(values: impl Iterator<Item = f64>, start: f64, end: f64) -> Self {
+        let values = values.filter(|value| value.is_finite());
+        let (low, high) = values
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+        let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
+        let rough = ((high - low) / 8.0).max(high.abs() * 1e-9).max(Self::MIN_STEP);
+        let power = 10_f64.powf(rough.log10().floor());
+        let factors = [1.0, 2.0, 5.0, 10.0];
+        let factor = factors.into_iter().find(|factor| factor * power >= rough).unwrap_or(10.0);
+        let step = factor * power;
+        let (from, to) = ((low / step).floor() as i64, (high / step).ceil() as i64);
+        Self { ticks: [from, to.max(from.saturating_add(1))], step, start, end }
+    }
+
+    /// The pixel of a value.
+    pub(super) fn at(&self, value: f64) -> f64 {
+        let [from, to] = self.ticks.map(|tick| tick as f64);
+        self.start + (value / self.step - from) / (to - from) * (self.end - self.start)
+    }
+
+    /// The values of the ticks.
+    pub(super) fn ticks(&self) -> impl Iterator<Item = f64> + use<> {
+        let step = self.step;
+        (self.ticks[0]..=self.ticks[1]).map(move |tick| tick as f64 * step)
+    }
+
+    /// The text of a tick, with the decimals of the step.
+    pub(super) fn label(&self, tick: f64) -> String {
+        // The logarithm of a step such as 0.001 may be a little too small.
+        let decimals = (-self.step.log10() - 1e-9).ceil().max(0.0) as usize;
+        if decimals == 0 && tick >= 1.0 { short(tick) } else { format!("{tick:.decimals$}") }
+    }
+}
+
 /// Formats a number of an axis: `0.1`, `20`, `1,000`.
 pub(super) fn short(value: f64) -> String {
-    if value < 1.0 {
-        return format!("{value}");
-    }
-    let digits = format!("{value:.0}");
-    let mut grouped = String::new();
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
+    if value < 1.0 { format!("{value}") } else { grouped(value.round() as u64) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn linear_axes_have_round_ticks() {
+        let labels = |values: &[f64]| {
+            let axis = LinearAxis::over(values.iter().copied(), 0.0, 100.0);
+            let inside = values
+                .iter()
+                .filter(|value| value.is_finite())
+                .all(|value| (-1e-6..=100.000_001).contains(&axis.at(*value)));
+            assert!(inside, "{values:?}");
+            axis.ticks().map(|tick| axis.label(tick)).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(&[0.0, 0.0241]), ["0.000", "0.005", "0.010", "0.015", "0.020", "0.025"]);
+        assert_eq!(
+            labels(&[97.71, 97.86]),
+            ["97.70", "97.72", "97.74", "97.76", "97.78", "97.80", "97.82", "97.84", "97.86"]
+        );
+        assert_eq!(labels(&[0.0, 4000.0]).last().map(String::as_str), Some("4,000"));
+        assert_eq!(labels(&[]), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
+        for values in [&[5.0][..], &[0.0], &[1e9, 0.0], &[100.0, 100.0 - 1e-9], &[f64::NAN, 3.0], &[1e300]] {
+            assert!((2..=12).contains(&labels(values).len()), "{values:?}");
+        }
+    }
 
     #[test]
     fn axes_include_their_values() {

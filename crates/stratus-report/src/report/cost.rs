@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use serde::{Deserialize, Serialize};
 use stratus_engine::{Phase, Plan, Role};
 use stratus_run::RunDir;
+use stratus_run::atomic::json_problem;
 use stratus_run::machine::Machine;
 
 use crate::accounting::{Accounting, LayerCost};
@@ -33,7 +34,7 @@ pub(super) fn read_plan(run: &RunDir) -> Result<Plan, String> {
     }
     let file = File::open(&path).map_err(failed)?;
     let plan: PlanFile = serde_json::from_reader(std::io::BufReader::new(file)).map_err(|error| {
-        format!("{} is damaged or from another version of Stratus: {error}", path.display())
+        format!("{} is damaged or from another version of Stratus: {}", path.display(), json_problem(&error))
     })?;
     let plan = plan.train;
     let damaged = |reason: String| format!("{} is damaged: {reason}", path.display());

@@ -10,6 +10,7 @@ mod cost;
 mod curves;
 mod diff;
 mod network;
+mod optimised;
 mod published;
 mod run;
 mod statistics;
@@ -24,6 +25,7 @@ pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint, planned_image_shap
 pub use curves::{Curve, Curves, IterationCurves, LayerCurve, LayerHistory};
 pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
 pub use network::{DataEdge, Endpoint, LayerKernel, Network, NetworkLayer, NodeMemory};
+pub use optimised::{OptimisedReport, best_variants};
 pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;
 pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure, PublishedTable};
 pub use run::{Epoch, LayerReport, Problem, RunReport, score_name, val_score};

@@ -17,6 +17,7 @@ use super::checkpoints::{self, CheckpointRow};
 use super::cost::{self, Peaks, RooflineData};
 use super::curves::Curves;
 use super::network::Network;
+use super::optimised::OptimisedReport;
 use super::tree::LayerTree;
 use super::usage::UsageCurves;
 use super::validation::ValidationReport;
@@ -72,6 +73,8 @@ pub struct RunReport {
     pub checkpoints: Vec<CheckpointRow>,
     /// The errors of the network on validation data; `None` if the run kept nothing.
     pub validation: Option<ValidationReport>,
+    /// The variants of its network, if `stratus optimise` made it of another run.
+    pub optimised: Option<OptimisedReport>,
     /// Suggestions, the most promising first.
     pub advice: Vec<String>,
 }
@@ -201,6 +204,7 @@ impl RunReport {
         for epoch in &mut epochs {
             epoch.last_iteration = curves.epoch_ends.get(&epoch.epoch).copied();
         }
+        let optimised = OptimisedReport::read(&run, &mut missing);
         Ok(Self {
             label,
             record,
@@ -215,6 +219,7 @@ impl RunReport {
             usage: None,
             checkpoints: Vec::new(),
             validation: None,
+            optimised,
             advice: Vec::new(),
         })
     }
@@ -281,6 +286,7 @@ impl RunReport {
             Vec::new()
         });
         let validation = ValidationReport::read(&run, task, &mut missing);
+        let optimised = OptimisedReport::read(&run, &mut missing);
         Ok(Self {
             label,
             record: experiment.without_identity(),
@@ -295,6 +301,7 @@ impl RunReport {
             usage,
             checkpoints,
             validation,
+            optimised,
             advice: Vec::new(),
         })
     }

@@ -6,6 +6,7 @@ mod diff;
 mod figures;
 mod layers;
 mod network;
+mod optimised;
 mod page;
 mod published;
 mod report;

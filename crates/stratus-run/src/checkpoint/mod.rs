@@ -395,7 +395,7 @@ fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(path: &Path, bytes: &[u8]) -> Result<T> {
-    serde_json::from_slice(bytes).map_err(|e| damaged(path, format!("not the expected JSON ({e})")))
+    serde_json::from_slice(bytes).map_err(|error| damaged(path, atomic::unexpected_json(&error)))
 }
 
 fn check_version(path: &Path, version: u32) -> Result<()> {

@@ -8,6 +8,7 @@ use super::format::{
     FRAME_HEADER_BYTES, Iteration, KIND_ITERATION, KIND_PROGRAM, MAGIC, MAX_FRAME_BYTES, PREAMBLE_BYTES,
     Program, VERSION, checksum, read_leb128,
 };
+use crate::atomic::json_problem;
 use crate::layout::TIMELINE_RECORDS;
 use crate::{Error, Result};
 
@@ -121,12 +122,11 @@ impl TimelineReader {
     }
 
     fn program(&mut self) -> Result<()> {
-        let program = serde_json::from_slice(&self.payload).map_err(|e| {
-            Error::damaged(
-                &self.path,
-                format!("the program that ends at byte {}: {e}", self.complete_bytes),
-                REMEDY,
-            )
+        let program = serde_json::from_slice(&self.payload).map_err(|error| {
+            let problem = json_problem(&error);
+            let reason =
+                format!("the program that ends at byte {} is damaged: {problem}", self.complete_bytes);
+            Error::damaged(&self.path, reason, REMEDY)
         })?;
         self.programs.push(program);
         Ok(())

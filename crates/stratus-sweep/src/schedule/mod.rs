@@ -14,6 +14,7 @@ use stratus_run::csv::{self, EpochRow};
 use stratus_run::layout::{EPOCHS, SUMMARY, SWEEP};
 use stratus_run::summary::{Status as RunStatus, Summary};
 
+use crate::results::best_of;
 use crate::search::{Observation, Search};
 use crate::{Error, Halving, Result, Row, Status, Sweep, lost};
 
@@ -120,7 +121,11 @@ impl Sweep {
     /// The result of a cell: the objective's best epoch up to `until_epoch`, as the mean of the repetitions;
     /// `None` if no run of it has one.
     fn result(&self, cell: usize, until_epoch: u64) -> Option<f64> {
-        let objective = self.definition.search.as_ref()?.objective?;
+        self.result_by(self.definition.search.as_ref()?.objective?, cell, until_epoch)
+    }
+
+    /// The result of a cell by a metric, as [`Sweep::result`].
+    fn result_by(&self, objective: EpochMetric, cell: usize, until_epoch: u64) -> Option<f64> {
         let best = |row: &Row| best_epoch(objective, &epochs(&self.run_path(row)), until_epoch);
         let rows = self.rows().iter().filter(|row| row.cell == cell && row.status != Status::Failed);
         mean(&rows.map(best).collect::<Vec<_>>())
@@ -132,18 +137,15 @@ impl Sweep {
         Error::Directory { path: self.path().join(SWEEP), problem, hint }
     }
 
-    /// The cell with the best result, and the objective's value: its best epoch, as the mean of the
-    /// repetitions. `None` without an objective or a result.
+    /// The cell with the best result, and the value of [`Definition::objective`]: its best epoch, as the mean
+    /// of the repetitions. `None` without an objective or a result.
     #[must_use]
     pub fn best_cell(&self) -> Option<(usize, f64)> {
-        let objective = self.definition.search.as_ref()?.objective?;
-        let results =
-            (1..=self.definition.cells.len()).filter_map(|cell| Some((cell, self.result(cell, u64::MAX)?)));
-        results.reduce(
-            |best, next| {
-                if objective.direction().improvement(next.1, best.1) > 0.0 { next } else { best }
-            },
-        )
+        let objective = self.definition.objective()?;
+        let results: Vec<Option<f64>> =
+            (1..=self.definition.cells.len()).map(|cell| self.result_by(objective, cell, u64::MAX)).collect();
+        let best = best_of(objective.direction(), &results)?;
+        Some((best, results[best - 1]?))
     }
 
     /// Sets rows that failed or did not fit to waiting.

@@ -1,14 +1,18 @@
 //! The fine-tuning that follows the removal of channels: the end of the run's recipe.
 
 use super::{OptimiseRequest, configuration_error};
-use crate::TrainError;
+use crate::input::{open_datasets, with_class_weights};
+use crate::resolve::ResolvedProcess;
+use crate::{TrainError, device};
 use std::path::Path;
 use stratus_experiment::{Experiment, Schedule};
+use stratus_graph::Graph;
 use stratus_run::layout::{NETWORK, OPTIMISE, WEIGHTS};
 
 /// The keys that cannot be set: they are those of the smaller network, or have an option of their own.
-const FIXED_KEYS: [(&str, &str); 4] = [
+const FIXED_KEYS: [(&str, &str); 5] = [
     ("model.", "the network is the smaller one of the run"),
+    ("data.shape", "the network is made for images of the shape of the run"),
     ("first_stage.", "the network is not trained in two stages"),
     ("train.epochs", "use --epochs"),
     ("experiment.", "use --out"),
@@ -55,6 +59,18 @@ pub(super) fn fine_tuning_experiment(
         ("schedule.warmup_epochs", "0".to_owned()),
     ];
     Ok(tuned.with_overrides(&keys)?.with_overrides(&request.set)?)
+}
+
+/// Checks that the fine-tuning of a network, which has not lost its channels yet, can start: its device, its
+/// data, and the keys that depend on them.
+///
+/// # Errors
+/// If it cannot.
+pub(super) fn check_fine_tuning(tuned: &Experiment, graph: &Graph) -> Result<(), TrainError> {
+    let device = device::open(&tuned.train)?;
+    let datasets = open_datasets(tuned)?;
+    let tuned = &*with_class_weights(tuned, datasets.train.as_ref())?;
+    ResolvedProcess::new(tuned, datasets.train.as_ref(), graph, &device).map(drop)
 }
 
 /// The first and the last learning rate of `epochs` epochs at the end of a run of `trained` epochs.
@@ -135,6 +151,7 @@ mod tests {
         for (key, value, hint) in [
             ("model.weights", "x.pth", "smaller one"),
             ("train.epochs", "3", "--epochs"),
+            ("data.shape", "[1, 32, 32]", "images of the shape of the run"),
             ("model.name", "vgg11", ""),
         ] {
             let request = OptimiseRequest {

@@ -20,11 +20,12 @@ use crate::weights::{
     CheckpointChoice, TrainedNetwork, load_trained_network, model_from_tensors, model_tensors,
 };
 use crate::{Observer, TrainError};
-use fine_tuning::fine_tuning_experiment;
+use fine_tuning::{check_fine_tuning, fine_tuning_experiment};
 use gradients::for_each_gradient;
 pub use quantise::{QuantiseOptions, quantise_run};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use stratus_base::text::shell_path;
 use stratus_experiment::Experiment;
@@ -33,7 +34,10 @@ use stratus_optimise::Model;
 use stratus_optimise::prune::{
     Importance, PruneError, Target, TaylorScores, channel_groups, choose, multiply_adds, remove,
 };
+use stratus_run::layout::LOCK;
+use stratus_run::lock::{LockState, lock_state};
 use stratus_run::machine::Machine;
+use stratus_run::optimised::{PrunedLayer, Pruning};
 use stratus_run::sources::Source;
 use stratus_run::summary::{Status, Summary};
 use stratus_run::{RunDir, atomic};
@@ -99,26 +103,6 @@ pub struct OptimiseOptions {
     pub set: Vec<(String, String)>,
 }
 
-/// The effect of the removal of channels. The content of `optimise/pruning.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pruning {
-    /// Multiply-adds of an image, before and afterwards.
-    pub multiply_adds: [u64; 2],
-    /// Values of parameters, frozen ones included, before and afterwards.
-    pub parameters: [usize; 2],
-    /// The convolutions and linear layers that lost output channels.
-    pub layers: Vec<PrunedLayer>,
-}
-
-/// A layer that lost output channels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PrunedLayer {
-    /// Its name.
-    pub layer: String,
-    /// Output channels, before and afterwards.
-    pub channels: [usize; 2],
-}
-
 /// Makes the network of a finished run smaller and fine-tunes it in the directory `options.out`, or resumes
 /// that.
 ///
@@ -150,14 +134,82 @@ pub fn optimise(
     };
     let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
     if RunDir::is_run(out) {
-        check_same_request(&RunDir::open(out)?, &request)?;
-        return run::resume(out, &RunOptions { out: None, ..options.clone() }, observer);
+        return resume(out, &request, options, observer);
     }
     RunDir::check_creatable(out)?;
     let model = trained_model(&trained)?;
+    check_fine_tuning(&tuned, &model.graph)?;
     let pruned = remove_channels(&model, &experiment, &request, share, &options.stop, observer)?;
-    write_start(out, &request, [&model, &pruned], &trained, observer)?;
-    run::start(&tuned, options, machine, observer)
+    let remains = StartFiles::before(out);
+    match write_start(out, &request, [&model, &pruned], &trained, observer) {
+        // Meanwhile, the same command has made the run.
+        Err(_) if RunDir::is_run(out) && lock_state(out)? == LockState::Free => {
+            return resume(out, &request, options, observer);
+        }
+        written => written?,
+    }
+    let started = run::start(&tuned, options, machine, observer);
+    if started.is_err() {
+        remains.remove();
+    }
+    started
+}
+
+/// Resumes the run of the same request, or does nothing if it is complete.
+fn resume(
+    out: &Path,
+    request: &OptimiseRequest,
+    options: &RunOptions,
+    observer: &mut dyn Observer,
+) -> Result<RunOutcome, TrainError> {
+    let run = RunDir::open(out)?;
+    check_same_request(&run, request)?;
+    // It is a part of the result: it must be readable before hours of training.
+    Pruning::read(&run)?;
+    run::resume(out, &RunOptions { out: None, ..options.clone() }, observer)
+}
+
+/// The files to remove of a directory in which no run could be started.
+struct StartFiles {
+    target: PathBuf,
+    is_new_folder: bool,
+    is_new_lock: bool,
+}
+
+impl StartFiles {
+    /// The state of a directory before anything is written.
+    fn before(target: &Path) -> Self {
+        Self {
+            target: target.to_owned(),
+            is_new_folder: !target.exists(),
+            is_new_lock: !target.join(LOCK).exists(),
+        }
+    }
+
+    /// Removes the files that [`write_start`] wrote, unless they belong to a run. What cannot be removed
+    /// stays: the next start replaces it.
+    fn remove(&self) {
+        let Ok(target) = RunDir::create_at(&self.target) else { return };
+        let Ok(lock) = target.lock() else { return };
+        if RunDir::is_run(&self.target) {
+            return;
+        }
+        let files = [
+            target.optimise_request(),
+            target.optimise_pruning(),
+            target.optimise_network(),
+            target.optimise_weights(),
+        ];
+        files.iter().for_each(|file| _ = fs::remove_file(file));
+        // Folders are removed only if nothing else is in them.
+        let _ = fs::remove_dir(target.optimise());
+        if self.is_new_lock {
+            let _ = fs::remove_file(lock.path());
+        }
+        if self.is_new_folder {
+            let _ = fs::remove_dir(&self.target);
+        }
+    }
 }
 
 /// Copies a run whose network is only quantised, unless that was done before.
@@ -172,7 +224,7 @@ fn copy_run(
         let target = RunDir::create_at(out)?;
         let _lock = target.lock()?;
         let folder = target.optimise();
-        std::fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
+        fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
         atomic::write_json(&target.optimise_request(), request)?;
         let weights = trained.checkpoint.evaluation_weights_file();
         origin.copy_to(&target, weights.parent().unwrap_or(&weights))?;
@@ -198,7 +250,7 @@ fn write_start(
         return Err(stratus_run::Error::NotEmpty { path: out.to_owned() }.into());
     }
     let folder = target.optimise();
-    std::fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
+    fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
     atomic::write_json(&target.optimise_request(), request)?;
     write_model(pruned, trained, &target)?;
     let pruning = compare(model, pruned);
@@ -316,7 +368,8 @@ fn remove_channels(
         ImportanceCriterion::Taylor => {
             let mut taylor = TaylorScores::new(model)?;
             let batches = request.calibration_batches;
-            observer.info(&format!("importance of channels by the gradients of {batches} batches"));
+            let of = if batches == 1 { "a batch".to_owned() } else { format!("{batches} batches") };
+            observer.info(&format!("importance of channels by the gradients of {of}"));
             for_each_gradient(experiment, model, batches, stop, observer, |gradients| {
                 Ok(taylor.add(gradients)?)
             })?;
@@ -330,14 +383,6 @@ fn remove_channels(
         observer.info("norms over several channels, whose statistics change, have lost some of them");
     }
     Ok(remove(model, &selection)?)
-}
-
-/// Reads the effect of the removal of channels in an optimised run.
-///
-/// # Errors
-/// If the file cannot be read.
-pub fn read_pruning(run: &RunDir) -> Result<Pruning, TrainError> {
-    Ok(atomic::read_json(&run.optimise_pruning())?)
 }
 
 /// A trained network without auxiliary outputs, which only its first training needs, and without frozen

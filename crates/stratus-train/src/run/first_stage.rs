@@ -11,6 +11,7 @@ use super::{RunOptions, RunOutcome, resume, start};
 use crate::input::{data_record, open_datasets};
 use crate::network::Network;
 use crate::{Observer, TrainError};
+use stratus_base::text::counted;
 use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::RunDir;
@@ -69,7 +70,11 @@ pub(super) fn train(
     let RunOutcome { summary, interrupted, .. } = if RunDir::is_run(&path) {
         resume(&path, options, observer)?
     } else {
-        observer.info(&format!("pre-training stage: {}, {} epochs", first.model.name, first.train.epochs));
+        observer.info(&format!(
+            "pre-training stage: {}, {}",
+            first.model.name,
+            counted(first.train.epochs, "epoch")
+        ));
         let options = RunOptions { out: Some(path.clone()), ..options.clone() };
         start(first, &options, Machine::read(&run.machine())?, observer)?
     };
@@ -77,8 +82,9 @@ pub(super) fn train(
         return Ok(FirstStageOutcome::Interrupted(Box::new(summary)));
     }
     observer.info(&format!(
-        "pre-training stage complete; training {}, {} epochs",
-        experiment.model.name, experiment.train.epochs
+        "pre-training stage complete; training {}, {}",
+        experiment.model.name,
+        counted(experiment.train.epochs, "epoch")
     ));
     let mut experiment = experiment.clone();
     experiment.model.weights = Some(path.display().to_string());

@@ -11,7 +11,7 @@ use crate::{Observer, TrainError};
 use std::path::Path;
 use std::time::Instant;
 use stratus_base::read_at_most;
-use stratus_base::text::shell_path;
+use stratus_base::text::{counted, shell_path};
 use stratus_data::{JpegLibrary, Position};
 use stratus_engine::Plan;
 use stratus_experiment::{Experiment, ScheduleName};
@@ -123,7 +123,7 @@ impl Extension {
         };
         let previous_epochs = experiment.train.epochs;
         if epochs <= previous_epochs {
-            return refused(format!("it already trains {previous_epochs} epochs"));
+            return refused(format!("it already trains {}", counted(previous_epochs, "epoch")));
         }
         if !matches!(experiment.schedule.name, ScheduleName::Constant | ScheduleName::Step) {
             return refused(format!(

@@ -2,7 +2,7 @@
 //! until enough iterations are measured.
 
 use crate::run_limits::{RunLimits, TimeLimit};
-use stratus_base::text::duration;
+use stratus_base::text::{counted, duration};
 use stratus_forecast::bill::DISK_BYTES_PER_S;
 use stratus_forecast::profile::Interval;
 
@@ -171,7 +171,8 @@ impl TimeEstimator {
             let done = epochs as f64 - remaining.epochs as f64 * (1.0 - fraction);
             format!(
                 "{needs}: exceeds {label}; training will stop with a checkpoint after about {done:.1} of \
-                 {epochs} epochs"
+                 {}",
+                counted(epochs, "epoch")
             )
         })
     }

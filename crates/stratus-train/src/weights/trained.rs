@@ -119,7 +119,7 @@ pub(crate) fn load_checkpoint(
 ) -> Result<Checkpoint, TrainError> {
     let checkpoints = Checkpoints::new(run.checkpoints());
     if let CheckpointChoice::AfterIteration(iteration) = choice {
-        return Ok(checkpoints.load(iteration)?);
+        return load_after_iteration(&checkpoints, run, iteration);
     }
     let recovery = checkpoints.load_latest()?;
     for damage in &recovery.skipped {
@@ -145,8 +145,37 @@ pub(crate) fn load_checkpoint(
             Err(unusable("there is no best checkpoint; train with checkpoint.keep_best".to_owned()))
         }
         (CheckpointChoice::Best, Some(best)) if best.iteration != newest.state.iteration => {
-            Ok(checkpoints.load(best.iteration)?)
+            load_after_iteration(&checkpoints, run, best.iteration)
         }
         _ => Ok(newest),
     }
+}
+
+/// Maximum number of checkpoints that a message lists.
+const MAX_LISTED_CHECKPOINTS: usize = 8;
+
+/// Loads the checkpoint after a number of iterations.
+///
+/// # Errors
+/// If there is none, with those that there are, or it cannot be read.
+fn load_after_iteration(
+    checkpoints: &Checkpoints,
+    run: &RunDir,
+    iteration: u64,
+) -> Result<Checkpoint, TrainError> {
+    let known = checkpoints.list()?;
+    if known.contains(&iteration) {
+        return Ok(checkpoints.load(iteration)?);
+    }
+    // The newest ones are listed.
+    let listed: Vec<String> =
+        known.iter().rev().take(MAX_LISTED_CHECKPOINTS).rev().map(u64::to_string).collect();
+    let whose = match (&listed[..], known.len()) {
+        ([], _) => "which has no checkpoints".to_owned(),
+        ([one], _) => format!("which has only checkpoint {one}"),
+        (_, all) if all > listed.len() => format!("whose last checkpoints are {}", listed.join(", ")),
+        _ => format!("which has checkpoints {}", listed.join(", ")),
+    };
+    let problem = format!("not in {}, {whose}", shell_path(run.path()));
+    Err(TrainError::Checkpoint { checkpoint: iteration.to_string(), problem })
 }

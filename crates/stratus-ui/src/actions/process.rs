@@ -8,14 +8,13 @@ use std::path::Path;
 use std::process::{self, ExitStatus, Stdio};
 use std::sync::Arc;
 
+use stratus_base::exit_code::INTERRUPTED;
 use stratus_base::text::is_printable;
 
 use super::log::ActionLog;
 use super::offer::{launch_folder, working_folder};
 use crate::index::ItemId;
 
-/// The exit code of a training that was interrupted, and can be continued.
-const INTERRUPTED: i32 = 75;
 /// The bytes at the end of the messages of a process in which its error is searched for.
 const MAX_MESSAGE_BYTES: u64 = 4 << 10;
 /// Maximum length of a message in a row.
@@ -77,9 +76,10 @@ impl Command {
 /// The result of a process.
 fn outcome(status: ExitStatus, messages: File, is_training: bool) -> Result<String, String> {
     let said = last_bytes(messages);
+    let is_interrupted = status.code() == Some(INTERRUPTED.into());
     match status.code() {
         Some(0) if is_training => Ok("completed".to_owned()),
-        Some(INTERRUPTED) if is_training => Ok("stopped again".to_owned()),
+        Some(_) if is_training && is_interrupted => Ok("stopped again".to_owned()),
         Some(0) => Ok(said.lines().last().map_or_else(|| "stopped".to_owned(), shortened)),
         _ => Err(error_in(&said).unwrap_or_else(|| format!("the process ended with {status}"))),
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::items::{ItemKind, unchanged};
 use super::{Site, to_json};
 use crate::index::{FolderProblem, Index, ScannedItem};
-use crate::launches::{LaunchDocument, LaunchLine, ReadLaunch};
+use crate::launches::{LaunchDocument, LaunchLine};
 use crate::pages::scripted as pages;
 
 /// The list of launches.
@@ -32,7 +32,7 @@ impl ItemKind for Launches {
 
     fn list(site: &Site) -> String {
         let (items, roots) = (Self::items(&site.index), site.index.roots());
-        let read: Vec<_> = items.iter().map(|item| (item, ReadLaunch::new(&site.index, item))).collect();
+        let read: Vec<_> = items.iter().map(|item| (item, site.launches.read(&site.index, item))).collect();
         let listing = Listing {
             launches: read.iter().map(|(item, read)| LaunchLine::new(item, read, &roots)).collect(),
             folders: site.index.folders().iter().map(|folder| folder.display().to_string()).collect(),
@@ -48,7 +48,7 @@ impl ItemKind for Launches {
         if version == Some(now.as_str()) {
             return unchanged(&now);
         }
-        let read = ReadLaunch::new(&site.index, item);
+        let read = site.launches.read(&site.index, item);
         to_json(&LaunchDocument::new(item, &read, now, &site.index.roots()))
     }
 

@@ -30,6 +30,7 @@ use tokio::sync::Semaphore;
 
 use crate::forecasts::{Forecaster, Forecasts};
 use crate::index::{Entry, Index, ItemId};
+use crate::launches::Launches;
 use crate::pages;
 use crate::reports::Reports;
 use crate::sweeps::Sweeps;
@@ -45,6 +46,7 @@ pub struct Site {
     index: Arc<Index>,
     reports: Arc<Reports>,
     sweeps: Arc<Sweeps>,
+    launches: Arc<Launches>,
     forecasts: Forecasts,
     readers: Arc<Semaphore>,
     /// The turn of actions, which do not wait for readers of large files.
@@ -64,6 +66,7 @@ impl Site {
             index,
             reports: Arc::default(),
             sweeps: Arc::default(),
+            launches: Arc::default(),
             forecasts: Forecasts::new(forecaster),
             readers: Arc::new(Semaphore::new(MAX_READERS)),
             acting: Arc::new(Semaphore::new(1)),
@@ -143,7 +146,28 @@ impl IntoResponse for Failure {
                 (StatusCode::SERVICE_UNAVAILABLE, "Busy", text)
             }
         };
-        (status, pages::message(title, &text)).into_response()
+        let mut response = (status, pages::message(title, &text)).into_response();
+        response.extensions_mut().insert(FailureText(text.into()));
+        response
+    }
+}
+
+/// The reason why a request has no answer, kept with its page for [`answer_scripts`].
+#[derive(Clone)]
+struct FailureText(Arc<str>);
+
+/// Returns whether a script asks at an address, and needs a document where people get a page.
+pub fn is_of_script(path: &str) -> bool {
+    path.starts_with("/api/")
+}
+
+/// Answers a script with a document instead of the page of a failure.
+async fn answer_scripts(request: Request, next: Next) -> Response {
+    let is_of_script = is_of_script(request.uri().path());
+    let mut response = next.run(request).await;
+    match response.extensions_mut().remove::<FailureText>() {
+        Some(FailureText(text)) if is_of_script => refused(response.status(), &text),
+        _ => response,
     }
 }
 
@@ -208,6 +232,7 @@ pub fn router(site: Site) -> Router {
         .route("/api/sweeps/{id}", get(items::data::<sweeps::Sweeps>))
         .route("/assets/{name}", get(assets::asset))
         .fallback(|| async { Failure::NoPage })
+        .layer(middleware::from_fn(answer_scripts))
         .layer(middleware::from_fn_with_state(site.clone(), wait_for_first_scan))
         .with_state(site)
 }

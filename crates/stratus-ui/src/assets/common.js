@@ -188,18 +188,44 @@ const ui = (() => {
     return state;
   };
 
-// A page is busy for at most this part of the time, so that it takes little from a training beside it. const
-MAX_BUSY_PART = 1 / 20; // The longest pause that this makes: with a scan a second, a row is on the screen
-within two seconds. Work of // more than 45 ms therefore takes a larger part. const MAX_BUSY_PAUSE_MS = 900;
-const painted = () => new Promise(done => requestAnimationFrame(() => setTimeout(done))); // Runs `work` at
-once, but never twice at the same time, nor within `pause` milliseconds of its end, or // longer if it and
-drawing what it changed took long. const paced = (work, pause) => { let isBusy = false, isWanted = false;
-const start = async () => { if (isBusy) { isWanted = true; return; } isBusy = true; const begun =
-performance.now(); try { await work(); await painted(); } catch (error) { // The server may have ended, or the
-run been deleted: the stream of changes reports it. if (!(error instanceof TypeError) && !error.status) throw
-error; } finally { const took = performance.now() - begun; const rest = Math.max(pause, Math.min(took /
-MAX_BUSY_PART, MAX_BUSY_PAUSE_MS)); setTimeout(() => { isBusy = false; if (isWanted) { isWanted = false;
-start(); } }, rest); } }; return start; };
+  // A page is busy for at most this part of the time, so that it takes little from a training beside it.
+  const MAX_BUSY_PART = 1 / 20;
+  // The longest pause that this makes: with a scan a second, a row is on the screen within two seconds. Work
+  // of more than 45 ms therefore takes a larger part.
+  const MAX_BUSY_PAUSE_MS = 900;
+  const painted = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+  // Runs `work` at once, but never twice at the same time, nor within `pause` milliseconds of its end, or
+  // longer if it and drawing what it changed took long.
+  const paced = (work, pause) => {
+    let isBusy = false,
+      isWanted = false;
+    const start = async () => {
+      if (isBusy) {
+        isWanted = true;
+        return;
+      }
+      isBusy = true;
+      const begun = performance.now();
+      try {
+        await work();
+        await painted();
+      } catch (error) {
+        // The server may have ended, or the run been deleted: the stream of changes reports it.
+        if (!(error instanceof TypeError) && !error.status) throw error;
+      } finally {
+        const took = performance.now() - begun;
+        const rest = Math.max(pause, Math.min(took / MAX_BUSY_PART, MAX_BUSY_PAUSE_MS));
+        setTimeout(() => {
+          isBusy = false;
+          if (isWanted) {
+            isWanted = false;
+            start();
+          }
+        }, rest);
+      }
+    };
+    return start;
+  };
 
   return {
     byId,

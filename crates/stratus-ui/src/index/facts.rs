@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use stratus_base::read_at_most;
-use stratus_forecast::catalogue::Catalogue;
+use stratus_forecast::catalogue::RunPrice;
 use stratus_run::labels::RunLabels;
 
 /// The configuration of a run: keys such as `train.epochs`, with their values as text.
@@ -100,34 +99,10 @@ fn short_model(model: &str) -> String {
     model.split_whitespace().filter(is_kept).collect::<Vec<_>>().join(" ")
 }
 
-/// The price of an hour of a run.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HourlyPrice {
-    /// The price.
-    pub per_hour: f64,
-    /// Its currency, if it is known.
-    pub currency: Option<String>,
-}
-
-impl HourlyPrice {
-    /// The price of a time.
-    pub fn of(&self, seconds: f64) -> f64 {
-        self.per_hour * seconds / 3600.0
-    }
-
-    /// The price in a configuration, as training computes it: that of `train.instance` in the built-in
-    /// catalogue, or `train.price_per_hour`.
-    pub fn in_settings(settings: &Settings) -> Option<Self> {
-        static CATALOGUE: OnceLock<Catalogue> = OnceLock::new();
-        let Some(name) = settings.get("train.instance") else {
-            let per_hour = settings.get("train.price_per_hour")?.parse().ok()?;
-            return Some(Self { per_hour, currency: None });
-        };
-        let catalogue = CATALOGUE.get_or_init(|| Catalogue::builtin().unwrap_or_default());
-        let instance = catalogue.find(name).ok()?.instance?;
-        let per_hour = instance.on_demand_per_hour.or(instance.spot_per_hour)?;
-        Some(Self { per_hour, currency: instance.currency })
-    }
+/// The price of an hour in a configuration, as training computes it; `None` if it is unknown.
+pub fn price_in(settings: &Settings) -> Option<RunPrice> {
+    let per_hour = settings.get("train.price_per_hour").and_then(|price| price.parse().ok());
+    RunPrice::of_run(settings.get("train.instance").map(String::as_str), per_hour).ok()?
 }
 
 #[cfg(test)]
@@ -166,9 +141,9 @@ mod tests {
     fn instances_have_prices() {
         let of = |pairs: &[(&str, &str)]| {
             let settings = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-            HourlyPrice::in_settings(&settings.collect())
+            price_in(&settings.collect())
         };
-        let own = HourlyPrice { per_hour: 1.5, currency: None };
+        let own = RunPrice { per_hour: 1.5, currency: None };
         assert_eq!(of(&[("train.price_per_hour", "1.5")]), Some(own));
         let instance = of(&[("train.instance", "g5.xlarge")]).unwrap();
         assert!(instance.per_hour > 0.0 && instance.currency.as_deref() == Some("USD"), "{instance:?}");

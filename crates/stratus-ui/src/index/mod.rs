@@ -10,7 +10,7 @@ mod record;
 mod row;
 mod scanned;
 
-pub use facts::HourlyPrice;
+pub use facts::price_in;
 pub use find::{ItemId, check_files, stamp};
 pub use record::ReadCount;
 pub use row::{Entry, RunFigures, RunRow};

@@ -8,16 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use stratus_base::text;
+use stratus_forecast::catalogue::RunPrice;
 use stratus_report::report::{score_name, val_score};
 use stratus_report::runs::read_settings;
-use stratus_report::status;
 use stratus_report::text::fit;
+use stratus_report::{network_label, status};
 use stratus_run::RunDir;
 use stratus_run::csv::{EpochRow, Task};
 use stratus_run::layout::{CHECKPOINTS, EXPERIMENT, LOCK};
 use stratus_run::summary::{Status, Summary};
 
-use super::facts::{HourlyPrice, Processors, RowLabels, Settings};
+use super::facts::{Processors, RowLabels, Settings, price_in};
 use super::find::{FoundItem, Stamp, stamp};
 use super::row::{Pace, Progress, RunRow, Score};
 use crate::actions::{Actions, Offer};
@@ -74,6 +75,9 @@ struct Stamps {
     remote: Option<Stamp>,
     labels: Option<Stamp>,
     machine: Option<Stamp>,
+    /// The request of `stratus optimise`, and the networks that it compared.
+    request: Option<Stamp>,
+    variants: Option<Stamp>,
     /// The time at which a checkpoint was added or removed.
     checkpoints: Option<SystemTime>,
 }
@@ -99,6 +103,8 @@ impl Stamps {
             remote: look(run.remote()),
             labels: look(run.labels()),
             machine: look(run.machine()),
+            request: look(run.optimise_request()),
+            variants: look(run.variants()),
             checkpoints: folder_time(&run.path().join(CHECKPOINTS)),
         };
         (stamps, problems)
@@ -183,7 +189,9 @@ pub struct Record {
     started: Option<String>,
     labels: Result<RowLabels, String>,
     processors: Processors,
-    price: Option<HourlyPrice>,
+    /// The network, if the run was optimised.
+    optimised: Option<String>,
+    price: Option<RunPrice>,
     /// The action that the run permits.
     offer: KnownOffer,
     /// The row that was shown last.
@@ -240,6 +248,7 @@ impl Record {
             started: None,
             labels: Ok(RowLabels::default()),
             processors: Processors::default(),
+            optimised: None,
             price: None,
             offer: KnownOffer::default(),
             row: None,
@@ -269,7 +278,7 @@ impl Record {
         self.refused = refused;
         if is_first || now.experiment != before.experiment {
             self.settings = self.read_settings(count);
-            self.price = self.settings().and_then(|settings| HourlyPrice::in_settings(settings));
+            self.price = self.settings().and_then(|settings| price_in(settings));
         }
         if is_first || now.summary != before.summary {
             self.summary = self.read_summary(count);
@@ -302,6 +311,11 @@ impl Record {
             count.add(stamp.length.min(MAX_SUMMARY_BYTES));
             self.processors = Processors::read(&self.run.machine());
         }
+        if now.request != before.request || now.experiment != before.experiment {
+            let has_file = |path: PathBuf| stamp(&path, roots).is_ok();
+            let may_be_read = now.request.is_some() && has_file(self.run.optimise_network());
+            self.optimised = may_be_read.then(|| network_label(&self.run, &self.configured_network()));
+        }
         let row = self.make_row(now != before, actions);
         let is_same = self.row.as_ref().is_some_and(|shown| **shown == row);
         if is_same && now == before {
@@ -313,6 +327,11 @@ impl Record {
         let row = Arc::new(row);
         self.row = Some(Arc::clone(&row));
         Some(Change { row, is_content })
+    }
+
+    /// The value of `model.name`.
+    fn configured_network(&self) -> String {
+        self.settings().and_then(|settings| settings.get("model.name")).cloned().unwrap_or_default()
     }
 
     fn read_settings(&self, count: &ReadCount) -> Result<Arc<Settings>, String> {
@@ -394,7 +413,7 @@ impl Record {
             state,
             problem: (!problems.is_empty()).then(|| shortened(&problems)),
             experiment: setting("experiment.name").unwrap_or_default(),
-            network: setting("model.name").unwrap_or_default(),
+            network: self.optimised.clone().unwrap_or_else(|| self.configured_network()),
             data: setting("data.name").unwrap_or_default(),
             device: self.processors.name_of(&device.or_else(|| setting("train.device")).unwrap_or_default()),
             labels: self.labels.clone().unwrap_or_default(),
@@ -407,7 +426,7 @@ impl Record {
                 left_s: pace.left_s().filter(|_| state == Status::Running.name()),
                 elapsed_s,
                 images_per_second: summary.and_then(|summary| summary.images_per_second.median),
-                price: self.price.as_ref().zip(elapsed_s).map(|(price, seconds)| price.of(seconds)),
+                price: self.price.as_ref().zip(elapsed_s).map(|(price, seconds)| price.of_seconds(seconds)),
                 currency: self.price.as_ref().and_then(|price| price.currency.clone()),
             },
             score: Score {

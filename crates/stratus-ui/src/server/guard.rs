@@ -174,7 +174,7 @@ impl Guard {
         if self.trusts_own_user && peer.is_some_and(Peer::is_process_of_this_user) {
             return None;
         }
-        Some(Refusal::Token.respond(is_action(request)))
+        Some(Refusal::Token.respond(api::is_of_script(request.uri().path())))
     }
 
     /// Keeps the token in a cookie, and removes it from the address.
@@ -204,6 +204,7 @@ enum Refusal {
     Host,
     Origin,
     Token,
+    Time,
     Action(post::Refused),
 }
 
@@ -230,14 +231,18 @@ impl Refusal {
                 "Token needed",
                 "Open the address that `stratus ui` printed, with its token. It is then kept in a cookie.",
             ),
+            Self::Time => {
+                let text = "Reading the files of the runs took too long.";
+                (StatusCode::GATEWAY_TIMEOUT, "Too slow", text)
+            }
             Self::Action((status, reason)) => (status, "Refused", reason),
         }
     }
 
     /// The answer: a document to a script, else a page.
-    fn respond(self, is_action: bool) -> Response {
+    fn respond(self, is_of_script: bool) -> Response {
         let (status, title, text) = self.parts();
-        match is_action {
+        match is_of_script {
             true => api::refused(status, text),
             false => (status, pages::message(title, text)).into_response(),
         }
@@ -259,21 +264,28 @@ fn is_foreign_load(request: &Request<Body>) -> bool {
 
 /// Answers a request, or refuses it.
 pub async fn check(State(guard): State<Arc<Guard>>, request: Request<Body>, next: Next) -> Response {
-    let refused = guard.refusal(&request).map(|refusal| refusal.respond(is_action(&request)));
+    let is_of_script = api::is_of_script(request.uri().path());
+    let refused = guard.refusal(&request).map(|refusal| refusal.respond(is_of_script));
     let mut response = match refused.or_else(|| guard.check_token(&request)) {
         Some(response) => response,
-        None => match tokio::time::timeout(MAX_ANSWER_TIME, next.run(request)).await {
-            Ok(response) => response,
-            Err(_) => {
-                let page = pages::message("Too slow", "Reading the files of the runs took too long.");
-                (StatusCode::GATEWAY_TIMEOUT, page).into_response()
-            }
-        },
+        None => answer_in_time(MAX_ANSWER_TIME, is_of_script, next.run(request)).await,
     };
     for (name, value) in HEADERS {
         response.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     response
+}
+
+/// The answer, or a failure if it takes longer than `max_time`.
+async fn answer_in_time(
+    max_time: Duration,
+    is_of_script: bool,
+    answer: impl Future<Output = Response>,
+) -> Response {
+    match tokio::time::timeout(max_time, answer).await {
+        Ok(response) => response,
+        Err(_) => Refusal::Time.respond(is_of_script),
+    }
 }
 
 /// The text of an IP address in a URL.
@@ -297,6 +309,21 @@ mod tests {
 
     fn guard(host: &str, address: &str) -> Guard {
         Guard::new(host, address.parse().unwrap(), None, None, false)
+    }
+
+    #[test]
+    fn slow_answers_have_the_form_of_the_request() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let answer = |is_of_script| {
+            let never = std::future::pending();
+            runtime.block_on(answer_in_time(Duration::ZERO, is_of_script, never))
+        };
+        for (is_of_script, kind) in [(true, "application/json"), (false, "text/html; charset=utf-8")] {
+            let response = answer(is_of_script);
+            assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
+            assert_eq!(response.headers()[header::CONTENT_TYPE], kind);
+        }
+        assert!(api::is_of_script("/api/runs") && !api::is_of_script("/run/api/"));
     }
 
     #[test]

@@ -266,3 +266,26 @@ fn a_port_in_use_is_followed_by_the_next_free_one() {
     let foreign = Server::bind(&Options { host: "192.0.2.1".into(), ..options(0) }).unwrap_err().to_string();
     assert!(foreign.contains("cannot listen on 192.0.2.1:0"), "{foreign}");
 }
+
+#[test]
+fn scripts_get_documents_also_when_there_is_no_answer() {
+    let root = tempfile::tempdir().unwrap();
+    make(root.path(), &MadeRun::default());
+    let server = Running::start(root.path());
+    let failed = [
+        server.get("/api/runs/0123456789abcdef/series"),
+        server.get("/api/launches/0123456789abcdef"),
+        server.get("/api/no-such-address"),
+        server.request("GET", "/api/runs", &[("Host", "evil.example")]),
+        server.request("PUT", "/api/runs", &[]),
+    ];
+    for (answer, status) in failed.iter().zip([404, 404, 404, 403, 405]) {
+        assert_eq!(answer.status, status, "{}", answer.body);
+        let document: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        assert!(!document["error"].as_str().unwrap().is_empty(), "{}", answer.body);
+    }
+    // People get pages.
+    let page = server.get("/run/0123456789abcdef");
+    assert_eq!(page.status, 404);
+    assert!(page.body.contains("<html") && page.body.contains("No such run"), "{}", page.body);
+}

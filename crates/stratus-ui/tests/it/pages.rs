@@ -27,6 +27,49 @@ fn row<'a>(list: &'a Value, label: &str) -> &'a Value {
 }
 
 #[test]
+fn an_optimised_run_has_the_name_of_its_network_and_its_variants_when_they_are_written() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::open(&make(root.path(), &MadeRun::default())).unwrap();
+    let server = Running::start(root.path());
+    assert_eq!(row(&server.json("/api/runs"), "digits/1")["network"], "digits");
+    let id = server.id("digits/1");
+    let sections = || {
+        server.index.scan();
+        server.json(&format!("/api/runs/{id}/sections")).to_string()
+    };
+    assert!(!sections().contains("Optimised network"));
+    fs::create_dir(run.optimise()).unwrap();
+    fs::write(run.optimise_network(), "name = \"resnet18\"\n\n[[layer]]\n").unwrap();
+    fs::write(run.optimise_request(), "{\"run\": \"runs/resnet18/1\"}").unwrap();
+    // A report that was just read is kept for a moment.
+    let becomes = |expected: &str| {
+        let shown = (0..500).any(|_| {
+            let is_shown = sections().contains(expected);
+            if !is_shown {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            is_shown
+        });
+        assert!(shown, "{expected}");
+    };
+    becomes("Original run: runs/resnet18/1.");
+    assert_eq!(row(&server.json("/api/runs"), "digits/1")["network"], "resnet18, optimised");
+    let header = stratus_run::variants::COLUMNS.join(",");
+    fs::write(run.variants(), format!("{header}\npruned int8,0.5,1.25,2,3,4,5\n")).unwrap();
+    becomes("pruned int8");
+    becomes("1.2500");
+    // A link out of the folders is not followed.
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret.toml");
+    fs::write(&secret, "name = \"secret\"\n").unwrap();
+    fs::remove_file(run.optimise_network()).unwrap();
+    std::os::unix::fs::symlink(&secret, run.optimise_network()).unwrap();
+    fs::write(run.optimise_request(), "{\"run\": \"runs/resnet18/2\"}").unwrap();
+    server.index.scan();
+    assert!(!server.get("/api/runs").body.contains("secret"));
+}
+
+#[test]
 fn table_has_the_state_and_the_figures_of_every_run() {
     let root = tempfile::tempdir().unwrap();
     make(root.path(), &MadeRun::default());

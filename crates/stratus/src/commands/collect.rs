@@ -2,21 +2,25 @@
 
 use super::target::find_runs;
 use crate::errors::{Failure, Result};
-use crate::output::{Output, Table, key_value_list};
+use crate::output::{Output, Table, key_value_list, printable};
 use crate::outputs::{Mark, Outputs, Overwrite};
 use crate::progress::clock;
 use clap::Args;
 use serde::Serialize;
+use std::iter::once;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use stratus_base::text::counted;
 use stratus_report::accounting::{self, Accounting, AccountingOptions};
 use stratus_report::collect::{RunRecord, to_csv};
 use stratus_report::overview::{RunOverview, RunOverviewRow};
+use stratus_report::report::{OptimisedReport, score_name};
 use stratus_report::table::TableFormat;
 use stratus_report::tables::{self, TableKind};
 use stratus_report::trace::{self, IterationRange};
-use stratus_report::{layers, run_table};
+use stratus_report::{layers, run_table, variant_table};
 use stratus_run::RunDir;
+use stratus_run::csv::{CsvReader, EpochRow};
 use stratus_run::labels::RunLabels;
 use stratus_run::summary::Status;
 
@@ -35,6 +39,9 @@ pub struct CollectArguments {
     /// Write loss, accuracy, learning rate and times of every iteration; needs --out
     #[arg(long, requires = "out", conflicts_with = "layers")]
     pub iterations: bool,
+    /// Write the variants of the networks that `stratus optimise` compared; needs --out
+    #[arg(long, requires = "out", conflicts_with_all = ["layers", "iterations", "experiments"])]
+    pub variants: bool,
     /// Write one row per run: configuration, machine, times, results; needs --out
     #[arg(long, requires = "out", conflicts_with_all = ["layers", "iterations"])]
     pub experiments: bool,
@@ -46,7 +53,7 @@ pub struct CollectArguments {
     pub identity: bool,
     /// Write a trace of one run's iterations for Perfetto (ui.perfetto.dev) [default file: trace.pftrace.gz
     /// in the run directory]
-    #[arg(long, conflicts_with_all = ["layers", "iterations", "experiments", "csv", "json"])]
+    #[arg(long, conflicts_with_all = ["layers", "iterations", "experiments", "variants", "csv", "json"])]
     pub trace: bool,
     /// First iteration of --trace [default: the first after the skipped ones]
     #[arg(long, value_name = "ITERATION", requires = "trace")]
@@ -128,7 +135,8 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
                 format!("{}: no summary yet\n", run.path().display())
             };
             text.push_str(&format!(
-                "{gap}{table}\n{}",
+                "{gap}{table}\n{}{}",
+                optimised(run, output)?,
                 accounting::render(&accounting, None, output.width())
             ));
         }
@@ -149,6 +157,41 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
         return output.print_verbatim(&(), || brief.to_csv(&experiments));
     }
     output.print_wrapped(&(), || render(&brief, output.terminal_width()))
+}
+
+/// Maximum number of variants, and of layers, that are printed for a run.
+const MAX_PRINTED_ROWS: usize = 100;
+
+/// The variants of the network of a run that `stratus optimise` made, and the layers that lost channels;
+/// empty for other runs. What cannot be read is a warning.
+fn optimised(run: &RunDir, output: &Output) -> Result<String> {
+    let mut missing = |what: &str, reason: String| {
+        output.warning(&format!("{}: cannot show {what}: {reason}", run.path().display()));
+    };
+    let Some(report) = OptimisedReport::read(run, &mut missing) else { return Ok(String::new()) };
+    let task = CsvReader::<EpochRow>::open(&run.epochs()).map(|rows| rows.task()).unwrap_or_default();
+    let mut text = String::new();
+    let more = |all: usize, what: &str| match all.saturating_sub(MAX_PRINTED_ROWS) {
+        0 => String::new(),
+        more => format!("{more} more {what} (--json of `stratus report` has all)\n"),
+    };
+    if !report.variants.is_empty() {
+        let cells = report.variants.iter().take(MAX_PRINTED_ROWS).map(variant_table::cells);
+        let rows: Vec<[String; 7]> = once(variant_table::heads(score_name(task))).chain(cells).collect();
+        let table = Table::new(&rows).max_width(output.terminal_width(), &variant_table::OPTIONAL_COLUMNS);
+        text = format!("{table}{}\n", more(report.variants.len(), "variants"));
+    }
+    let layers = report.pruning.map(|pruning| pruning.layers).unwrap_or_default();
+    if !layers.is_empty() {
+        let cells = layers.iter().take(MAX_PRINTED_ROWS).map(|layer| {
+            let [before, after] = layer.channels.map(|count| count.to_string());
+            [printable(&layer.layer), before, after]
+        });
+        let heads = ["layer that lost channels", "before", "after"].map(str::to_owned);
+        let rows: Vec<[String; 3]> = once(heads).chain(cells).collect();
+        text.push_str(&format!("{}{}\n", Table::new(&rows), more(layers.len(), "layers")));
+    }
+    Ok(text)
 }
 
 /// The maximum number of keys shown as columns; more are listed below the table.
@@ -227,6 +270,7 @@ fn output_mark(arguments: &CollectArguments, out: &Path) -> Mark {
         _ if TableFormat::from_path(out) != Some(TableFormat::Csv) => Mark::None,
         CollectArguments { layers: true, .. } => Mark::Table("run,epoch,iteration,layer,kind,device,"),
         CollectArguments { iterations: true, .. } => Mark::Table("run,epoch,iteration,loss,"),
+        CollectArguments { variants: true, .. } => Mark::Table("run,variant,measure,"),
         CollectArguments { experiments: true, .. } => {
             Mark::Table("experiment,repetition,path,status,resumed,")
         }
@@ -243,7 +287,8 @@ fn write_trace(runs: &[RunDir], arguments: &CollectArguments, output: &Output) -
     if count == 0 {
         output.warning(&format!("{} has no such iterations", run.path().display()));
     }
-    output.message(&format!("{}: {count} iterations; open it at ui.perfetto.dev", path.display()));
+    let iterations = counted(count, "iteration");
+    output.message(&format!("{}: {iterations}; open it at ui.perfetto.dev", path.display()));
     Ok(())
 }
 
@@ -251,9 +296,10 @@ fn write_table(runs: &[RunDir], arguments: &CollectArguments, out: &Path, output
     let rows = match arguments {
         CollectArguments { layers: true, .. } => TableKind::Layers,
         CollectArguments { iterations: true, .. } => TableKind::Iterations,
+        CollectArguments { variants: true, .. } => TableKind::Variants,
         CollectArguments { experiments: true, identity, .. } => TableKind::Runs { identity: *identity },
         _ => {
-            return Err(Failure::usage("--out needs --layers, --iterations or --experiments"));
+            return Err(Failure::usage("--out needs --layers, --iterations, --variants or --experiments"));
         }
     };
     let format = TableFormat::from_path(out).ok_or_else(|| {
@@ -261,14 +307,15 @@ fn write_table(runs: &[RunDir], arguments: &CollectArguments, out: &Path, output
             .with_hint("use the extension .csv or .parquet")
     })?;
     let count = tables::write(runs, rows, format, out, arguments.skip)?;
-    output.message(&format!("{}: {count} rows of {} runs", out.display(), runs.len()));
+    let (rows, runs) = (counted(count, "row"), counted(runs.len() as u64, "run"));
+    output.message(&format!("{}: {rows} of {runs}", out.display()));
     Ok(())
 }
 
 fn write_layers(run: &RunDir, output: &Output) -> Result<PathBuf> {
     let path = run.layers();
     let rows = layers::write_file(run, &path).map_err(Failure::failed)?;
-    output.message(&format!("{}: {rows} rows", path.display()));
+    output.message(&format!("{}: {}", path.display(), counted(rows, "row")));
     Ok(path)
 }
 

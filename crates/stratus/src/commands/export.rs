@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 use stratus_experiment::Experiment;
 use stratus_graph::Graph;
 use stratus_run::{RunDir, atomic};
@@ -166,7 +166,8 @@ fn find_source(arguments: &ExportArguments, globals: &Globals, output: &Output) 
                 let checkpoint = trained.checkpoint;
                 let average = if checkpoint.averaged.is_some() { ", averaged" } else { "" };
                 let iterations = checkpoint.state.iteration;
-                let origin = format!("{} after {iterations} iterations{average}", path.display());
+                let origin =
+                    format!("{} after {}{average}", path.display(), counted(iterations, "iteration"));
                 let weights = checkpoint.averaged.unwrap_or(checkpoint.weights);
                 Ok(ExportSource { graph: trained.graph, weights, origin, metadata })
             }

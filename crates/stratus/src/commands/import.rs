@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
-use stratus_base::text::{bytes, shell_path};
+use stratus_base::text::{bytes, counted, shell_path};
 use stratus_graph::{Graph, layer_file};
 use stratus_onnx::{ImportOptions, ImportedNetwork, Model};
 use stratus_run::atomic;
@@ -147,8 +147,8 @@ fn render(report: &Report, graph: &Graph, [layers, weights]: [&Path; 2]) -> Stri
         (
             report.layer_file.clone(),
             format!(
-                "{} layers from {} to {}, {} trained parameters",
-                report.layers,
+                "{} from {} to {}, {} trained parameters",
+                counted(report.layers as u64, "layer"),
                 shape(&report.input),
                 shape(&report.output),
                 report.trained_parameters

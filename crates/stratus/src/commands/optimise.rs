@@ -3,7 +3,7 @@
 use super::common_keys::{DeviceArgument, KeyFlags};
 use crate::errors::{Failure, Result};
 use crate::globals::Globals;
-use crate::output::{Output, key_value_list, table};
+use crate::output::{Output, Table, key_value_list};
 use crate::progress::Progress;
 use crate::signals;
 use clap::{Args, ValueEnum};
@@ -11,17 +11,18 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use stratus_base::text::{bytes, shell_path};
+use stratus_base::text::shell_path;
 use stratus_engine::ops::ByteScale;
 use stratus_onnx::{ByteMap, ByteWeights, QuantisedLayers};
+use stratus_report::variant_table;
 use stratus_run::machine::Machine;
+use stratus_run::optimised::Pruning;
 use stratus_run::quantisation::Quantisation;
-use stratus_run::variants::Variant;
 use stratus_run::{RunDir, atomic};
 use stratus_train::infer::{LayersInBytes, Predictor};
 use stratus_train::optimise::{
-    ImportanceCriterion, OptimiseOptions, Pruning, QuantiseOptions, VariantTable, measure_variants, optimise,
-    quantise_run, read_pruning,
+    ImportanceCriterion, OptimiseOptions, QuantiseOptions, VariantTable, measure_variants, optimise,
+    quantise_run,
 };
 use stratus_train::run::RunOptions;
 use stratus_train::weights::{CheckpointChoice, load_trained_network, model_tensors};
@@ -195,6 +196,7 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
         return Err(Failure::interrupted(finished.run.path()).with_hint(hint));
     }
     let run = finished.run;
+    let pruning = arguments.prune.map(|_| Pruning::read(&run)).transpose()?;
     let quantisation =
         options.int8.map(|int8| quantise_run(&run, int8, &globals.set, &stop, &mut display)).transpose()?;
     drop(display);
@@ -204,9 +206,8 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     let runs = LATENCY_RUNS;
     let table =
         measure_variants(&arguments.run, checkpoint, run.path(), &globals.set, runs, &stop, &mut warn)?;
-    let pruning = arguments.prune.map(|_| read_pruning(&run)).transpose()?;
     let report = Report { run: run.path().display().to_string(), pruning, quantisation, table };
-    output.print_wrapped(&report, || render(&report, &run))
+    output.print_wrapped(&report, || render(&report, &run, output.terminal_width()))
 }
 
 /// `runs/digits/1` gives `runs/digits/1-optimised`.
@@ -249,18 +250,12 @@ fn onnx_layers(LayersInBytes { maps, weights }: LayersInBytes) -> QuantisedLayer
     QuantisedLayers { maps: maps.collect(), weights: weights.collect() }
 }
 
-fn render(report: &Report, run: &RunDir) -> String {
+fn render(report: &Report, run: &RunDir, width: Option<usize>) -> String {
     let Report { pruning, quantisation, table: VariantTable { measure, variants }, .. } = report;
-    let heading =
-        ["network", *measure, "ms", "p99, ms", "ms, batch 8", "weights", "multiply-adds"].map(str::to_owned);
-    let mut rows = vec![heading.to_vec()];
-    rows.extend(variants.iter().map(|row| {
-        let Variant { variant, measure, ms_median, ms_p99, ms_batch8, bytes: size, multiply_adds } = row;
-        let measure = measure.map_or_else(|| "–".to_owned(), |measure| format!("{measure:.4}"));
-        let ms = [ms_median, ms_p99, ms_batch8].map(|ms| format!("{ms:.3}"));
-        let rest = [bytes(*size), format!("{:.1} million", *multiply_adds as f64 / 1e6)];
-        [variant.clone(), measure].into_iter().chain(ms).chain(rest).collect()
-    }));
+    let heading = variant_table::heads(measure);
+    let rows: Vec<[String; 7]> =
+        std::iter::once(heading).chain(variants.iter().map(variant_table::cells)).collect();
+    let table = Table::new(&rows).max_width(width, &variant_table::OPTIONAL_COLUMNS);
     let change = |[before, after]: [f64; 2]| format!("{:.1} % are left", 100.0 * after / before.max(1.0));
     let mut facts = Vec::new();
     if let Some(pruning) = pruning {
@@ -276,7 +271,7 @@ fn render(report: &Report, run: &RunDir) -> String {
     facts.push(("model".to_owned(), run.onnx_model().display().to_string()));
     let facts = key_value_list(&facts);
     let path = shell_path(run.path());
-    format!("{}\n{facts}\nnext: `stratus infer {path} IMAGE`, `stratus report {path}`\n", table(&rows))
+    format!("{table}\n{facts}\nnext: `stratus infer {path} IMAGE`, `stratus report {path}`\n")
 }
 
 #[cfg(test)]

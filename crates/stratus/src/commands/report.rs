@@ -73,6 +73,8 @@ pub enum Chart {
     Memory,
     /// Data flow between blocks of layers, coloured by time
     Network,
+    /// Accuracy over milliseconds of the networks that `stratus optimise` compared
+    Variants,
 }
 
 impl Format {
@@ -187,8 +189,13 @@ fn render_chart(report: &Report, chart: Chart) -> Result<String> {
         Chart::Roofline => page::roofline_svg(run),
         Chart::Memory => page::memory_svg(run),
         Chart::Network => page::network_svg(run),
+        Chart::Variants => page::variants_svg(run),
     };
-    svg.ok_or_else(|| Failure::failed("cannot draw this chart: the run has no readable plan.json"))
+    let missing = match chart {
+        Chart::Variants => "the run has no readable variants.csv: `stratus optimise` writes it",
+        _ => "the run has no readable plan.json",
+    };
+    svg.ok_or_else(|| Failure::failed(format!("cannot draw this chart: {missing}")))
 }
 
 /// Returns whether the output shows the machine's peaks.

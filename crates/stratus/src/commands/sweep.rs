@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stratus_base::nearest;
-use stratus_base::text::shell_path;
+use stratus_base::text::{counted, shell_path};
 use stratus_experiment::Experiment;
 use stratus_report::page;
 use stratus_report::report::{Report, score_name};
@@ -57,7 +57,7 @@ struct SweepReport<'a> {
     best: Option<BestCell>,
 }
 
-/// The cell with the best objective of a search.
+/// The cell with the best objective of a search or of halving.
 #[derive(Serialize)]
 struct BestCell {
     cell: usize,
@@ -202,14 +202,14 @@ fn print_dry_run(definition: &Definition, left: Option<usize>, output: &Output) 
         let runs = all * repetitions;
         let later = match all - cells.len() {
             0 => String::new(),
+            1 => "; 1 cell follows from the results of these".to_owned(),
             later => format!("; {later} cells follow from the results of these"),
         };
         let left = left.map_or(String::new(), |left| format!("; {left} remaining"));
-        let plural = if *repetitions == 1 { "" } else { "s" };
-        format!(
-            "{}\n{runs} runs: {all} cells, {repetitions} repetition{plural} each{later}{left}\n",
-            table(&rows),
-        )
+        let runs = counted(runs as u64, "run");
+        let cells = counted(all as u64, "cell");
+        let repetitions = counted(*repetitions as u64, "repetition");
+        format!("{}\n{runs}: {cells}, {repetitions} each{later}{left}\n", table(&rows))
     })
 }
 
@@ -221,7 +221,11 @@ fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Resul
     let stop = signals::stop_flag()?;
     let path = sweep.path().to_owned();
     warn_of_lost_runs(&sweep.definition, &lost, arguments.retry, output);
-    output.message(&format!("sweep {}: {} runs", path.display(), run_count(&sweep.definition)));
+    output.message(&format!(
+        "sweep {}: {}",
+        path.display(),
+        counted(run_count(&sweep.definition) as u64, "run")
+    ));
     let mut trainer = ProcessTrainer::new(&sweep, stop, *output);
     let stopped = sweep.train(&mut trainer)?;
     drop(trainer);
@@ -247,9 +251,14 @@ fn train(mut sweep: Sweep, arguments: &SweepArguments, output: &Output) -> Resul
     output.print_wrapped(&outcome, || render(&sweep, &outcome, output.terminal_width()))?;
     let failed = sweep.rows().iter().filter(|row| row.status == Status::Failed).count();
     if failed > 0 {
-        return Err(Failure::failed(format!("{failed} of {} runs failed", sweep.rows().len())).with_hint(
-            format!("see {} for the reasons; retry with --retry", path.join(layout::CELLS).display()),
-        ));
+        return Err(Failure::failed(format!(
+            "{failed} of {} failed",
+            counted(sweep.rows().len() as u64, "run")
+        ))
+        .with_hint(format!(
+            "see {} for the reasons; retry with --retry",
+            path.join(layout::CELLS).display()
+        )));
     }
     Ok(())
 }
@@ -259,9 +268,9 @@ fn run_count(definition: &Definition) -> usize {
     definition.final_cells() * definition.repetitions
 }
 
-/// Returns the best cell of a search; `None` for a grid.
+/// Returns the best cell of a search or of halving; `None` for a grid, whose cells are all trained alike.
 fn best_cell(sweep: &Sweep) -> Option<BestCell> {
-    let objective = sweep.definition.search.as_ref()?.objective?.as_str();
+    let objective = sweep.definition.objective()?.as_str();
     let (cell, value) = sweep.best_cell()?;
     let name = sweep.definition.cell_name(&sweep.definition.cells[cell - 1]);
     Some(BestCell { cell, name, objective, value })

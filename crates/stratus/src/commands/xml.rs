@@ -7,7 +7,7 @@ use crate::globals::Globals;
 use crate::output::Output;
 use crate::outputs::Outputs;
 use std::path::Path;
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 use stratus_data::DataError;
 use stratus_data::store::Store;
 use stratus_data::sync::{SyncOptions, sync};
@@ -81,7 +81,7 @@ fn sync_missing_classes(
     let classes = (!classes.is_empty()).then(|| classes.to_vec());
     let sync_options = SyncOptions { classes, images_per_class: options.images_per_class };
     let synced = sync(&store, &target, &sync_options, &mut |_, _| {}).map_err(to_failure)?;
-    output.message(&format!("copied {} files, {}", synced.downloaded, bytes(synced.bytes)));
+    output.message(&format!("copied {}, {}", counted(synced.downloaded as u64, "file"), bytes(synced.bytes)));
     Ok(())
 }
 

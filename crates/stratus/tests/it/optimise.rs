@@ -58,6 +58,69 @@ fn a_pruned_run_is_a_smaller_run_of_its_own() {
     assert_eq!(RunResult::read(&dir.path("small")).weights, weights);
     let other = dir.run(&[&PRUNE[..], &["--importance", "l1"]].concat()).expect(2);
     assert!(other.err.contains("`importance` was \"taylor\", not \"l1\""), "{}", other.err);
+    lists_and_tables_show_what_was_optimised(&dir);
+    damage_is_named_before_anything_is_computed(&dir);
+}
+
+/// `small` is an optimised run.
+fn lists_and_tables_show_what_was_optimised(dir: &TestDir) {
+    let list = json(&dir.run(&["runs", ".", "--json"]).expect(0).out);
+    let networks: Vec<&str> =
+        list["runs"].as_array().unwrap().iter().map(|run| run["network"].as_str().unwrap()).collect();
+    assert!(networks.contains(&"digits") && networks.contains(&"digits, optimised"), "{networks:?}");
+    let table = dir.run(&["collect", "small"]).expect(0).out;
+    let file = fs::read_to_string(dir.path("small/variants.csv")).unwrap();
+    for row in file.lines().skip(1) {
+        let [variant, _, ms, ..] = row.split(',').collect::<Vec<_>>()[..] else { panic!("{row}") };
+        let shown = table.lines().find(|line| line.starts_with(variant)).unwrap();
+        assert!(shown.contains(ms), "{shown}, {row}");
+    }
+    assert!(table.contains("layer that lost channels"), "{table}");
+    let said = dir.run(&["collect", "small", "--variants", "--out", "all.csv"]).expect(0).err;
+    assert!(said.contains(&format!("{} rows of 1 run\n", file.lines().count() - 1)), "{said}");
+    let columns = fs::read_to_string(dir.path("all.csv")).unwrap();
+    let rows: Vec<&str> = columns.lines().map(|line| line.split_once(',').unwrap().1).collect();
+    assert_eq!(rows[0], file.lines().next().unwrap());
+    assert_eq!(rows.len(), file.lines().count());
+    let chart = ["report", "small", "--format", "svg", "--chart", "variants", "-o", "-"];
+    assert!(dir.run(&chart).expect(0).out.contains("class=\"point update\""));
+    let none = ["report", "run", "--format", "svg", "--chart", "variants", "-o", "-"];
+    assert!(dir.run(&none).expect(1).err.contains("stratus optimise"));
+    // At 30 columns, no row of the table is wrapped.
+    let narrow = dir.command(&PRUNE).env("COLUMNS", "30").output().unwrap();
+    let narrow = String::from_utf8(narrow.stdout).unwrap();
+    assert!(narrow.lines().next().unwrap().starts_with("network"), "{narrow}");
+    for (line, row) in narrow.lines().zip(file.lines()).skip(1) {
+        let name = row.split(',').next().unwrap();
+        assert!(line.starts_with(name) && line.chars().count() <= 40, "{narrow}");
+    }
+}
+
+/// `small` is an optimised run; each file of it is restored.
+fn damage_is_named_before_anything_is_computed(dir: &TestDir) {
+    let damaged = |file: &str, content: Option<&str>, expected: &str| {
+        let path = dir.path("small/optimise").join(file);
+        let saved = fs::read(&path).unwrap();
+        match content {
+            Some(content) => fs::write(&path, content).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        let error = dir.run(&PRUNE).expect(1).err;
+        assert!(error.contains(expected) && !error.contains("comparing"), "{error}");
+        for word in ["struct", "OptimiseRequest", "Pruning", "u64", "field"] {
+            assert!(!error.contains(word), "{word}: {error}");
+        }
+        fs::write(&path, saved).unwrap();
+    };
+    damaged(
+        "request.json",
+        Some("{\"run\": \"run\"}"),
+        "request.json is damaged: not the expected JSON (the key `",
+    );
+    damaged("request.json", Some("[]"), "request.json is damaged");
+    damaged("request.json", Some("{\"run\": 7}"), "another value was expected at line 1");
+    damaged("pruning.json", None, "pruning.json");
+    damaged("pruning.json", Some("{"), "pruning.json is damaged: not the expected JSON (it ends at line 1");
 }
 
 #[test]
@@ -93,7 +156,40 @@ fn impossible_requests_are_refused_before_anything_is_written() {
     refused(&["optimise", "run", "--prune", "1.5"], 2, "must be above 0 and below 1");
     refused(&["optimise", "run", "--prune", "0.9"], 2, "at most");
     refused(&["optimise", "run", "--prune", "0.5", "--granularity", "4096"], 2, "nothing can be pruned");
-    refused(&["optimise", "run", "--prune", "0.3", "--granularity", "4", "--checkpoint", "7"], 1, "7");
+    let seventh = ["optimise", "run", "--prune", "0.3", "--granularity", "4", "--checkpoint", "7"];
+    refused(&seventh, 1, "checkpoint 7: not in run, which has ");
+    let export = ["model", "export", "run", "--onnx", "model.onnx"];
+    for command in [&["eval", "run"][..], &["bench", "infer", "run"], &export] {
+        let error = dir.run(&[command, &["--checkpoint", "7"]].concat()).expect(1).err;
+        assert!(error.contains("checkpoint 7: not in run, ") && !error.contains("manifest"), "{error}");
+    }
+    // What only the fine-tuning needs is checked before channels are removed.
+    let set = |key: &str, message: &str| {
+        let of_key = ["optimise", "run", "--prune", "0.3", "--granularity", "4", "--set", key];
+        refused(&of_key, 2, message);
+        let error = dir.run(&of_key).expect(2).err;
+        assert!(!error.contains("network.toml") && !error.contains("pruned:"), "{error}");
+    };
+    set("data.shape=[1, 32, 32]", "`data.shape` cannot be set when optimising");
+    set("train.device=cuda", "device `cuda`");
+    set("train.batch_size=1000000", "exceeds the");
+    set("train.precision=f16", "train.precision = f16 is not supported");
+    let start =
+        dir.run(&["optimise", "run", "--prune", "0.3", "--granularity", "4", "--set", "data.resize=8"]);
+    assert!(!dir.path("run-optimised").exists(), "{}", start.err);
+    start.expect(2);
+    // In an empty folder, nothing remains of a start that failed; in one with files of someone else's, these.
+    fs::create_dir_all(dir.path("empty")).unwrap();
+    let into = |out: &str| {
+        let failing = ["--granularity", "4", "--set", "data.resize=8", "--out", out];
+        dir.run(&[&["optimise", "run", "--prune", "0.3"][..], &failing].concat()).expect(2);
+    };
+    into("empty");
+    assert_eq!(fs::read_dir(dir.path("empty")).unwrap().count(), 0);
+    fs::create_dir_all(dir.path("empty/optimise")).unwrap();
+    fs::write(dir.path("empty/optimise/notes.txt"), "mine").unwrap();
+    into("empty");
+    assert_eq!(fs::read_dir(dir.path("empty/optimise")).unwrap().count(), 1);
     let key = ["optimise", "run", "--prune", "0.3", "--granularity", "4", "--set", "train.bacth_size=3"];
     refused(&key, 2, "train.batch_size");
     // Another run is not overwritten, nor a folder with files.
@@ -115,6 +211,26 @@ fn unfinished_runs_are_refused() {
 }
 
 #[test]
+fn a_directory_in_use_is_said_to_be_in_use() {
+    let dir = trained();
+    let slow = ["--epochs", "1000"];
+    let mut first = dir.command(&[&PRUNE[..], &slow].concat()).stderr(Stdio::null()).spawn().unwrap();
+    while !dir.path("small/epochs.csv").exists() {
+        assert!(first.try_wait().unwrap().is_none(), "the first command ended early");
+        sleep(Duration::from_millis(20));
+    }
+    let in_use = format!("small is in use by another process (pid {})", first.id());
+    let again = dir.run(&[&PRUNE[..], &slow].concat()).expect(1).err;
+    assert!(again.contains(&in_use), "{again}");
+    let train = dir.run(&["train", "digits", "--out", "small"]);
+    assert!(train.err.contains(&in_use), "{}", train.err);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let train = dir.run(&["train", "digits", "--out", "small"]);
+    assert!(train.err.contains("exists and is not empty"), "{}", train.err);
+}
+
+#[test]
 fn latency_is_measured_by_batch_and_layer() {
     let dir = trained();
     let arguments = ["bench", "infer", "run", "--batch", "8,1,8", "--threads", "1", "--runs", "3", "--json"];
@@ -132,6 +248,8 @@ fn latency_is_measured_by_batch_and_layer() {
     }
     let text = dir.run(&["bench", "infer", "run", "--runs", "2", "--batch", "1"]).expect(0).out;
     assert!(text.contains("% of peak") && text.contains("layer1.0"), "{text}");
+    let once = dir.run(&["bench", "infer", "run", "--runs", "1", "--batch", "1"]).expect(0).out;
+    assert!(once.contains(", 1 run per batch size"), "{once}");
     // A network without a run has initial weights; its data need not exist.
     let data = format!("data.path={}", digits().join("absent").display());
     dir.run(&["bench", "infer", "digits", "--runs", "2", "--batch", "1", "--set", &data]).expect(0);

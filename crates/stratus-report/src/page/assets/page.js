@@ -109,6 +109,7 @@ const stratus = (() => {
     "font-size",
     "font-weight",
     "text-anchor",
+    "display",
   ];
   const toSvg = drawing => {
     const copy = drawing.cloneNode(true),
@@ -133,7 +134,7 @@ const stratus = (() => {
   };
   // A button that saves it, above each drawing.
   const addDrawingDownloads = root =>
-    root.querySelectorAll(".scroll > svg[role=img]").forEach(drawing => {
+    root.querySelectorAll(".scroll > svg[role=img], .points > svg").forEach(drawing => {
       const place = drawing.parentElement;
       if (place.previousElementSibling && place.previousElementSibling.classList.contains("downloads"))
         return;

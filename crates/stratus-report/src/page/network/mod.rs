@@ -13,7 +13,7 @@ use super::svg::{Anchor, Svg};
 use crate::names::shorten;
 use crate::report::{Endpoint, LayerNode, LayerTree, MAX_BLOCKS, Network, RunReport};
 use layout::{NODE_HEIGHT, place};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 
 /// Maximum number of nodes of a drawing.
 const MAX_NODES: usize = 150;
@@ -339,7 +339,7 @@ fn node_title(tree: &LayerTree, position: usize) -> String {
     let node = &tree.nodes[position];
     let kind = match node.row {
         Some(_) => node.kind.clone(),
-        None => format!("block of {} layers", tree.rows(position).len()),
+        None => format!("block of {}", counted(tree.rows(position).len() as u64, "layer")),
     };
     format!("{}, {kind}: {}", node.name, value(node))
 }

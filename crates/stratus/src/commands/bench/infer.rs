@@ -7,7 +7,7 @@ use crate::output::{Output, Table, table};
 use crate::signals;
 use clap::Args;
 use serde::Serialize;
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 use stratus_run::machine::survey::MachineSurvey;
 use stratus_train::bench::peaks::{self, Peaks};
 use stratus_train::infer::{BatchLatency, InferenceLatency, Predictor, StepLatency, measure_latency};
@@ -122,7 +122,8 @@ fn render(report: &Report, width: Option<usize>) -> String {
         let rest = [format!("{:.1}", batch.images_per_second), bytes(batch.bytes as u64)];
         [batch.batch.to_string()].into_iter().chain(ms).chain(rest).collect()
     }));
-    let mut text = format!("{network} {precision}, {runs} runs per batch size, {library}\n{}", table(&rows));
+    let runs = counted(*runs as u64, "run");
+    let mut text = format!("{network} {precision}, {runs} per batch size, {library}\n{}", table(&rows));
     for batch in batches {
         text.push_str(&format!("\nbatch {}\n{}", batch.batch, steps(report, batch, width)));
     }

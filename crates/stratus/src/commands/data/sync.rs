@@ -12,7 +12,7 @@ use stratus_data::{DataError, OpenOptions};
 use super::to_failure;
 use crate::errors::Result;
 use crate::output::{Output, key_value_list};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 
 /// Arguments of `stratus data sync`.
 #[derive(Args, Debug)]
@@ -46,15 +46,20 @@ pub(super) fn run(arguments: &SyncArguments, options: &OpenOptions, output: &Out
         if last_message_at.elapsed() > Duration::from_secs(2) {
             last_message_at = Instant::now();
             let [files, length] = done;
-            output.message(&format!("{files} of {} files, {} of {}", all[0], bytes(length), bytes(all[1])));
+            output.message(&format!(
+                "{files} of {}, {} of {}",
+                counted(all[0], "file"),
+                bytes(length),
+                bytes(all[1])
+            ));
         }
     };
     let SyncReport { downloaded: files, bytes: length, kept } =
         sync(&store, target, &sync_options, &mut progress).map_err(to_failure)?;
     output.print_wrapped(&CopyReport { files, bytes: length, kept }, || {
         key_value_list(&[
-            ("copied".to_owned(), format!("{files} files, {}", bytes(length))),
-            ("already present".to_owned(), format!("{kept} files")),
+            ("copied".to_owned(), format!("{}, {}", counted(files as u64, "file"), bytes(length))),
+            ("already present".to_owned(), counted(kept as u64, "file")),
         ])
     })
 }

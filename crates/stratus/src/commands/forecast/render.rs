@@ -4,7 +4,7 @@ use super::{Report, choice, evidence, scaling};
 use crate::output::Table;
 use std::fmt::Write;
 use std::time::SystemTime;
-use stratus_base::text::{bytes, duration};
+use stratus_base::text::{bytes, counted, duration};
 use stratus_forecast::bill::BillItem;
 use stratus_forecast::catalogue::price_age_days;
 use stratus_forecast::forecast::{Forecast, LayerForecast};
@@ -90,10 +90,10 @@ pub(super) fn render_report(report: &Report, width: Option<usize>) -> String {
     let precision = shown.first().map(|row| row.precision);
     let precision = precision.filter(|precision| shown.iter().all(|row| row.precision == *precision));
     let mut text = format!(
-        "{}{}, {} epochs of {images} images; times of {}; intervals of 80 %\n",
+        "{}{}, {} of {images} images; times of {}; intervals of 80 %\n",
         report.network,
         precision.map_or_else(String::new, |precision| format!(" in {precision}")),
-        report.epochs,
+        counted(report.epochs, "epoch"),
         if report.framework == "stratus" { "Stratus" } else { "TensorFlow 2.5" },
     );
     if report.images.is_none() {

@@ -2,7 +2,7 @@
 
 use crate::errors::{Failure, Result};
 use std::fmt::Write;
-use stratus_base::text::{bytes, duration};
+use stratus_base::text::{bytes, counted, duration};
 use stratus_experiment::Experiment;
 use stratus_forecast::bill::{BillItem, BillLine};
 use stratus_forecast::catalogue::{Machine, Processor};
@@ -110,9 +110,12 @@ impl ResourceRequest<'_> {
         );
         let _ = writeln!(
             text,
-            "\n`{}` trains {} epochs in batches of {}. It saves a checkpoint every {:.0} seconds: \
+            "\n`{}` trains {} in batches of {}. It saves a checkpoint every {:.0} seconds: \
              a preemption loses no more than that, and the startup.",
-            self.command, experiment.train.epochs, row.batch, experiment.checkpoint.every_seconds
+            self.command,
+            counted(experiment.train.epochs, "epoch"),
+            row.batch,
+            experiment.checkpoint.every_seconds
         );
         text
     }

@@ -3,7 +3,7 @@
 use super::Report;
 use crate::errors::Result;
 use serde::Serialize;
-use stratus_base::text::duration;
+use stratus_base::text::{counted, duration};
 use stratus_forecast::catalogue::Machine;
 use stratus_forecast::forecast::Forecast;
 use stratus_forecast::objective::Objective;
@@ -93,8 +93,8 @@ impl WithinLimit {
         match self.epochs {
             0 => format!("there, {limit} is not enough for one epoch{size}"),
             epochs => format!(
-                "there, {limit} is enough for {epochs} of {} epochs: --epochs {epochs}{size}",
-                report.epochs
+                "there, {limit} is enough for {epochs} of {}: --epochs {epochs}{size}",
+                counted(report.epochs, "epoch")
             ),
         }
     }

@@ -5,7 +5,7 @@ use crate::errors::{Failure, Result};
 use crate::output::Output;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use stratus_base::text::{bytes, shell_path};
+use stratus_base::text::{bytes, counted, shell_path};
 use stratus_exchange::mpi::SEARCH;
 use stratus_launch::{
     BundledMpi, Executable, Job, LaunchBundle, LaunchRecord, LaunchSpec, Lease, PrepareOptions, SearchRecord,
@@ -87,7 +87,7 @@ pub(super) fn launch(
     prepared.notes.iter().for_each(|note| output.message(note));
     let uploaded = match prepared.files {
         0 => "all files already present".to_owned(),
-        files => format!("uploaded {files} files, {}", bytes(prepared.bytes)),
+        files => format!("uploaded {}, {}", counted(files as u64, "file"), bytes(prepared.bytes)),
     };
     output.message(&format!("{}: {uploaded}", settings.name));
     let mut run_bytes = 0;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 use stratus_launch::{LaunchEventKind, LaunchRecord, LaunchState, RepetitionStatus, Target};
 use stratus_run::layout::RUNS;
 
@@ -183,9 +183,9 @@ pub(super) fn logs(record: &LaunchRecord, repetition: Option<usize>, follow: boo
     let target = open_target(&find_target(&record.target)?);
     if let Some(number) = repetition.filter(|number| !(1..=record.runs.len()).contains(number)) {
         return Err(Failure::usage(format!(
-            "{} has {} repetitions, not {number}",
+            "{} has {}, not {number}",
             record.id,
-            record.runs.len()
+            counted(record.runs.len() as u64, "repetition")
         )));
     }
     let mut out = io::stdout().lock();
@@ -217,10 +217,12 @@ fn print_fetched(fetched_runs: &[FetchedRun], output: &Output) -> Result {
             }
             let changing = match one.fetched.changing {
                 0 => String::new(),
-                count => format!("; {count} files changed during the fetch: fetch again"),
+                count => {
+                    format!("; {} changed during the fetch: fetch again", counted(count as u64, "file"))
+                }
             };
-            let (files, size) = (one.fetched.files, bytes(one.fetched.bytes));
-            format!("{}: {size} in {files} files{changing}\n", one.run.display())
+            let (files, size) = (counted(one.fetched.files as u64, "file"), bytes(one.fetched.bytes));
+            format!("{}: {size} in {files}{changing}\n", one.run.display())
         };
         fetched_runs.iter().map(line).collect()
     })
@@ -386,7 +388,12 @@ fn check_finished(record: &LaunchRecord, state: &LaunchState, output: &Output) -
     };
     Err(Failure {
         code,
-        error: format!("{}: {count} of {} repetitions {what}", record.id, record.runs.len()).into(),
+        error: format!(
+            "{}: {count} of {} {what}",
+            record.id,
+            counted(record.runs.len() as u64, "repetition")
+        )
+        .into(),
         hint: Some(format!("`stratus launch resume {}` resumes what is unfinished", record.id)),
     })
 }

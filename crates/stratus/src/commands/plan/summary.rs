@@ -2,7 +2,7 @@
 
 use super::workers;
 use crate::output::{key_value_list, table};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, counted};
 use stratus_train::plan_summary::{MemoryItem, PlanSummary};
 
 /// Hints for next commands; `command` is the experiment and its settings.
@@ -29,9 +29,16 @@ pub(super) fn render(summary: &PlanSummary) -> String {
     let mut lines = vec![
         line("network", format!("{} on {}, {}", summary.network, summary.data_set, summary.precision)),
         line("device", summary.device.clone()),
-        line("batch", format!("{} images{parts}", summary.batch_size)),
+        line("batch", format!("{}{parts}", counted(summary.batch_size as u64, "image"))),
         line("step", step),
-        line("epoch", format!("{} iterations, {} images", summary.iterations_per_epoch, summary.images)),
+        line(
+            "epoch",
+            format!(
+                "{}, {}",
+                counted(summary.iterations_per_epoch as u64, "iteration"),
+                counted(summary.images as u64, "image")
+            ),
+        ),
     ];
     lines.extend(summary.shared.iter().flat_map(workers::summary_rows));
     let host = &summary.host_memory;
@@ -53,7 +60,12 @@ pub(super) fn render(summary: &PlanSummary) -> String {
     rows.extend(summary.memory.iter().map(row));
     rows.extend([
         [
-            format!("  {} batches read ahead, of {}", host.batches, bytes(host.batch_bytes)),
+            format!(
+                "  {} {} read ahead, of {}",
+                host.batches,
+                if host.batches == 1 { "batch" } else { "batches" },
+                bytes(host.batch_bytes)
+            ),
             bytes(host.batch_bytes * host.batches as u64),
         ],
         ["  validation batches".to_owned(), bytes(host.validation_bytes)],

@@ -370,6 +370,17 @@ fn files_of_a_run_are_bounded() {
     let rows = String::from_utf8(whole("iterations.csv")).unwrap();
     let long = format!("{}\n{}", rows.lines().next().unwrap(), "1".repeat(30 << 20));
     check("iterations.csv", long.as_bytes(), 1, "longer than 64 KiB", &report);
+    // The files of a run that `stratus optimise` made.
+    fs::create_dir(dir.path("run/optimise")).unwrap();
+    check("optimise/request.json", &lists(15 << 20), 0, damaged, &report);
+    let layers = vec!["{\"layer\":\"\",\"channels\":[1,1]}"; (15 << 20) / 32].join(",");
+    let pruning = format!("{{\"multiply_adds\":[1,1],\"parameters\":[1,1],\"layers\":[{layers}]}}");
+    check("optimise/pruning.json", pruning.as_bytes(), 0, "", &report);
+    let header = stratus_run::variants::COLUMNS.join(",");
+    let variants =
+        |bytes: usize| format!("{header}\n{}", "a,0.5,1,1,1,1,1\n".repeat(bytes / 16)).into_bytes();
+    check("variants.csv", &variants(1_000_000), 0, "", &report);
+    check("variants.csv", &variants(60 << 20), 0, "variants.csv: it is larger than 1 MiB", &report);
     let mut frame = timeline.clone();
     frame[12..16].copy_from_slice(&((1u32 << 26) - 1).to_le_bytes());
     check("timeline/records.bin", &frame, 0, "", &report);
