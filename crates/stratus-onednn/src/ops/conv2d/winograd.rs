@@ -91,7 +91,8 @@ pub(super) fn backward_weights(
     let Some((batch, input)) = applicable_shape(builder, context)? else { return Ok(None) };
     let square = WinogradGradient::new(context.conv, batch, input, builder.cpu).map(WinogradKernel::Gradient);
     // Half of the products of f32 take as long as all products of bf16.
-    let line = || LineGradient::new(context.conv, batch, input, builder.cpu).map(WinogradKernel::LineGradient);
+    let line =
+        || LineGradient::new(context.conv, batch, input, builder.cpu).map(WinogradKernel::LineGradient);
     let line = (context.compute == DataType::F32).then(line).flatten();
     let Some(kernel) = square.or(line) else { return Ok(None) };
     let name = context.row_major_name(builder, F32_PRODUCTS)?;

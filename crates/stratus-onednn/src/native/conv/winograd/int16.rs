@@ -16,8 +16,8 @@
 //! developer's manual", volume 2): neighbouring terms are packed in pairs. Eight rows by two registers of
 //! sums fill 16 registers, as with `f32`, but each instruction takes two terms.
 
-use super::product::{PANEL, ROWS};
 use super::lanes_at;
+use super::product::{PANEL, ROWS};
 use crate::native::lanes::{LANES, Lanes};
 use crate::native::simd::IsaLevel;
 
@@ -337,7 +337,8 @@ pub unsafe fn quantise_row<V: Lanes, const POINTS: usize>(
         unsafe {
             let inverse = V::splat(inverses[point]);
             for register in 0..registers {
-                let value = staged::<V, POINTS>(staging, register, point).multiply_add(inverse, V::splat(0.0));
+                let value =
+                    staged::<V, POINTS>(staging, register, point).multiply_add(inverse, V::splat(0.0));
                 let at = value_offset(point) + register * LANES;
                 debug_assert!(at + LANES <= quantised.len());
                 value.store_i16(&mut *quantised.as_mut_ptr().add(at).cast());

@@ -283,7 +283,9 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                 if int16.is_some() {
                     let to = bytemuck::cast_slice_mut(patches);
                     let at = |point: usize| point * size(terms) + row * terms;
-                    quantise_row::<V, POINTS>(staging, terms / LANES, to, at, scales, |point| point * rows + row);
+                    quantise_row::<V, POINTS>(staging, terms / LANES, to, at, scales, |point| {
+                        point * rows + row
+                    });
                 }
             }
         }

@@ -323,8 +323,11 @@ unsafe fn load_block<V: Lanes, E: LaneElement>(
     for row in 0..rows {
         // Rows after the last tile: their contents do not matter, but denormal numbers would slow the products
         // down.
-        let inputs =
-            if row < tiles.len() { conv.grid.inputs(tiles.start + row, terms) } else { [PADDING_OFFSET; ALPHA] };
+        let inputs = if row < tiles.len() {
+            conv.grid.inputs(tiles.start + row, terms)
+        } else {
+            [PADDING_OFFSET; ALPHA]
+        };
         // SAFETY: upheld by the caller; pixels are within the map, and the matrices have these rows.
         unsafe {
             for channel in (0..terms).step_by(LANES) {
