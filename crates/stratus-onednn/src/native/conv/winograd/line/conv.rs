@@ -12,7 +12,7 @@
 //! The inner loop is that of [`product`], or of [`int16`](crate::native::conv::winograd::int16) if the maps
 //! are bf16. Weights are row-major.
 
-use super::{LineGrid, OUTPUTS, TAPS, all_points, load_pixels};
+use super::{LineGrid, OUTPUTS, PREFETCHED_TILES, TAPS, all_points, load_pixels, prefetch_pixels};
 use crate::native::conv::winograd::conv::Pass;
 use crate::native::conv::winograd::int16::{
     Int16Products, K_CHUNK, RightColumns, chunks, quantise_filters, quantise_row, stage,
@@ -245,8 +245,8 @@ unsafe fn transform_weights_body<V: Lanes, E: LaneElement>(
                     ((point * terms / 2 + chunk * K_CHUNK / 2 + pair) * PANEL + part * LANES) * 2
                 };
                 let scale_offset = |point: usize| (point * chunks(terms) + chunk) * PANEL + part * LANES;
-                // SAFETY: upheld by the caller; a panel has `PANEL` pairs per point and two terms, and `PANEL`
-                // scales per point and chunk.
+                // SAFETY: upheld by the caller; a panel has `PANEL` pairs per point and two terms, and
+                // `PANEL` scales per point and chunk.
                 unsafe {
                     quantise_filters::<V, ALPHA>(
                         staging,
@@ -320,17 +320,20 @@ unsafe fn load_block<V: Lanes, E: LaneElement>(
     let terms = conv.channels[0];
     let rows = tiles.len().next_multiple_of(ROWS);
     let size = rows * terms + MATRIX_GAP;
+    let last = conv.grid.tiles() - 1;
     for row in 0..rows {
-        // Rows after the last tile: their contents do not matter, but denormal numbers would slow the products
-        // down.
+        // Rows after the last tile: their contents do not matter, but denormal numbers would slow the
+        // products down.
         let inputs = if row < tiles.len() {
             conv.grid.inputs(tiles.start + row, terms)
         } else {
             [PADDING_OFFSET; ALPHA]
         };
+        let upcoming = conv.grid.inputs((tiles.start + row + PREFETCHED_TILES).min(last), terms);
         // SAFETY: upheld by the caller; pixels are within the map, and the matrices have these rows.
         unsafe {
             for channel in (0..terms).step_by(LANES) {
+                prefetch_pixels(x, &upcoming, channel);
                 let points = input_transform_1d(load_pixels::<V, E, ALPHA>(x, &inputs, channel));
                 if conv.int16.is_some() {
                     stage(&points, staging, channel / LANES);

@@ -1,7 +1,8 @@
 //! The gradients of the weights and of the bias.
 //!
 //! ```text
-//! per block of tiles   transform   patches[in / 16][6][tile, 16] = Bᵀ d,  gradients[out / 16][6][tile, 16] = G g
+//! per block of tiles   transform   patches[in / 16][6][tile, 16] = Bᵀ d
+//!                                  gradients[out / 16][6][tile, 16] = G g
 //!                      multiply    sums[6][panel][in, 32] += patchesᵀ × gradients
 //! at the end           dw = Aᵀ sums,   db = Σ dy
 //! ```
@@ -10,7 +11,7 @@
 //! bytes of the weights and stay in L2 together with a block. Every thread has its own; they are added in the
 //! order of the threads.
 
-use super::{LineGrid, OUTPUTS, TAPS, load_pixels};
+use super::{LineGrid, OUTPUTS, PREFETCHED_TILES, TAPS, load_pixels, prefetch_pixels};
 use crate::native::conv::winograd::product::{LeftMatrix, PANEL, RightPanel, product};
 use crate::native::conv::winograd::transform::{
     filter_transform_1d, input_transform_1d, output_transform_1d,
@@ -25,8 +26,8 @@ use stratus_graph::ops::Conv2d;
 /// The bytes of the patches and gradients of a block, which share a core's L2 cache with the sums.
 const BLOCK_BYTES: usize = 3 << 17;
 
-/// The limits of the number of tiles of a block: few are multiplied slowly, because sums are loaded and stored
-/// once per block; many do not stay in L1.
+/// The limits of the number of tiles of a block: few are multiplied slowly, because sums are loaded and
+/// stored once per block; many do not stay in L1.
 const BLOCK_TILES: [usize; 2] = [32, 128];
 
 /// The maximum size of a thread's sums: with larger ones, other kernels are as fast.
@@ -203,9 +204,12 @@ unsafe fn transform_inputs<V: Lanes, E: LaneElement>(
     patches: &mut [f32],
 ) {
     let channels = kernel.channels[0];
+    let last = kernel.grid.tiles() - 1;
     for (row, tile) in tiles.enumerate() {
         let inputs = kernel.grid.inputs(tile, channels);
+        let upcoming = kernel.grid.inputs((tile + PREFETCHED_TILES).min(last), channels);
         for register in 0..channels / LANES {
+            prefetch_pixels(x, &upcoming, register * LANES);
             // SAFETY: upheld by the caller; pixels are within the map, and there is room for all tiles.
             unsafe {
                 let points = input_transform_1d(load_pixels::<V, E, ALPHA>(x, &inputs, register * LANES));
@@ -231,10 +235,13 @@ unsafe fn transform_gradients<V: Lanes, E: LaneElement>(
     bias: &mut [f32],
 ) {
     let channels = kernel.channels[1];
+    let last = kernel.grid.tiles() - 1;
     bias.fill(0.0);
     for (row, tile) in tiles.enumerate() {
         let outputs = kernel.grid.outputs(tile, channels);
+        let upcoming = kernel.grid.outputs((tile + PREFETCHED_TILES).min(last), channels);
         for register in 0..channels / LANES {
+            prefetch_pixels(dy, &upcoming, register * LANES);
             // SAFETY: upheld by the caller; pixels are within the map, and there is room for all tiles.
             unsafe {
                 let values = load_pixels::<V, E, OUTPUTS>(dy, &outputs, register * LANES);

@@ -40,12 +40,16 @@ pub use gradient::LineGradient;
 
 use super::{ALPHA, MATRIX_GAP, PADDING_OFFSET};
 use crate::native::lanes::{LANES, LaneElement, Lanes};
+use crate::native::simd::{CACHE_LINE, prefetch_element};
 use stratus_graph::ops::Conv2d;
 
 /// The taps of a kernel: r.
 const TAPS: usize = 3;
 /// The outputs of a tile: m = α + 1 - r.
 const OUTPUTS: usize = ALPHA + 1 - TAPS;
+
+/// The number of tiles by which pixels are prefetched before their transform.
+const PREFETCHED_TILES: usize = 8;
 
 /// The division of a pass's maps into tiles along the axis.
 #[derive(Clone, Debug)]
@@ -66,9 +70,9 @@ struct LineGrid {
 type LineOffsets<const COUNT: usize> = [usize; COUNT];
 
 impl LineGrid {
-    /// The grid of a convolution's forward pass, or of its data gradient if `reversed`; `None` if it is not a
-    /// dense 3×1 or 1×3 convolution of stride 1 with whole registers of channels, or if so many outputs of the
-    /// tiles would be outside of the map that nothing is gained.
+    /// The grid of a convolution's forward pass, or of its data gradient if `reversed`. `None` if it is not a
+    /// dense 3×1 or 1×3 convolution of stride 1 with whole registers of channels, or if nothing is gained
+    /// because too many outputs of the tiles are outside of the map.
     fn new(conv: &Conv2d, batch: usize, input: [usize; 2], reversed: bool) -> Option<Self> {
         let axis = match conv.kernel {
             [TAPS, 1] => 0,
@@ -177,6 +181,16 @@ unsafe fn load_pixels<V: Lanes, E: LaneElement, const COUNT: usize>(
             *value = E::load_lanes(if present { &*at } else { &zeros });
         }
         values
+    }
+}
+
+/// Prefetches the cache line of channels `from..` of each pixel, if one starts there.
+#[inline(always)]
+fn prefetch_pixels<E: LaneElement, const COUNT: usize>(map: &[E], pixels: &LineOffsets<COUNT>, from: usize) {
+    if (from * size_of::<E>()).is_multiple_of(CACHE_LINE) {
+        for &start in pixels.iter().filter(|&&start| start != PADDING_OFFSET) {
+            prefetch_element(map, start + from);
+        }
     }
 }
 
