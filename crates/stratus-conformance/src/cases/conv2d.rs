@@ -107,11 +107,24 @@ fn tests() -> Vec<Case> {
             [6, 13],
         ),
     ];
+    // ERFNet's: three taps in one dimension, dilated or not, with lines of all remainders of a tile of four.
+    let lines = [0, 1].into_iter().flat_map(move |axis| {
+        [
+            (bias(line([16, 16], axis, 1)), 2, [9, 10]),
+            (line([64, 32], axis, 2), 1, [11, 15]),
+            (bias(line([16, 48], axis, 4)), 3, [13, 14]),
+            (line([128, 128], axis, 8), 1, [32, 33]),
+            (bias(line([32, 32], axis, 16)), 2, [60, 61]),
+            // Channels that do not fill a register, and groups.
+            (line([20, 24], axis, 1), 2, [9, 8]),
+            (bias(grouped(line([32, 32], axis, 2), 2)), 2, [12, 13]),
+        ]
+    });
     // MobileNet's: around the blocks of 16 channels, with either stride.
     let depthwise = [5, 16, 17, 32, 96].into_iter().flat_map(|channels| {
         [1, 2].map(|stride| (grouped(dense(channels, channels, 3, stride, 1), channels), 2, [9, 8]))
     });
-    let geometries = geometries.into_iter().chain(depthwise);
+    let geometries = geometries.into_iter().chain(lines).chain(depthwise);
     geometries.enumerate().flat_map(|(row, geometry)| kernels(geometry, row % 2 == 0)).collect()
 }
 
@@ -128,8 +141,25 @@ fn benchmarks() -> Vec<Case> {
         (Conv2d { groups: 96, ..dense(96, 96, 3, 1, 1) }, 16, [56, 56]),
         (Conv2d { groups: 96, ..dense(96, 96, 3, 2, 1) }, 16, [112, 112]),
         (Conv2d { groups: 32, ..dense(128, 128, 3, 1, 1) }, 16, [56, 56]),
+        // ERFNet's at 480×360.
+        (line([16; 2], 0, 1), 4, [180, 240]),
+        (line([16; 2], 1, 1), 4, [180, 240]),
+        (line([64; 2], 0, 1), 4, [90, 120]),
+        (line([64; 2], 1, 1), 4, [90, 120]),
+        (line([128; 2], 0, 2), 4, [45, 60]),
+        (line([128; 2], 1, 2), 4, [45, 60]),
+        (line([128; 2], 0, 16), 4, [45, 60]),
+        (line([128; 2], 1, 16), 4, [45, 60]),
     ];
     geometries.into_iter().flat_map(|geometry| kernels(geometry, false)).collect()
+}
+
+/// Three taps along dimension `axis`, with the padding that keeps the map's size.
+fn line(channels: [usize; 2], axis: usize, dilation: usize) -> Conv2d {
+    let mut conv = Conv2d::new(channels[0], channels[1], 1, 1, 0);
+    (conv.kernel[axis], conv.dilation[axis]) = (3, dilation);
+    (conv.padding_before[axis], conv.padding_after[axis]) = (dilation, dilation);
+    conv
 }
 
 /// The kernels of a convolution; the forward kernel also with ReLU if `relu`.

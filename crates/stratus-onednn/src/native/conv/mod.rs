@@ -7,7 +7,7 @@
 //! | [`panels`] | forward, data gradient | many channels of bf16, on AMX |
 //! | [`panel_gradient`] | weight gradient | many channels, on AMX or AVX-512 |
 //! | [`tap_gradient`] | weight gradient | 8 or 16 channels of bf16, on AMX |
-//! | [`winograd`] | all | dense 3×3 and 5×5 |
+//! | [`winograd`] | all | dense 3×3 and 5×5; 3×1 and 1×3, also dilated |
 
 pub mod direct;
 #[cfg(target_arch = "x86_64")]

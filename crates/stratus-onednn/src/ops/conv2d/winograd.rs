@@ -1,8 +1,10 @@
-//! Dense 3×3 and 5×5 convolutions by minimal filtering (Winograd).
+//! Dense 3×3 and 5×5, 3×1 and 1×3 convolutions by minimal filtering (Winograd).
 
 use super::context::{ConvContext, Pass};
 use crate::ffi::DataType;
-use crate::native::conv::winograd::{Int16Products, Pass as ConvPass, WinogradConv, WinogradGradient};
+use crate::native::conv::winograd::{
+    Int16Products, LineConv, LineGradient, Pass as ConvPass, WinogradConv, WinogradGradient,
+};
 use crate::native::lanes::LaneElement;
 use crate::native::simd::{Bf16, Isa};
 use crate::ops::candidates::NativeKernel;
@@ -19,6 +21,8 @@ const INT16_PRODUCTS: &str = "winograd:vnni:";
 enum WinogradKernel {
     Conv { conv: WinogradConv, relu: bool },
     Gradient(WinogradGradient),
+    LineConv { conv: LineConv, relu: bool },
+    LineGradient(LineGradient),
 }
 
 #[derive(Clone)]
@@ -53,8 +57,15 @@ fn conv(
 ) -> Result<Vec<Candidate>, String> {
     let Some((batch, input)) = applicable_shape(builder, context)? else { return Ok(Vec::new()) };
     let candidate = |family: &str, int16: Option<Int16Products>| {
-        let conv = WinogradConv::new(context.conv, pass, batch, input, int16, builder.cpu);
-        let Some(conv) = conv else { return Ok(None) };
+        let square = || {
+            let conv = WinogradConv::new(context.conv, pass, batch, input, int16, builder.cpu)?;
+            Some(WinogradKernel::Conv { conv, relu })
+        };
+        let line = || {
+            let conv = LineConv::new(context.conv, pass, batch, input, int16, builder.cpu)?;
+            Some(WinogradKernel::LineConv { conv, relu })
+        };
+        let Some(kernel) = square().or_else(line) else { return Ok(None) };
         let name = context.row_major_name(builder, family)?;
         let weights = context.row_major_weights(builder, context.compute)?;
         let (step_pass, bias) = match pass {
@@ -62,8 +73,7 @@ fn conv(
             ConvPass::BackwardData => (Pass::BackwardData, false),
         };
         let operands = context.operands(builder, step_pass, weights)?;
-        let winograd =
-            WinogradStep { kernel: WinogradKernel::Conv { conv, relu }, dtype: context.compute, bias };
+        let winograd = WinogradStep { kernel, dtype: context.compute, bias };
         let implementation = Implementation::Native(Box::new(winograd));
         Ok::<_, String>(Some(Candidate { name, implementation, operands }))
     };
@@ -79,13 +89,17 @@ pub(super) fn backward_weights(
     context: &ConvContext<'_>,
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = applicable_shape(builder, context)? else { return Ok(None) };
-    let gradient = WinogradGradient::new(context.conv, batch, input, builder.cpu);
-    let Some(gradient) = gradient else { return Ok(None) };
+    let square = WinogradGradient::new(context.conv, batch, input, builder.cpu).map(WinogradKernel::Gradient);
+    // Half of the products of f32 take as long as all products of bf16.
+    let line =
+        || LineGradient::new(context.conv, batch, input, builder.cpu).map(WinogradKernel::LineGradient);
+    let line = (context.compute == DataType::F32).then(line).flatten();
+    let Some(kernel) = square.or(line) else { return Ok(None) };
     let name = context.row_major_name(builder, F32_PRODUCTS)?;
     let weights = context.row_major_weights(builder, DataType::F32)?;
     let operands = context.operands(builder, Pass::BackwardWeights, weights)?;
     let (dtype, bias) = (context.compute, context.conv.bias);
-    let winograd = WinogradStep { kernel: WinogradKernel::Gradient(gradient), dtype, bias };
+    let winograd = WinogradStep { kernel, dtype, bias };
     Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(winograd)), operands }))
 }
 
@@ -107,6 +121,8 @@ impl NativeKernel for WinogradStep {
         match &self.kernel {
             WinogradKernel::Conv { conv, .. } => conv.scratch_bytes(),
             WinogradKernel::Gradient(gradient) => gradient.scratch_bytes(),
+            WinogradKernel::LineConv { conv, .. } => conv.scratch_bytes(),
+            WinogradKernel::LineGradient(gradient) => gradient.scratch_bytes(),
         }
     }
 
@@ -123,6 +139,16 @@ impl WinogradStep {
                 let bias = if self.bias { o.elements(2) } else { &mut [] };
                 let (from, weights) = (o.elements::<E>(0), o.elements::<E>(1));
                 conv.run(from, weights, bias, *relu, o.elements(scratch - 1), o.elements(scratch));
+            }
+            WinogradKernel::LineConv { conv, relu } => {
+                let bias = if self.bias { o.elements(2) } else { &mut [] };
+                let (from, weights) = (o.elements::<E>(0), o.elements::<E>(1));
+                conv.run(from, weights, bias, *relu, o.elements(scratch - 1), o.elements(scratch));
+            }
+            WinogradKernel::LineGradient(gradient) => {
+                let bias = if self.bias { o.elements(3) } else { &mut [] };
+                let (x, dy) = (o.elements::<E>(0), o.elements::<E>(1));
+                gradient.run(x, dy, o.elements(2), bias, o.elements(scratch));
             }
             WinogradKernel::Gradient(gradient) => {
                 let bias = if self.bias { o.elements(3) } else { &mut [] };

@@ -16,8 +16,8 @@
 //! developer's manual", volume 2): neighbouring terms are packed in pairs. Eight rows by two registers of
 //! sums fill 16 registers, as with `f32`, but each instruction takes two terms.
 
+use super::lanes_at;
 use super::product::{PANEL, ROWS};
-use super::{ALPHA, POINTS, store_points};
 use crate::native::lanes::{LANES, Lanes};
 use crate::native::simd::IsaLevel;
 
@@ -261,23 +261,25 @@ fn scale_and_inverse(largest: f32) -> [f32; 2] {
     if largest < MIN_MAGNITUDE { [0.0; 2] } else { [largest / MAX_QUANTISED, MAX_QUANTISED / largest] }
 }
 
-/// Stores a transformed tile as number `at` in `staging`, to be quantised once the largest magnitudes are
-/// known.
+/// Stores the points of a transformed tile as number `at` in `staging`, to be quantised once the largest
+/// magnitudes are known.
 ///
 /// # Safety
 /// As [`Lanes`] requires; `staging` must be long enough.
 #[inline(always)]
-pub unsafe fn stage<V: Lanes>(plane: [[V; ALPHA]; ALPHA], staging: &mut [f32], at: usize) {
-    // SAFETY: upheld by the caller.
-    unsafe { store_points(plane, staging, at * POINTS * LANES, LANES) };
+pub unsafe fn stage<V: Lanes>(points: &[V], staging: &mut [f32], at: usize) {
+    for (point, value) in points.iter().enumerate() {
+        // SAFETY: upheld by the caller.
+        unsafe { value.store(lanes_at(staging, (at * points.len() + point) * LANES)) };
+    }
 }
 
-/// Loads point `point` of tile number `at` in `staging`.
+/// Loads point `point` of tile number `at` in `staging`, whose tiles have `POINTS` points.
 ///
 /// # Safety
 /// As [`Lanes`] requires; the point must be within `staging`.
 #[inline(always)]
-unsafe fn staged<V: Lanes>(staging: &[f32], at: usize, point: usize) -> V {
+unsafe fn staged<V: Lanes, const POINTS: usize>(staging: &[f32], at: usize, point: usize) -> V {
     let from = (at * POINTS + point) * LANES;
     debug_assert!(from + LANES <= staging.len());
     // SAFETY: upheld by the caller.
@@ -289,13 +291,17 @@ unsafe fn staged<V: Lanes>(staging: &[f32], at: usize, point: usize) -> V {
 /// # Safety
 /// As [`Lanes`] requires; `count` tiles must be staged.
 #[inline(always)]
-unsafe fn max_magnitudes<V: Lanes>(staging: &[f32], count: usize, point: usize) -> [f32; LANES] {
+unsafe fn max_magnitudes<V: Lanes, const POINTS: usize>(
+    staging: &[f32],
+    count: usize,
+    point: usize,
+) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
     // SAFETY: upheld by the caller.
     unsafe {
         let mut largest = V::splat(0.0);
         for at in 0..count {
-            largest = largest.maximum_magnitude(staged(staging, at, point));
+            largest = largest.maximum_magnitude(staged::<V, POINTS>(staging, at, point));
         }
         largest.store(&mut lanes);
     }
@@ -308,7 +314,7 @@ unsafe fn max_magnitudes<V: Lanes>(staging: &[f32], count: usize, point: usize) 
 /// # Safety
 /// As [`Lanes`] requires; `registers` must be staged, and the outputs long enough.
 #[inline(always)]
-pub unsafe fn quantise_row<V: Lanes>(
+pub unsafe fn quantise_row<V: Lanes, const POINTS: usize>(
     staging: &[f32],
     registers: usize,
     quantised: &mut [i16],
@@ -319,7 +325,7 @@ pub unsafe fn quantise_row<V: Lanes>(
     let mut magnitudes = [0.0; POINTS];
     for (point, largest) in magnitudes.iter_mut().enumerate() {
         // SAFETY: upheld by the caller.
-        let lanes = unsafe { max_magnitudes::<V>(staging, registers, point) }.map(f32::to_bits);
+        let lanes = unsafe { max_magnitudes::<V, POINTS>(staging, registers, point) }.map(f32::to_bits);
         // The bits of non-negative floats are ordered like the floats, NaN last.
         *largest = f32::from_bits(lanes.into_iter().max().unwrap_or(0));
     }
@@ -331,7 +337,8 @@ pub unsafe fn quantise_row<V: Lanes>(
         unsafe {
             let inverse = V::splat(inverses[point]);
             for register in 0..registers {
-                let value = staged::<V>(staging, register, point).multiply_add(inverse, V::splat(0.0));
+                let value =
+                    staged::<V, POINTS>(staging, register, point).multiply_add(inverse, V::splat(0.0));
                 let at = value_offset(point) + register * LANES;
                 debug_assert!(at + LANES <= quantised.len());
                 value.store_i16(&mut *quantised.as_mut_ptr().add(at).cast());
@@ -346,7 +353,7 @@ pub unsafe fn quantise_row<V: Lanes>(
 /// # Safety
 /// As [`Lanes`] requires; `terms` must be staged, and the outputs long enough.
 #[inline(always)]
-pub unsafe fn quantise_filters<V: Lanes>(
+pub unsafe fn quantise_filters<V: Lanes, const POINTS: usize>(
     staging: &[f32],
     terms: usize,
     quantised: &mut [i16],
@@ -357,14 +364,16 @@ pub unsafe fn quantise_filters<V: Lanes>(
     for point in 0..POINTS {
         // SAFETY: upheld by the caller.
         unsafe {
-            let mut inverse = max_magnitudes::<V>(staging, terms, point);
+            let mut inverse = max_magnitudes::<V, POINTS>(staging, terms, point);
             for (inverse, to) in inverse.iter_mut().zip(&mut scales[scale_offset(point)..][..LANES]) {
                 [*to, *inverse] = scale_and_inverse(*inverse);
             }
             let inverse = V::load(&inverse);
             for pair in 0..terms / 2 {
-                let first = staged::<V>(staging, 2 * pair, point).multiply_add(inverse, V::splat(0.0));
-                let second = staged::<V>(staging, 2 * pair + 1, point).multiply_add(inverse, V::splat(0.0));
+                let scaled = |term: usize| {
+                    staged::<V, POINTS>(staging, term, point).multiply_add(inverse, V::splat(0.0))
+                };
+                let (first, second) = (scaled(2 * pair), scaled(2 * pair + 1));
                 let at = value_offset(point, pair);
                 debug_assert!(at + 2 * LANES <= quantised.len());
                 first.store_i16_pairs(second, &mut *quantised.as_mut_ptr().add(at).cast());

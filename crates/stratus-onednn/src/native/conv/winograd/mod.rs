@@ -1,4 +1,5 @@
-//! Dense 3×3 and 5×5 convolution by minimal filtering, F(m×m, r×r) with `m + r - 1 = 6`.
+//! Dense 3×3 and 5×5 convolution by minimal filtering, F(m×m, r×r) with `m + r - 1 = 6`; 3×1 and 1×3 by
+//! F(m, 3) in [`line`].
 //!
 //! Sources: Winograd, "Arithmetic complexity of computations", 1980; for networks Lavin and Gray, "Fast
 //! algorithms for convolutional neural networks", 2015 (arXiv:1509.09308). In their notation:
@@ -36,6 +37,7 @@
 mod conv;
 mod gradient;
 mod int16;
+mod line;
 mod product;
 #[cfg(test)]
 mod tests;
@@ -44,6 +46,7 @@ mod transform;
 pub use conv::{Pass, WinogradConv};
 pub use gradient::WinogradGradient;
 pub use int16::Int16Products;
+pub use line::{LineConv, LineGradient};
 
 use crate::native::lanes::{LANES, LaneElement, Lanes};
 use crate::native::simd::{CACHE_LINE, prefetch_element};

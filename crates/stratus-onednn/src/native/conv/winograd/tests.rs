@@ -8,24 +8,24 @@ use crate::native::simd::{Bf16, Element, IsaLevel};
 use crate::native::threads::ThreadTeam;
 
 /// The tolerance for small integers, relative to the norm of the result.
-const TOLERANCE: f32 = 3e-6;
+pub(super) const TOLERANCE: f32 = 3e-6;
 
 /// The tolerance for 13-bit products, about the error of storing maps in bf16.
-const INT16_TOLERANCE: f32 = 2e-3;
+pub(super) const INT16_TOLERANCE: f32 = 2e-3;
 
-fn cpus() -> Vec<CpuContext> {
+pub(super) fn cpus() -> Vec<CpuContext> {
     let cpu = |threads, level| CpuContext { team: ThreadTeam::emulating(threads), level };
     let highest = IsaLevel::detect([true, true]);
     let levels = IsaLevel::all().into_iter().map(|level| cpu(2, level));
     levels.chain([1, 3, 4].map(|threads| cpu(threads, highest))).collect()
 }
 
-fn elements<E: LaneElement>(values: &[f32]) -> Vec<E> {
+pub(super) fn elements<E: LaneElement>(values: &[f32]) -> Vec<E> {
     values.iter().map(|&value| E::store(value)).collect()
 }
 
 /// `within`: the largest distance, relative to the norm of `expected`.
-fn assert_close<E: LaneElement>(got: &[E], expected: &[f32], within: f32, context: &str) {
+pub(super) fn assert_close<E: LaneElement>(got: &[E], expected: &[f32], within: f32, context: &str) {
     let norm = |values: &mut dyn Iterator<Item = f32>| {
         values.map(|value| f64::from(value) * f64::from(value)).sum::<f64>().sqrt()
     };

@@ -55,7 +55,7 @@ pub(super) unsafe fn input_transform_1d<V: Lanes>(d: [V; ALPHA]) -> [V; ALPHA] {
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-unsafe fn filter_transform_1d<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V; ALPHA] {
+pub(super) unsafe fn filter_transform_1d<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V; ALPHA] {
     const SCALE_P: f32 = 1.0 / (2.0 * P2 * (P2 - Q2));
     const SCALE_Q: f32 = 1.0 / (2.0 * Q2 * (Q2 - P2));
     // SAFETY: upheld by the caller.
@@ -94,7 +94,7 @@ unsafe fn filter_transform_1d<V: Lanes, const COUNT: usize>(g: [V; COUNT]) -> [V
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-unsafe fn output_transform_1d<V: Lanes, const COUNT: usize>(m: [V; ALPHA]) -> [V; COUNT] {
+pub(super) unsafe fn output_transform_1d<V: Lanes, const COUNT: usize>(m: [V; ALPHA]) -> [V; COUNT] {
     // SAFETY: upheld by the caller.
     unsafe {
         let c = |value: f32| V::splat(value);

@@ -277,13 +277,15 @@ unsafe fn run_tiles<V: Lanes, E: LaneElement, const OUTPUTS: usize>(
                     if int16.is_none() {
                         store_points(plane, patches, row * terms + channel, size(terms));
                     } else {
-                        stage(plane, staging, channel / LANES);
+                        stage(plane.as_flattened(), staging, channel / LANES);
                     }
                 }
                 if int16.is_some() {
                     let to = bytemuck::cast_slice_mut(patches);
                     let at = |point: usize| point * size(terms) + row * terms;
-                    quantise_row::<V>(staging, terms / LANES, to, at, scales, |point| point * rows + row);
+                    quantise_row::<V, POINTS>(staging, terms / LANES, to, at, scales, |point| {
+                        point * rows + row
+                    });
                 }
             }
         }

@@ -67,7 +67,7 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
                 if conv.int16.is_none() {
                     store_points(plane, to, term * PANEL + part * LANES, terms * PANEL);
                 } else {
-                    stage(plane, staging, term % K_CHUNK);
+                    stage(plane.as_flattened(), staging, term % K_CHUNK);
                 }
             }
             let (chunk, staged_terms) = (term / K_CHUNK, term % K_CHUNK + 1);
@@ -82,7 +82,7 @@ unsafe fn transform<V: Lanes, E: LaneElement, const TAPS: usize>(
                 // SAFETY: upheld by the caller; a panel has `PANEL` pairs per point and two terms, and
                 // `PANEL` scales per point and chunk.
                 unsafe {
-                    quantise_filters::<V>(
+                    quantise_filters::<V, POINTS>(
                         staging,
                         staged_terms,
                         quantised,
