@@ -2,8 +2,8 @@
 
     python scripts/check-onnx-int8.py STRATUS FOLDER
 
-Trains `digits` for an epoch, lets all its layers that can compute with bytes, and classifies 2,000 test images
-with both programs. Needs numpy and onnxruntime.
+Trains `digits` for an epoch, lets all its layers that can compute with bytes, and classifies 2,000 test
+images with both programs. Needs numpy and onnxruntime.
 """
 import csv
 import gzip
@@ -55,7 +55,8 @@ def main(stratus, folder):
     assert len(layers) >= 2, layers
     run("infer", quantised, images, "--csv", table)
     with table.open() as file:
-        rows = sorted((row for row in csv.DictReader(file) if row["rank"] == "1"), key=lambda row: row["path"])
+        first = (row for row in csv.DictReader(file) if row["rank"] == "1")
+        rows = sorted(first, key=lambda row: row["path"])
     found = np.array([int(row["class"]) for row in rows])
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

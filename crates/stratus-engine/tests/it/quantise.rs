@@ -77,11 +77,11 @@ fn quantised(names: &[&str]) -> QuantisedProgram {
 fn kernel(program: &Program, layer: &str) -> QuantisedConv2d {
     let of_layer = |step: &&stratus_engine::Step| program.layers[step.layers[0]].name == layer;
     let kernels = program.steps.iter().filter(of_layer).map(|step| &step.kernel);
-    let found = kernels.filter_map(|kernel| match kernel {
+    let mut found = kernels.filter_map(|kernel| match kernel {
         Kernel::QuantisedConv2d(kernel) => Some(*kernel),
         _ => None,
     });
-    found.last().unwrap()
+    found.next().unwrap()
 }
 
 #[test]

@@ -31,8 +31,9 @@ multiversion! {
 fn quantise_body<E: Element>(bytes: ByteScale, x: &[E], y: &mut [u8]) {
     let (factor, zero) = (bytes.scale.recip(), f32::from(bytes.zero));
     for (y, x) in y.iter_mut().zip(x) {
+        let byte = (x.load() * factor + zero).clamp(0.0, 255.0);
         // NaN becomes the first byte.
-        let byte = (x.load() * factor + zero).max(0.0).min(255.0);
+        let byte = if byte.is_nan() { 0.0 } else { byte };
         *y = (byte + ROUNDING).to_bits() as u8;
     }
 }

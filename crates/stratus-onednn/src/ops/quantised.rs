@@ -100,12 +100,10 @@ fn attributes(
     if kernel.relu {
         post_ops.push(PostOp::Relu);
     }
-    match kernel.output {
-        Some(bytes) => {
-            post_ops.push(PostOp::Linear { scale: unit / bytes.scale, shift: f32::from(bytes.zero) })
-        }
-        None if unit != 1.0 => post_ops.push(PostOp::Linear { scale: unit, shift: 0.0 }),
-        None => {}
+    if let Some(bytes) = kernel.output {
+        post_ops.push(PostOp::Linear { scale: unit / bytes.scale, shift: f32::from(bytes.zero) });
+    } else if unit != 1.0 {
+        post_ops.push(PostOp::Linear { scale: unit, shift: 0.0 });
     }
     // A scale per output channel, which is two dimensions if there are groups.
     let dimensions = if kernel.conv.groups == 1 { 0b1 } else { 0b11 };
