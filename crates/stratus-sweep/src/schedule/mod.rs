@@ -137,8 +137,9 @@ impl Sweep {
         Error::Directory { path: self.path().join(SWEEP), problem, hint }
     }
 
-    /// The cell with the best result, and the value of [`Definition::objective`]: its best epoch, as the mean
-    /// of the repetitions. `None` without an objective or a result.
+    /// The cell with the best result, and the value of
+    /// [`Definition::objective`](crate::Definition::objective): its best epoch, as the mean of the
+    /// repetitions. `None` without an objective or a result.
     #[must_use]
     pub fn best_cell(&self) -> Option<(usize, f64)> {
         let objective = self.definition.objective()?;
