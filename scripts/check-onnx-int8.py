@@ -2,7 +2,7 @@
 
     python scripts/check-onnx-int8.py STRATUS FOLDER
 
-Trains `digits` for an epoch, lets all its layers that can compute with bytes, and classifies 2,000 test
+Trains `digits` for an epoch, runs all its layers in int8 that can, and classifies 2,000 test
 images with both programs. Needs numpy and onnxruntime.
 """
 import csv

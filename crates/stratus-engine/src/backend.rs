@@ -109,8 +109,8 @@ pub trait Backend: Send + Sync {
     }
 
     /// The largest magnitude of weights in signed bytes for which products with bytes are exact; `None` if it
-    /// does not compute with bytes.
-    fn max_weight_byte(&self) -> Option<i8> {
+    /// does not run in int8.
+    fn max_int8_weight(&self) -> Option<i8> {
         None
     }
 

@@ -26,7 +26,7 @@ impl Backend for OneDnn {
         [Precision::F32, Precision::Bf16].into_iter().filter(|&precision| self.supports(precision)).collect()
     }
 
-    fn max_weight_byte(&self) -> Option<i8> {
+    fn max_int8_weight(&self) -> Option<i8> {
         // Without VNNI two products are added in sixteen bits, which hold 2 * 63 * 255 but not 2 * 127 * 255.
         const WITHOUT_VNNI: i8 = 63;
         Some(if self.context.has_vnni() { i8::MAX } else { WITHOUT_VNNI })

@@ -1,6 +1,6 @@
 //! The encoded nodes and constants of an export, with unique names.
 
-use crate::quantised::{ByteMap, QuantisedLayers};
+use crate::quantised::{QuantisedLayers, Uint8Map};
 use std::collections::{HashMap, HashSet};
 use stratus_base::protobuf::Message;
 use stratus_graph::{Graph, TensorId};
@@ -67,10 +67,10 @@ pub(crate) struct Export<'a> {
     pub constants: Vec<Message>,
     /// The layers that ONNX cannot express.
     pub unsupported: Vec<String>,
-    /// The layers that compute with bytes.
+    /// The layers that run in int8.
     pub quantised: Option<&'a QuantisedLayers>,
     /// The names of tensors that were converted to bytes and back.
-    pub in_bytes: HashMap<TensorId, (String, ByteMap)>,
+    pub in_int8: HashMap<TensorId, (String, Uint8Map)>,
 }
 
 impl<'a> Export<'a> {
@@ -84,7 +84,7 @@ impl<'a> Export<'a> {
             constants: Vec::new(),
             unsupported: Vec::new(),
             quantised,
-            in_bytes: HashMap::new(),
+            in_int8: HashMap::new(),
         }
     }
 

@@ -84,8 +84,8 @@ pub fn write(
     write_quantised(out, graph, weights, metadata, None)
 }
 
-/// [`write()`] with layers that compute with bytes, whose weights are written in bytes: `quantised` has their
-/// values, and what reads maps in bytes.
+/// [`write()`] with layers that run in int8, whose weights are written as int8: `quantised` has their
+/// values, and what reads maps in int8.
 ///
 /// # Errors
 /// As [`write()`].
@@ -176,16 +176,16 @@ pub fn write_quantised(
     Ok(out.write_all(&tail.0)?)
 }
 
-/// The parameters of layers that do not compute with bytes, in the order of the graph.
+/// The parameters of layers that do not run in int8, in the order of the graph.
 fn parameters_of_real_layers<'a>(
     graph: &'a Graph,
     quantised: Option<&QuantisedLayers>,
 ) -> Vec<&'a stratus_graph::Parameter> {
-    let in_bytes = |node: &Node| quantised.is_some_and(|layers| layers.weights.contains_key(&node.name));
+    let in_int8 = |node: &Node| quantised.is_some_and(|layers| layers.weights.contains_key(&node.name));
     let read: HashSet<usize> = graph
         .nodes
         .iter()
-        .filter(|node| !in_bytes(node))
+        .filter(|node| !in_int8(node))
         .flat_map(|node| node.parameters.iter().map(|id| id.0))
         .collect();
     let all = graph.parameters.iter().enumerate();

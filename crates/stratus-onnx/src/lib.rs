@@ -28,4 +28,4 @@ pub use export::{is_exported_by_stratus, operator_set, write, write_quantised};
 pub use import::{ImportOptions, ImportedNetwork, operator_table};
 pub use model::Model;
 pub use ops::operation_rows;
-pub use quantised::{ByteMap, ByteWeights, QuantisedLayers};
+pub use quantised::{Int8Weights, QuantisedLayers, Uint8Map};

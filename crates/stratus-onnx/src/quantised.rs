@@ -1,33 +1,33 @@
-//! Layers that compute with bytes: their inputs and weights pass through `QuantizeLinear` and
+//! Layers that run in int8: their inputs and weights pass through `QuantizeLinear` and
 //! `DequantizeLinear`, which run times fuse with the operator between them.
 
 use crate::encode::{Attributes, Export};
 use std::collections::BTreeMap;
 use stratus_graph::Node;
 
-/// The layers of a network that compute with bytes.
+/// The layers of a network that run in int8.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QuantisedLayers {
-    /// The maps that layers read in bytes, by the name of the layer that computes them.
-    pub maps: BTreeMap<String, ByteMap>,
+    /// The maps that layers read in int8, by the name of the layer that computes them.
+    pub maps: BTreeMap<String, Uint8Map>,
     /// The weights by the name of their layer.
-    pub weights: BTreeMap<String, ByteWeights>,
+    pub weights: BTreeMap<String, Int8Weights>,
 }
 
-/// A map in bytes: `real = scale * (byte - zero)`.
+/// A map in int8: `real = scale * (byte - zero_point)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ByteMap {
+pub struct Uint8Map {
     /// The difference of the numbers of consecutive bytes.
     pub scale: f32,
     /// The byte that stands for 0.
-    pub zero: u8,
-    /// True if all layers read it in bytes, false if only those of [`QuantisedLayers::weights`].
+    pub zero_point: u8,
+    /// True if all layers read it in uint8, false if only those of [`QuantisedLayers::weights`].
     pub is_stored: bool,
 }
 
 /// The weights of a layer in signed bytes, and its biases.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ByteWeights {
+pub struct Int8Weights {
     /// The bytes, row-major, output channels slowest.
     pub bytes: Vec<i8>,
     /// The weight that the byte 1 stands for, for each output channel.
@@ -37,30 +37,30 @@ pub struct ByteWeights {
 }
 
 impl Export<'_> {
-    /// Adds the nodes that convert the output of a layer to bytes and back, if a layer reads it in bytes, and
+    /// Adds the nodes that convert the output of a layer to uint8 and back, if a layer reads it in int8, and
     /// remembers the name of the result.
     pub(crate) fn convert_to_bytes(&mut self, node: &Node) {
         let Some(&map) = self.quantised.and_then(|quantised| quantised.maps.get(&node.name)) else { return };
         let name = self.tensors[&node.output].clone();
         let scale = self.constant(&format!("{}.byte_scale", node.name), &[], &[map.scale]);
-        let zero = self.byte_constant(&format!("{}.byte_zero", node.name), &[], &[map.zero]);
+        let zero = self.byte_constant(&format!("{}.byte_zero", node.name), &[], &[map.zero_point]);
         let [bytes, real] = ["bytes", "real"].map(|part| self.unique(&format!("{}.{part}", node.name)));
         let plain = Attributes::default();
         let constants = [scale, zero];
         let inputs = |first: &str| [&[first.to_owned()][..], &constants].concat();
         self.push(&bytes, "QuantizeLinear", "", &inputs(&name), &bytes, &plain);
         self.push(&real, "DequantizeLinear", "", &inputs(&bytes), &real, &plain);
-        self.in_bytes.insert(node.output, (real, map));
+        self.in_int8.insert(node.output, (real, map));
     }
 
-    /// The names of a layer's inputs: those that it reads in bytes after their conversion, and the weights of
-    /// a layer that computes with bytes from bytes.
+    /// The names of a layer's inputs: those that it reads in int8 after their conversion, and the weights of
+    /// a layer that runs in int8 from bytes.
     pub(crate) fn layer_inputs(&mut self, node: &Node) -> Vec<String> {
         let weights = self.quantised.and_then(|quantised| quantised.weights.get(&node.name));
         let mut scale = 1.0;
         let mut inputs = Vec::new();
         for id in &node.inputs {
-            let converted = self.in_bytes.get(id).filter(|(_, map)| map.is_stored || weights.is_some());
+            let converted = self.in_int8.get(id).filter(|(_, map)| map.is_stored || weights.is_some());
             match converted {
                 Some((name, map)) => {
                     scale = map.scale;
@@ -69,7 +69,7 @@ impl Export<'_> {
                 None => inputs.push(self.tensors[id].clone()),
             }
         }
-        let Some(ByteWeights { bytes, scales, biases }) = weights else {
+        let Some(Int8Weights { bytes, scales, biases }) = weights else {
             inputs.extend(node.parameters.iter().map(|id| self.graph.parameters[id.0].name.clone()));
             return inputs;
         };

@@ -187,7 +187,7 @@ fn run_section(out: &mut String, run: &RunReport) {
 
 /// Writes the variants of a network that was optimised, and the layers that lost channels.
 fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &str) {
-    let OptimisedReport { origin, variants, pruning } = optimised;
+    let OptimisedReport { origin, variants, pruning, quantisation } = optimised;
     if let Some(origin) = origin {
         let _ = writeln!(out, "Original run: {}.\n", escape_markdown(origin));
     }
@@ -210,6 +210,20 @@ fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &st
         let rows: Vec<Vec<String>> = shown
             .map(|layer| {
                 vec![layer.layer.clone(), layer.channels[0].to_string(), layer.channels[1].to_string()]
+            })
+            .collect();
+        table(out, &heads, &rows);
+        more(out, layers.len(), rows.len(), "more layer");
+    }
+    let layers = quantisation.as_ref().map_or(&[][..], |quantisation| &quantisation.layers);
+    if !layers.is_empty() {
+        let heads = ["layer in int8", "divergence, 1e-3", "ms before", "ms"].map(str::to_owned);
+        let shown = layers.iter().take(MAX_PRUNED_LAYERS);
+        let ms = |ms: Option<f64>| ms.map_or("–".to_owned(), |ms| format!("{ms:.4}"));
+        let rows: Vec<Vec<String>> = shown
+            .map(|layer| {
+                let [before, after] = [0, 1].map(|at| ms(layer.ms.map(|ms| ms[at])));
+                vec![layer.layer.clone(), format!("{:.4}", 1e3 * layer.divergence), before, after]
             })
             .collect();
         table(out, &heads, &rows);

@@ -51,7 +51,7 @@ pub const OPTIMISE: &str = "optimise";
 pub const OPTIMISE_REQUEST: &str = "request.json";
 /// The file in [`OPTIMISE`] that says which channels were removed.
 pub const OPTIMISE_PRUNING: &str = "pruning.json";
-/// The file in [`OPTIMISE`] that says which layers compute with bytes, see [`crate::quantisation`].
+/// The file in [`OPTIMISE`] that says which layers run in int8, see [`crate::quantisation`].
 pub const OPTIMISE_QUANTISATION: &str = "quantisation.json";
 /// The comparison of the variants of a network that `stratus optimise` tried; missing in other runs.
 pub const VARIANTS: &str = "variants.csv";

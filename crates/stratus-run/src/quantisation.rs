@@ -1,4 +1,4 @@
-//! `optimise/quantisation.json`: the layers of a network that compute with bytes in inference, and the ranges
+//! `optimise/quantisation.json`: the layers of a network that run in int8 in inference, and the ranges
 //! of the maps that they read and write.
 
 use crate::{Result, atomic};
@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct Quantisation {
     /// The number format of the other layers: `f32` or `bf16`.
     pub precision: String,
-    /// The layers that compute with bytes, in the order of the network.
+    /// The layers that run in int8, in the order of the network.
     pub layers: Vec<QuantisedLayer>,
     /// The layers that do not, though they multiply matrices, with the reasons.
     pub kept: Vec<KeptLayer>,
@@ -19,20 +19,20 @@ pub struct Quantisation {
     pub ranges: BTreeMap<String, MapRange>,
 }
 
-/// A layer that computes with bytes.
+/// A layer that runs in int8.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuantisedLayer {
     /// Its name.
     pub layer: String,
     /// The Kullback–Leibler divergence of the predictions, in nats per image or pixel, if only the layers
-    /// that read the same map compute with bytes: the expected increase of the loss.
+    /// that read the same map run in int8: the expected increase of the loss.
     pub divergence: f64,
-    /// Milliseconds of one image in the number format of the other layers, and with bytes; `None` if they
+    /// Milliseconds of one image in the number format of the other layers, and in int8; `None` if they
     /// were not measured.
     pub ms: Option<[f64; 2]>,
 }
 
-/// A layer that does not compute with bytes.
+/// A layer that does not run in int8.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptLayer {
     /// Its name.

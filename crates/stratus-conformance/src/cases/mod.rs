@@ -100,8 +100,8 @@ pub fn for_precision(precision: Precision) -> Vec<Case> {
     all().into_iter().filter(|case| case.precisions.contains(&precision)).collect()
 }
 
-/// The test cases of inference with bytes, which only some backends have, in a precision: that of the maps
-/// that are not in bytes.
+/// The test cases of int8 inference, which only some backends have, in a precision: that of the maps
+/// that are not in int8.
 #[must_use]
 pub fn quantised(precision: Precision) -> Vec<Case> {
     quantised::tests().into_iter().filter(|case| case.precisions.contains(&precision)).collect()

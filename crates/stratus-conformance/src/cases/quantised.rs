@@ -1,13 +1,14 @@
-//! Inference with bytes: every form of the sum, of the output and of the window, channels that do and do not
+//! Int8 inference: every form of the sum, of the output and of the window, channels that do and do not
 //! fill registers.
 
 use super::{Case, DTypeClass, Fill, extents};
 use stratus_engine::Precision;
-use stratus_engine::ops::{Addend, ByteScale, Dequantise, Quantise, QuantisedConv2d};
+use stratus_engine::ops::{Addend, Dequantise, Quantise, QuantisedConv2d, Uint8Scale};
 use stratus_graph::ops::Conv2d;
 
 /// A map that is never negative, and one that is.
-const SCALES: [ByteScale; 2] = [ByteScale { scale: 0.013, zero: 0 }, ByteScale { scale: 0.021, zero: 97 }];
+const SCALES: [Uint8Scale; 2] =
+    [Uint8Scale { scale: 0.013, zero_point: 0 }, Uint8Scale { scale: 0.021, zero_point: 97 }];
 
 const BYTES: Fill = Fill::Integers { low: 0, high: 255 };
 
@@ -15,7 +16,7 @@ pub(super) fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in [[2, 16, 5, 7], [1, 3, 9, 9], [3, 64, 8, 8], [1, 1, 1, 1]] {
         for bytes in SCALES {
-            let name = |kernel: &str| format!("{kernel} {} zero {}", extents(&shape), bytes.zero);
+            let name = |kernel: &str| format!("{kernel} {} zero {}", extents(&shape), bytes.zero_point);
             let wide = Fill::Uniform { low: -4.0, high: 4.0 };
             cases.push(
                 in_cpu_precisions(Case::new(name("quantise"), Quantise { bytes }))
@@ -83,9 +84,9 @@ fn convolution(kernel: QuantisedConv2d) -> Case {
         match addend {
             Addend::None => "alone".to_owned(),
             Addend::Real => "adds".to_owned(),
-            Addend::Bytes(bytes) => format!("adds bytes of {}", bytes.zero),
+            Addend::Bytes(bytes) => format!("adds bytes of {}", bytes.zero_point),
         },
-        output.map_or("real".to_owned(), |bytes| format!("to bytes of {}", bytes.zero)),
+        output.map_or("real".to_owned(), |bytes| format!("to bytes of {}", bytes.zero_point)),
         if relu { "relu" } else { "" }.to_owned(),
     ];
     // Sums of some hundred products reach a few thousand: the scale brings them to the range of the bytes.

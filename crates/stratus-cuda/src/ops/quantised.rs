@@ -1,4 +1,4 @@
-//! Inference with bytes, which runs on processors only.
+//! Int8 inference, which runs on processors only.
 
 use super::{BuildResult, GpuOp, KernelBuilder, Operand};
 use stratus_engine::ops::{Dequantise, Quantise, QuantisedConv2d};

@@ -1,4 +1,4 @@
-//! Inference with eight-bit integers: conversion of maps from and to bytes, and convolutions of bytes. The
+//! Int8 inference: conversion of maps from and to bytes, and convolutions of bytes. The
 //! pass [`quantise`](crate::passes::quantise) inserts these kernels into evaluation programs, so they have no
 //! derivative.
 
@@ -7,37 +7,37 @@ use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 use stratus_graph::ops::Conv2d;
 
-/// How a byte stands for a real number: `real = scale * (byte - zero)`.
+/// How a byte stands for a real number: `real = scale * (byte - zero_point)`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ByteScale {
+pub struct Uint8Scale {
     /// The difference of the numbers of consecutive bytes, above 0.
     pub scale: f32,
     /// The byte that stands for 0.
-    pub zero: u8,
+    pub zero_point: u8,
 }
 
-impl ByteScale {
+impl Uint8Scale {
     /// The scale whose bytes reach from `low` to `high`; 0 is always a byte, so the range is extended to it.
     /// `None` if the range is empty or not finite.
     #[must_use]
     pub fn of_range(low: f32, high: f32) -> Option<Self> {
         let (low, high) = (low.min(0.0), high.max(0.0));
         let scale = (high - low) / 255.0;
-        let zero = (-low / scale).round();
-        (scale.is_normal() && zero.is_finite()).then_some(Self { scale, zero: zero as u8 })
+        let zero_point = (-low / scale).round();
+        (scale.is_normal() && zero_point.is_finite()).then_some(Self { scale, zero_point: zero_point as u8 })
     }
 
     /// The real number of a byte.
     #[must_use]
     pub fn real(self, byte: f64) -> f64 {
-        f64::from(self.scale) * (byte - f64::from(self.zero))
+        f64::from(self.scale) * (byte - f64::from(self.zero_point))
     }
 
     /// The byte nearest to a real number, even if there are two; numbers out of range become the first or the
     /// last byte. NaN becomes the first.
     #[must_use]
     pub fn byte(self, real: f64) -> f64 {
-        let byte = (real / f64::from(self.scale)).round_ties_even() + f64::from(self.zero);
+        let byte = (real / f64::from(self.scale)).round_ties_even() + f64::from(self.zero_point);
         if byte.is_nan() { 0.0 } else { byte.clamp(0.0, 255.0) }
     }
 
@@ -53,14 +53,14 @@ impl ByteScale {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantise {
     /// The meaning of the bytes.
-    pub bytes: ByteScale,
+    pub bytes: Uint8Scale,
 }
 
 /// `x u8 -> y`: the real numbers of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dequantise {
     /// The meaning of the bytes.
-    pub bytes: ByteScale,
+    pub bytes: Uint8Scale,
 }
 
 /// `(x u8 [N,C,H,W], weight i8 [O,C/G,KH,KW], scale f32 [O], bias f32 [O], addend? [N,O,H',W'])
@@ -78,7 +78,7 @@ pub struct QuantisedConv2d {
     /// The map that is added.
     pub addend: Addend,
     /// The meaning of the bytes of `y`; `None` if `y` has real numbers.
-    pub output: Option<ByteScale>,
+    pub output: Option<Uint8Scale>,
 }
 
 /// The map that a [`QuantisedConv2d`] adds to its output.
@@ -90,7 +90,7 @@ pub enum Addend {
     /// Real numbers.
     Real,
     /// Bytes.
-    Bytes(ByteScale),
+    Bytes(Uint8Scale),
 }
 
 fn expect_dtype(value: &Value, dtype: DType) -> Result<(), String> {

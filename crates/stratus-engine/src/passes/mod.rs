@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`lower`] | graph to forward steps, with the loss |
 //! | [`fuse`] | merges steps where the device profits |
-//! | [`quantise`] | replaces convolutions in inference by products of bytes |
+//! | [`quantise`] | replaces convolutions in inference by int8 products |
 //! | [`images`] | takes images as bytes and normalises them in the first step |
 //! | [`differentiate`] | adds the backward steps |
 //! | [`recompute`] | recomputes activations instead of keeping them |

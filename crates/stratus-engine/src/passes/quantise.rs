@@ -1,4 +1,4 @@
-//! Inference with bytes: convolutions of an evaluation program are replaced by products of eight-bit
+//! Int8 inference: convolutions of an evaluation program are replaced by products of eight-bit
 //! integers.
 //!
 //! ```text
@@ -6,27 +6,27 @@
 //! conv2d       x ─▶ z, add(z, a) ─▶ y             quantised_conv2d_add (x, a) ─▶ y
 //! ```
 //!
-//! A map stays in bytes between two such layers; other layers read real numbers. The caller knows the scale
+//! A map stays in int8 between two such layers; other layers read real numbers. The caller knows the scale
 //! of each map and each weight ([`QuantisedLayer`] says which constants it has to set).
 
-use crate::ops::{Addend, ByteScale, Quantise, QuantisedConv2d};
+use crate::ops::{Addend, Quantise, QuantisedConv2d, Uint8Scale};
 use crate::program::Mode;
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step, ValueId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use stratus_graph::ops::Conv2d;
 
-/// A program whose layers compute with bytes, and these layers.
+/// A program whose layers run in int8, and these layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantisedProgram {
     /// The program.
     pub program: Program,
-    /// The layers that compute with bytes, in the order of the program.
+    /// The layers that run in int8, in the order of the program.
     pub layers: Vec<QuantisedLayer>,
-    /// The maps that layers read in bytes, by the name of the value; true if all readers do.
-    pub maps: BTreeMap<String, (ByteScale, bool)>,
+    /// The maps that layers read in int8, by the name of the value; true if all readers do.
+    pub maps: BTreeMap<String, (Uint8Scale, bool)>,
 }
 
-/// A layer that computes with bytes. Its constants are to be set before the first run: the weights divided by
+/// A layer that runs in int8. Its constants are to be set before the first run: the weights divided by
 /// their scales, and for each output channel the product of the scales of input and weights, and the bias
 /// with the correction for the input's byte 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,14 +36,14 @@ pub struct QuantisedLayer {
     /// The convolution.
     pub conv: Conv2d,
     /// The scale of its input.
-    pub input: ByteScale,
+    pub input: Uint8Scale,
     /// The names of its parameters: weight, and bias if it has one.
     pub parameters: Vec<String>,
     /// The names of the values to be set: weights (i8), scales and biases (f32).
     pub constants: [String; 3],
 }
 
-/// A convolution of a program, which may compute with bytes.
+/// A convolution of a program, which may run in int8.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quantisable {
     /// The layer's name.
@@ -52,11 +52,11 @@ pub struct Quantisable {
     pub input: String,
     /// The name of the value that it writes.
     pub output: String,
-    /// The reason why it cannot compute with bytes.
+    /// The reason why it cannot run in int8.
     pub obstacle: Option<Obstacle>,
 }
 
-/// The reason why a layer cannot compute with bytes.
+/// The reason why a layer cannot run in int8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// There is no kernel for its operation.
@@ -85,7 +85,7 @@ impl Obstacle {
 /// The layers of a forward program that multiply matrices, with the reasons why some of them cannot compute
 /// with bytes of these scales, by the name of the value.
 #[must_use]
-pub fn quantisable(program: &Program, scales: &BTreeMap<String, ByteScale>) -> Vec<Quantisable> {
+pub fn quantisable(program: &Program, scales: &BTreeMap<String, Uint8Scale>) -> Vec<Quantisable> {
     let products = program.steps.iter().filter(|step| {
         matches!(
             step.kernel,
@@ -106,12 +106,12 @@ fn main_layer<'a>(program: &'a Program, step: &Step) -> &'a str {
     &program.layers[step.layers[0]].name
 }
 
-/// The scale of the input of a layer that can compute with bytes.
+/// The scale of the input of a layer that can run in int8.
 fn input_scale(
     program: &Program,
     step: &Step,
-    scales: &BTreeMap<String, ByteScale>,
-) -> Result<ByteScale, Obstacle> {
+    scales: &BTreeMap<String, Uint8Scale>,
+) -> Result<Uint8Scale, Obstacle> {
     let Kernel::Conv2dForward(forward) = &step.kernel else { return Err(Obstacle::NoKernel) };
     let conv = &forward.conv;
     if program.value(step.inputs[0]).role == Role::Images {
@@ -119,23 +119,21 @@ fn input_scale(
     }
     let scale = scales.get(&program.value(step.inputs[0]).name).ok_or(Obstacle::UnknownRange)?;
     let is_padded = conv.padding_before.iter().chain(&conv.padding_after).any(|&padding| padding > 0);
-    if is_padded && scale.zero != 0 { Err(Obstacle::PaddedNegativeInput) } else { Ok(*scale) }
+    if is_padded && scale.zero_point != 0 { Err(Obstacle::PaddedNegativeInput) } else { Ok(*scale) }
 }
 
 /// Replaces the convolutions of `layers` in an evaluation program that is fused but not tiled. `scales` are
-/// those of values by name; a value without one is not stored in bytes.
+/// those of values by name; a value without one is not stored in int8.
 ///
 /// # Errors
-/// If the program trains, or one of the layers does not exist or cannot compute with bytes.
+/// If the program trains, or one of the layers does not exist or cannot run in int8.
 pub fn quantise(
     program: &Program,
-    scales: &BTreeMap<String, ByteScale>,
+    scales: &BTreeMap<String, Uint8Scale>,
     layers: &BTreeSet<String>,
 ) -> Result<QuantisedProgram, EngineError> {
     if program.mode != Mode::Evaluate || !program.sections.is_empty() {
-        return Err(EngineError::InvalidRequest(
-            "only a whole evaluation program computes with bytes".to_owned(),
-        ));
+        return Err(EngineError::InvalidRequest("only a whole evaluation program runs in int8".to_owned()));
     }
     let mut pass = Pass { program: program.clone(), scales, layers: Vec::new(), maps: BTreeMap::new() };
     pass.replace(layers)?;
@@ -163,13 +161,13 @@ fn drop_unread_parameters(program: &mut Program) {
 
 struct Pass<'a> {
     program: Program,
-    scales: &'a BTreeMap<String, ByteScale>,
+    scales: &'a BTreeMap<String, Uint8Scale>,
     layers: Vec<QuantisedLayer>,
-    maps: BTreeMap<String, (ByteScale, bool)>,
+    maps: BTreeMap<String, (Uint8Scale, bool)>,
 }
 
 impl Pass<'_> {
-    fn scale(&self, id: ValueId) -> Option<ByteScale> {
+    fn scale(&self, id: ValueId) -> Option<Uint8Scale> {
         self.scales.get(&self.program.value(id).name).copied()
     }
 
@@ -185,7 +183,7 @@ impl Pass<'_> {
             }
             let input = input_scale(&self.program, &step, self.scales).map_err(|obstacle| {
                 let reason = obstacle.reason();
-                EngineError::InvalidRequest(format!("layer `{layer}` cannot compute with bytes: {reason}"))
+                EngineError::InvalidRequest(format!("layer `{layer}` cannot run in int8: {reason}"))
             })?;
             let parameters = step.inputs[1..].iter();
             let parameters: Vec<String> =
@@ -193,7 +191,7 @@ impl Pass<'_> {
             let conv = Conv2d { bias: true, ..forward.conv };
             let weight = &parameters[0];
             let [weights, scales, biases] =
-                ["bytes", "scale", "bias"].map(|label| format!("{weight}:{label}"));
+                ["int8", "scale", "bias"].map(|label| format!("{weight}:{label}"));
             let add = |program: &mut Program, name: &str, shape: &[usize], dtype| {
                 program.add_value(name, shape, dtype, Role::Constant)
             };
@@ -264,7 +262,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Stores in bytes what replaced convolutions write and only they read.
+    /// Stores as uint8 the maps that replaced convolutions write and only they read.
     fn store_in_bytes(&mut self) {
         for position in 0..self.program.steps.len() {
             let step = &self.program.steps[position];
@@ -309,7 +307,7 @@ impl Pass<'_> {
                 step.inputs[0] = *quantised.entry(x).or_insert_with(|| {
                     let value = self.program.value(x);
                     self.maps.insert(value.name.clone(), (bytes, false));
-                    let (name, shape) = (format!("{}:bytes", value.name), value.shape.clone());
+                    let (name, shape) = (format!("{}:uint8", value.name), value.shape.clone());
                     let output = self.program.add_samples(name, &shape, DType::U8);
                     steps.push(Step {
                         kernel: Quantise { bytes }.into(),

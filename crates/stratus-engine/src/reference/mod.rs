@@ -98,7 +98,7 @@ impl Backend for ReferenceBackend {
         1
     }
 
-    fn max_weight_byte(&self) -> Option<i8> {
+    fn max_int8_weight(&self) -> Option<i8> {
         Some(i8::MAX)
     }
 

@@ -1,8 +1,8 @@
-//! Evaluation programs that compute with bytes.
+//! Evaluation programs that run in int8.
 
 use crate::common::{TestSession, fuse, numbers};
 use std::collections::{BTreeMap, BTreeSet};
-use stratus_engine::ops::{Addend, ByteScale, KernelSpec, QuantisedConv2d};
+use stratus_engine::ops::{Addend, KernelSpec, QuantisedConv2d, Uint8Scale};
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::quantise::{Obstacle, QuantisedProgram, quantisable, quantise};
 use stratus_engine::program::Mode;
@@ -10,7 +10,7 @@ use stratus_engine::{DType, Kernel, Precision, Program, Role};
 use stratus_graph::ops::{Add, Conv2d, ConvTranspose2d, MaxPool2d, Relu};
 use stratus_graph::{Graph, GraphBuilder, Shape};
 
-/// A residual block, a map with negative numbers, and readers that cannot compute with bytes.
+/// A residual block, a map with negative numbers, and readers that cannot run in int8.
 fn graph() -> Graph {
     let (mut graph, images) = GraphBuilder::new("bytes", Shape::image(3, 8, 10));
     let conv = |input, output, kernel: usize| Conv2d {
@@ -50,7 +50,7 @@ fn observed(program: &Program) -> Program {
 }
 
 /// The scales of all maps, from their smallest and largest numbers.
-fn scales(program: &Program) -> BTreeMap<String, ByteScale> {
+fn scales(program: &Program) -> BTreeMap<String, Uint8Scale> {
     let observed = observed(program);
     let mut test = TestSession::filled(&observed);
     test.loss();
@@ -59,7 +59,7 @@ fn scales(program: &Program) -> BTreeMap<String, ByteScale> {
         .map(|map| {
             let values = test.read(&map.name);
             let [low, high] = [f64::min, f64::max].map(|pick| values.iter().copied().fold(0.0, pick) as f32);
-            (map.name.clone(), ByteScale::of_range(low, high).unwrap())
+            (map.name.clone(), Uint8Scale::of_range(low, high).unwrap())
         })
         .collect()
 }
@@ -105,7 +105,7 @@ fn convolutions_take_what_follows_and_keep_maps_in_bytes() {
         ]
     );
     let dtype = |name: &str| program.value(program.find(name).unwrap()).dtype;
-    // Only convolutions with bytes read these.
+    // Only int8 convolutions read these.
     assert_eq!([dtype("inner.relu:y"), dtype("sum.relu:y")], [DType::U8; 2]);
     // Others read these too.
     assert_eq!([dtype("first.relu:y"), dtype("mixed:y"), dtype("both:y")], [DType::F32; 3]);
@@ -122,12 +122,12 @@ fn convolutions_take_what_follows_and_keep_maps_in_bytes() {
 
 #[test]
 fn sums_of_maps_in_bytes_are_read_in_bytes() {
-    // Both summands of `sum` are read by convolutions with bytes only if the first layer is quantised too.
+    // Both summands of `sum` are read by int8 convolutions only if the first layer is quantised too.
     let mut program = real_program();
     let images = program.find("images").unwrap();
     program.values[images.0].role = Role::Buffer;
     let mut scales = scales(&program);
-    scales.insert("images".to_owned(), ByteScale { scale: 0.01, zero: 0 });
+    scales.insert("images".to_owned(), Uint8Scale { scale: 0.01, zero_point: 0 });
     let names = ["first", "inner", "last"];
     let quantised = quantise(&program, &scales, &layers(&names)).unwrap().program;
     assert_eq!(kernel(&quantised, "last").addend, Addend::Bytes(scales["first.relu:y"]));
@@ -154,7 +154,7 @@ fn results_are_those_of_real_numbers_up_to_the_step_of_a_byte() {
             let scale = weights.iter().fold(0.0_f64, |largest, w| largest.max(w.abs())) / 127.0;
             let rounded: Vec<f64> = weights.iter().map(|w| (w / scale).round()).collect();
             let product = scale * f64::from(layer.input.scale);
-            let zero = f64::from(layer.input.zero) * rounded.iter().sum::<f64>();
+            let zero = f64::from(layer.input.zero_point) * rounded.iter().sum::<f64>();
             constants[0].extend(rounded);
             constants[1].push(product);
             constants[2].push(bias[channel] - product * zero);
@@ -196,7 +196,7 @@ fn layers_that_cannot_compute_with_bytes_say_why() {
     ];
     assert_eq!(obstacles, expected.map(|(layer, obstacle)| (layer.to_owned(), obstacle)).into());
     let refused = |layer: &str| quantise(&program, &scales, &layers(&[layer])).unwrap_err().to_string();
-    assert!(refused("padded").contains("`padded` cannot compute with bytes: its input is padded"));
+    assert!(refused("padded").contains("`padded` cannot run in int8: its input is padded"));
     assert!(refused("absent").contains("no convolution `absent`"));
     let without = quantise(&program, &BTreeMap::new(), &layers(&["inner"])).unwrap_err().to_string();
     assert!(without.contains("its input has no range"), "{without}");
@@ -207,7 +207,7 @@ fn layers_that_cannot_compute_with_bytes_say_why() {
 #[test]
 fn bytes_stand_for_numbers_around_zero() {
     for (low, high) in [(0.0, 5.0), (-1.0, 3.0), (-4.0, 0.0), (2.0, 3.0), (-1e-30, 1.0)] {
-        let scale = ByteScale::of_range(low, high).unwrap();
+        let scale = Uint8Scale::of_range(low, high).unwrap();
         assert_eq!(scale.real(scale.byte(0.0)), 0.0);
         let step = f64::from(scale.scale);
         for number in numbers(200, 3, 1.0) {
@@ -219,6 +219,6 @@ fn bytes_stand_for_numbers_around_zero() {
         assert_eq!(scale.byte(f64::NAN), 0.0);
     }
     for (low, high) in [(0.0, 0.0), (f32::MIN, f32::MAX), (f32::NAN, f32::NAN)] {
-        assert_eq!(ByteScale::of_range(low, high), None, "{low} {high}");
+        assert_eq!(Uint8Scale::of_range(low, high), None, "{low} {high}");
     }
 }

@@ -93,7 +93,7 @@ fn attributes(
     let mut unit = 1.0;
     if let Addend::Bytes(bytes) = kernel.addend {
         unit = bytes.scale;
-        post_ops.push(PostOp::Linear { scale: unit.recip(), shift: -f32::from(bytes.zero) });
+        post_ops.push(PostOp::Linear { scale: unit.recip(), shift: -f32::from(bytes.zero_point) });
     }
     let position = post_ops.len();
     post_ops.extend(addend.map(PostOp::Add));
@@ -101,7 +101,7 @@ fn attributes(
         post_ops.push(PostOp::Relu);
     }
     if let Some(bytes) = kernel.output {
-        post_ops.push(PostOp::Linear { scale: unit / bytes.scale, shift: f32::from(bytes.zero) });
+        post_ops.push(PostOp::Linear { scale: unit / bytes.scale, shift: f32::from(bytes.zero_point) });
     } else if unit != 1.0 {
         post_ops.push(PostOp::Linear { scale: unit, shift: 0.0 });
     }

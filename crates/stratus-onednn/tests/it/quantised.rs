@@ -1,4 +1,4 @@
-//! Inference with bytes against the reference backend.
+//! Int8 inference against the reference backend.
 
 use crate::common::network::offered;
 use crate::common::{backend, choices, precisions};

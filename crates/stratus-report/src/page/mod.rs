@@ -16,6 +16,7 @@ mod network;
 mod optimised;
 mod pictures;
 mod published;
+mod quantised;
 mod sections;
 mod side_by_side;
 mod svg;

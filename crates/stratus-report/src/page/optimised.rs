@@ -3,6 +3,7 @@
 
 use super::charts::{STYLE, WIDTH};
 use super::html::{Cell, Html};
+use super::quantised;
 use super::svg::{Anchor, LinearAxis, Svg};
 use crate::report::{OptimisedReport, RunReport, best_variants, score_name};
 use crate::text::fit;
@@ -37,7 +38,7 @@ pub fn variants_svg(run: &RunReport) -> Option<String> {
 /// Adds the section of a run.
 pub(super) fn section(html: &mut Html, run: &RunReport) {
     let Some(optimised) = &run.optimised else { return };
-    let OptimisedReport { origin, variants, pruning } = optimised;
+    let OptimisedReport { origin, variants, pruning, quantisation } = optimised;
     html.element("h3", "", "Optimised network");
     let origin = origin.as_ref().map(|origin| format!("Original run: {origin}."));
     let pruned = pruning.as_ref().map(pruned);
@@ -52,6 +53,7 @@ pub(super) fn section(html: &mut Html, run: &RunReport) {
         compared(html, &[run]);
     }
     pruning.iter().for_each(|pruning| layers(html, pruning));
+    quantisation.iter().for_each(|quantisation| quantised::section(html, quantisation));
 }
 
 /// Adds the variants of all runs that have some, in one table and one chart.

@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 use stratus_run::optimised::{Origin, Pruning};
+use stratus_run::quantisation::Quantisation;
 use stratus_run::variants::{self, Variant};
 use stratus_run::{Error, RunDir};
 
@@ -15,6 +16,8 @@ pub struct OptimisedReport {
     pub variants: Vec<Variant>,
     /// The effect of the removal of channels; `None` if none were removed.
     pub pruning: Option<Pruning>,
+    /// The layers that run in int8; `None` if there are none.
+    pub quantisation: Option<Quantisation>,
 }
 
 impl OptimisedReport {
@@ -34,10 +37,13 @@ impl OptimisedReport {
         let variants = variants::read(&run.variants());
         let variants = variants.map_err(|error| or_missing("the variants of the network", error));
         let pruning = Pruning::read(run).map_err(|error| or_missing("the layers that lost channels", error));
+        let quantisation = Quantisation::read(&run.optimise_quantisation());
+        let quantisation = quantisation.map_err(|error| or_missing("the layers in int8", error));
         Some(Self {
             origin: origin.ok().map(|origin| origin.run),
             variants: variants.unwrap_or_default(),
             pruning: pruning.ok(),
+            quantisation: quantisation.ok().flatten(),
         })
     }
 }

@@ -76,6 +76,11 @@ fn every_figure_of_the_page_is_that_of_the_file() {
     let pruning = r#"{"multiply_adds": [1000, 250], "parameters": [2000, 1500],
         "layers": [{"layer": "layer1.0", "channels": [64, 48]}, {"layer": "fc", "channels": [10, 5]}]}"#;
     fs::write(run.optimise_pruning(), pruning).unwrap();
+    let quantisation = r#"{"precision": "bf16", "ranges": {}, "layers": [
+        {"layer": "conv<2>", "divergence": 0.00125, "ms": [0.5, 0.125]},
+        {"layer": "conv3", "divergence": 0.0, "ms": null}],
+        "kept": [{"layer": "fc", "reason": "its operation has no int8 kernel"}]}"#;
+    fs::write(run.optimise_quantisation(), quantisation).unwrap();
     let report = report(&[&run]);
     assert_eq!(report.problems.iter().filter(|problem| problem.what.contains("network")).count(), 0);
     let whole = page::render(&report);
@@ -94,6 +99,16 @@ fn every_figure_of_the_page_is_that_of_the_file() {
     {
         assert!(page.contains(text), "{text}");
     }
+    for text in [
+        "2 layers in int8, the others in bf16",
+        "conv&lt;2&gt;",
+        "1.2500",
+        "0.1250",
+        "4.00",
+        "no int8 kernel",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
     // A variant without measure has no point; the fastest and the best one are not exceeded.
     assert_eq!(page.matches("<circle").count(), 3);
     assert_eq!(page.matches("class=\"point update\"").count(), 2);
@@ -103,6 +118,7 @@ fn every_figure_of_the_page_is_that_of_the_file() {
     let text = markdown::markdown(&report);
     assert!(text.contains("| pruned int8 | – | 0.2500 | 0.5000 | 1.2500 | 42.6 | 1,814,073,344 |"), "{text}");
     assert!(text.contains("| layer1.0 | 64 | 48 |"), "{text}");
+    assert!(text.contains("| conv3 | 0.0000 | – | – |"), "{text}");
     // The table of several runs has the columns of the file; a run without it has no rows.
     let plain = RunDir::create(root.path(), "plain").unwrap();
     let table = root.path().join("all.csv");

@@ -1,4 +1,4 @@
-//! Sessions of trained networks in inference, whose layers may compute with bytes.
+//! Sessions of trained networks in inference, whose layers may run in int8.
 
 use super::plans::{EvaluationSession, KernelSelection, plan_evaluation};
 use super::programs::untiled_evaluation_program;
@@ -7,7 +7,7 @@ use crate::device::OpenDevice;
 use crate::resolve::ResolvedProcess;
 use crate::weights::session_state::refresh;
 use std::collections::BTreeMap;
-use stratus_engine::ops::ByteScale;
+use stratus_engine::ops::Uint8Scale;
 use stratus_engine::passes::lower::with_label_smoothing;
 use stratus_engine::passes::quantise::{QuantisedLayer, quantise};
 use stratus_engine::{DType, Program, Role, Session};
@@ -18,7 +18,7 @@ use stratus_run::quantisation::Quantisation;
 /// How a network in inference computes, besides its number format.
 #[derive(Clone, Copy, Default)]
 pub struct InferenceForm<'a> {
-    /// The layers that compute with bytes; `None` for none.
+    /// The layers that run in int8; `None` for none.
     pub quantisation: Option<&'a Quantisation>,
     /// True if the loss is that of smoothed labels, so that every class has a share and it is finite only if
     /// all logits are.
@@ -32,7 +32,7 @@ pub struct InferenceForm<'a> {
 /// Plans and allocates a session for a model in inference form, and sets its values.
 ///
 /// # Errors
-/// If no kernel can run a step, the device does not compute with bytes, the quantisation is not that of the
+/// If no kernel can run a step, the device does not run in int8, the quantisation is not that of the
 /// model, or a value is missing.
 pub fn inference_session(
     resolved: &ResolvedProcess,
@@ -47,7 +47,7 @@ pub fn inference_session(
     let mut evaluation = plan_evaluation(&program, device, &selection, warn)?;
     let session = &mut evaluation.session;
     write_values(session, &model.values)?;
-    if let Some(largest) = device.backend.max_weight_byte() {
+    if let Some(largest) = device.backend.max_int8_weight() {
         layers.iter().try_for_each(|layer| write_constants(session, layer, &model.values, largest))?;
     }
     refresh(session, evaluation.refresh)?;
@@ -58,10 +58,10 @@ pub fn inference_session(
 pub struct InferenceProgram {
     /// The program.
     pub program: Program,
-    /// The layers that compute with bytes.
+    /// The layers that run in int8.
     pub layers: Vec<QuantisedLayer>,
-    /// The maps that layers read in bytes, by the name of the value; true if all readers do.
-    pub maps: BTreeMap<String, (ByteScale, bool)>,
+    /// The maps that layers read in int8, by the name of the value; true if all readers do.
+    pub maps: BTreeMap<String, (Uint8Scale, bool)>,
 }
 
 /// The program of [`inference_session`].
@@ -77,14 +77,14 @@ pub fn inference_program(
     let mut program = untiled_evaluation_program(resolved, &model.graph, device)?;
     let (mut layers, mut maps) = (Vec::new(), BTreeMap::new());
     if let Some(quantisation) = form.quantisation {
-        if device.backend.max_weight_byte().is_none() {
+        if device.backend.max_int8_weight().is_none() {
             return Err(TrainError::Configuration {
                 problem: format!("int8 is not supported on {}", device.backend.describe()),
                 hint: "run it on the CPU with `--device cpu`".to_owned(),
             });
         }
         let names = quantisation.layers.iter().map(|layer| layer.layer.clone()).collect();
-        let quantised = quantise(&program, &byte_scales(quantisation), &names)?;
+        let quantised = quantise(&program, &uint8_scales(quantisation), &names)?;
         (program, layers, maps) = (quantised.program, quantised.layers, quantised.maps);
     }
     if form.observes_maps {
@@ -99,12 +99,12 @@ pub fn inference_program(
     Ok(InferenceProgram { program, layers, maps })
 }
 
-/// The scales of maps in bytes by the name of their value; a map that is 0 everywhere has none.
+/// The scales of maps in int8 by the name of their value; a map that is 0 everywhere has none.
 #[must_use]
-pub fn byte_scales(quantisation: &Quantisation) -> BTreeMap<String, ByteScale> {
+pub fn uint8_scales(quantisation: &Quantisation) -> BTreeMap<String, Uint8Scale> {
     let ranges = quantisation.ranges.iter();
     ranges
-        .filter_map(|(name, range)| Some((name.clone(), ByteScale::of_range(range.low, range.high)?)))
+        .filter_map(|(name, range)| Some((name.clone(), Uint8Scale::of_range(range.low, range.high)?)))
         .collect()
 }
 
@@ -122,7 +122,7 @@ fn value<'a>(values: &'a BTreeMap<String, Vec<f32>>, name: &str) -> Result<&'a [
     values.get(name).map(Vec::as_slice).ok_or_else(missing)
 }
 
-/// The weights in bytes, and the biases, of a layer that computes with bytes.
+/// The int8 weights, and the biases, of a layer that runs in int8.
 pub(crate) fn layer_values<'a>(
     layer: &QuantisedLayer,
     values: &'a BTreeMap<String, Vec<f32>>,
@@ -134,7 +134,7 @@ pub(crate) fn layer_values<'a>(
     Ok((quantise_weights(weight, layer.conv.out_channels, largest), bias))
 }
 
-/// Sets the weights, scales and biases of a layer that computes with bytes.
+/// Sets the weights, scales and biases of a layer that runs in int8.
 fn write_constants(
     session: &mut Session,
     layer: &QuantisedLayer,
@@ -146,5 +146,5 @@ fn write_constants(
     session.write_bytes(bytes, &weights.bytes)?;
     let products: Vec<f32> = weights.scales.iter().map(|scale| scale * input.scale).collect();
     session.write(scales, &products)?;
-    Ok(session.write(biases, &corrected_biases(&weights, bias, input.scale, input.zero))?)
+    Ok(session.write(biases, &corrected_biases(&weights, bias, input.scale, input.zero_point))?)
 }

@@ -23,7 +23,7 @@ mod variant;
 pub use batch_norm::check_batch_norm_samples;
 pub use fit::{FittedRun, fit, fit_stages};
 pub(crate) use inference::layer_values;
-pub use inference::{InferenceForm, InferenceProgram, byte_scales, inference_program, inference_session};
+pub use inference::{InferenceForm, InferenceProgram, inference_program, inference_session, uint8_scales};
 pub use memory::{batch_divisor, largest_batch, min_bytes};
 pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,

@@ -342,9 +342,9 @@ pub fn evaluate_run(
 /// The form of a network that is evaluated.
 #[derive(Clone, Copy)]
 pub(crate) enum EvaluatedForm<'a> {
-    /// As the run says: with bytes, if `stratus optimise` has quantised it.
+    /// As the run says: in int8, if `stratus optimise` has quantised it.
     Stored,
-    /// With these layers in bytes, or none.
+    /// With these layers in int8, or none.
     Chosen(Option<&'a Quantisation>),
 }
 

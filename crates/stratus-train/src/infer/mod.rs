@@ -17,7 +17,7 @@ use crate::weights::{
 };
 pub use latency::{BatchLatency, InferenceLatency, StepLatency, measure_latency};
 pub(crate) use session::{ImageError, WindowedPrediction, picture};
-pub use session::{Inference, LayersInBytes};
+pub use session::{Inference, Int8Layers};
 use std::path::Path;
 use stratus_data::contact_sheet::RgbImage;
 use stratus_experiment::Experiment;
@@ -39,7 +39,7 @@ pub struct Predictor {
     /// The names of the classes; empty if unknown.
     class_names: Vec<String>,
     windows: Option<SlidingWindows>,
-    /// The layers that compute with bytes; `None` for none.
+    /// The layers that run in int8; `None` for none.
     quantisation: Option<Quantisation>,
 }
 
@@ -161,7 +161,7 @@ impl Predictor {
         })
     }
 
-    /// The same network with other layers that compute with bytes; none, if `quantisation` is `None`.
+    /// The same network with other layers that run in int8; none, if `quantisation` is `None`.
     #[must_use]
     pub fn with_quantisation(self, quantisation: Option<Quantisation>) -> Self {
         Self { quantisation, ..self }

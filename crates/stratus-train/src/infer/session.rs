@@ -17,7 +17,7 @@ use stratus_data::contact_sheet::RgbImage;
 use stratus_data::images::ImageFiles;
 use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, LoaderError, Scratch};
-use stratus_engine::ops::ByteScale;
+use stratus_engine::ops::Uint8Scale;
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
 use stratus_optimise::quantise::QuantisedWeights;
@@ -37,11 +37,11 @@ pub struct Inference<'a> {
     logits: Vec<f32>,
 }
 
-/// The layers of a network that compute with bytes.
+/// The layers of a network that run in int8.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LayersInBytes {
-    /// The maps that they read in bytes, by the name of the value; true if all readers do.
-    pub maps: BTreeMap<String, (ByteScale, bool)>,
+pub struct Int8Layers {
+    /// The maps that they read in int8, by the name of the value; true if all readers do.
+    pub maps: BTreeMap<String, (Uint8Scale, bool)>,
     /// Weights and biases by the name of the layer.
     pub weights: BTreeMap<String, (QuantisedWeights, Option<Vec<f32>>)>,
 }
@@ -151,11 +151,11 @@ impl Predictor {
         InferenceForm { quantisation: self.quantisation.as_ref(), ..InferenceForm::default() }
     }
 
-    /// The layers that compute with bytes on this machine, and their maps; `None` if there are none.
+    /// The layers that run in int8 on this machine, and their maps; `None` if there are none.
     ///
     /// # Errors
     /// As [`Self::prepare`].
-    pub fn layers_in_bytes(&self) -> Result<Option<LayersInBytes>, TrainError> {
+    pub fn int8_layers(&self) -> Result<Option<Int8Layers>, TrainError> {
         if self.quantisation.is_none() {
             return Ok(None);
         }
@@ -167,13 +167,13 @@ impl Predictor {
         let resolved = ResolvedProcess::new(&experiment, &self.placeholder()?, &model.graph, &device)?;
         let InferenceProgram { layers, maps, .. } =
             inference_program(&resolved, &model, &device, self.form())?;
-        let largest = device.backend.max_weight_byte().unwrap_or(i8::MAX);
+        let largest = device.backend.max_int8_weight().unwrap_or(i8::MAX);
         let weights = layers.iter().map(|layer| {
             let (weights, biases) = layer_values(layer, &model.values, largest)?;
             Ok((layer.layer.clone(), (weights, biases.map(<[f32]>::to_vec))))
         });
         let weights = weights.collect::<Result<_, TrainError>>()?;
-        Ok(Some(LayersInBytes { maps, weights }))
+        Ok(Some(Int8Layers { maps, weights }))
     }
 
     pub(super) fn has_masks(&self) -> bool {

@@ -75,7 +75,7 @@ pub struct OptimiseRequest {
     pub granularity: usize,
     /// The epochs of fine-tuning; 0 if nothing is pruned.
     pub epochs: u64,
-    /// How layers that compute with bytes are chosen; `None` for none.
+    /// How layers that run in int8 are chosen; `None` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub int8: Option<QuantiseOptions>,
     /// Configuration keys of the fine-tuning, with their values.
@@ -89,7 +89,7 @@ pub struct OptimiseOptions {
     pub checkpoint: CheckpointChoice,
     /// The share of the multiply-adds to remove, above 0 and below 1; `None` to prune nothing.
     pub prune: Option<f64>,
-    /// How layers that compute with bytes are chosen; `None` for none.
+    /// How layers that run in int8 are chosen; `None` for none.
     pub int8: Option<QuantiseOptions>,
     /// The criterion by which channels are chosen.
     pub importance: ImportanceCriterion,

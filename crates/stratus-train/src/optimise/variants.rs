@@ -30,14 +30,14 @@ struct ComparedNetwork<'a> {
     name: String,
     run: &'a Path,
     checkpoint: CheckpointChoice,
-    /// The number format of layers that do not compute with bytes.
+    /// The number format of layers that do not run in int8.
     precision: &'a str,
-    /// The layers that compute with bytes.
+    /// The layers that run in int8.
     quantisation: Option<&'a Quantisation>,
 }
 
 /// Measures the network of a run before and after [`optimise`](super::optimise), in f32, in bf16 if the
-/// device has native bf16, and with bytes if layers compute with them; writes `variants.csv` of the optimised
+/// device has native bf16, and in int8 if layers run in it; writes `variants.csv` of the optimised
 /// run. `overrides` are keys of both experiments, such as where their data are.
 ///
 /// # Errors
@@ -137,16 +137,16 @@ fn compared_networks<'a>(
     networks
 }
 
-/// The bytes of parameters and running statistics: one for each weight of a layer that computes with bytes,
+/// The bytes of parameters and running statistics: one for each weight of a layer that runs in int8,
 /// else those of the number format.
 fn stored_bytes(model: &Model, network: &ComparedNetwork<'_>) -> u64 {
     let real: u64 = if network.precision == "f32" { 4 } else { 2 };
     let layers = network.quantisation.map_or(&[][..], |quantisation| &quantisation.layers);
-    let in_bytes = |name: &str| {
+    let in_int8 = |name: &str| {
         name.strip_suffix(".weight").is_some_and(|layer| layers.iter().any(|known| known.layer == layer))
     };
-    let sizes = model.values.iter().map(|(name, values)| (in_bytes(name), values.len() as u64));
-    sizes.map(|(in_bytes, values)| if in_bytes { values } else { values * real }).sum()
+    let sizes = model.values.iter().map(|(name, values)| (in_int8(name), values.len() as u64));
+    sizes.map(|(in_int8, values)| if in_int8 { values } else { values * real }).sum()
 }
 
 /// Median and 99th percentile of each of [`BATCHES`].

@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use stratus_base::text::shell_path;
-use stratus_engine::ops::ByteScale;
-use stratus_onnx::{ByteMap, ByteWeights, QuantisedLayers};
+use stratus_engine::ops::Uint8Scale;
+use stratus_onnx::{Int8Weights, QuantisedLayers, Uint8Map};
 use stratus_report::variant_table;
 use stratus_run::machine::Machine;
 use stratus_run::optimised::Pruning;
 use stratus_run::quantisation::Quantisation;
 use stratus_run::{RunDir, atomic};
-use stratus_train::infer::{LayersInBytes, Predictor};
+use stratus_train::infer::{Int8Layers, Predictor};
 use stratus_train::optimise::{
     ImportanceCriterion, OptimiseOptions, QuantiseOptions, VariantTable, measure_variants, optimise,
     quantise_run,
@@ -136,7 +136,7 @@ struct Report {
     run: String,
     /// The removed channels; `null` without `--prune`.
     pruning: Option<Pruning>,
-    /// The layers that compute with bytes; `null` without `--int8`.
+    /// The layers that run in int8; `null` without `--int8`.
     quantisation: Option<Quantisation>,
     #[serde(flatten)]
     table: VariantTable,
@@ -225,7 +225,7 @@ fn write_model(run: &RunDir) -> Result {
     let mut ignored = |_: &str| {};
     let predictor = Predictor::from_run(run.path(), CheckpointChoice::Newest, &[], &mut ignored)?;
     let model = predictor.folded_model()?;
-    let quantised = predictor.layers_in_bytes()?.map(onnx_layers);
+    let quantised = predictor.int8_layers()?.map(onnx_layers);
     let metadata = load_trained_network(run.path(), CheckpointChoice::Newest, &mut ignored)?.metadata;
     atomic::write_with(&run.onnx_model(), |out| {
         Ok::<(), Failure>(stratus_onnx::write_quantised(
@@ -238,14 +238,14 @@ fn write_model(run: &RunDir) -> Result {
     })
 }
 
-/// The layers that compute with bytes, for the ONNX model.
-fn onnx_layers(LayersInBytes { maps, weights }: LayersInBytes) -> QuantisedLayers {
-    let maps = maps.into_iter().map(|(value, (ByteScale { scale, zero }, is_stored))| {
+/// The layers that run in int8, for the ONNX model.
+fn onnx_layers(Int8Layers { maps, weights }: Int8Layers) -> QuantisedLayers {
+    let maps = maps.into_iter().map(|(value, (Uint8Scale { scale, zero_point }, is_stored))| {
         let layer = value.strip_suffix(":y").unwrap_or(&value).to_owned();
-        (layer, ByteMap { scale, zero, is_stored })
+        (layer, Uint8Map { scale, zero_point, is_stored })
     });
     let weights = weights.into_iter().map(|(layer, (weights, biases))| {
-        (layer, ByteWeights { bytes: weights.bytes, scales: weights.scales, biases })
+        (layer, Int8Weights { bytes: weights.bytes, scales: weights.scales, biases })
     });
     QuantisedLayers { maps: maps.collect(), weights: weights.collect() }
 }

@@ -1,4 +1,4 @@
-//! `stratus optimise --int8` chooses layers that compute with bytes; `infer`, `eval` and `bench infer` use
+//! `stratus optimise --int8` chooses layers that run in int8; `infer`, `eval` and `bench infer` use
 //! them.
 
 use crate::common::{RunResult, SplitMix64, TestDir};

@@ -1,5 +1,5 @@
 //! Calibration: runs a trained network on training images, to learn the ranges of its maps, and how much its
-//! predictions change if layers compute with bytes.
+//! predictions change if layers run in int8.
 
 use crate::compile::{EvaluationSession, InferenceForm, inference_session};
 use crate::device::{self, OpenDevice};

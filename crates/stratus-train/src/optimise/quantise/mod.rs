@@ -1,15 +1,15 @@
-//! Chooses which layers of a trained network compute with bytes in inference, and with which ranges.
+//! Chooses which layers of a trained network run in int8 in inference, and with which ranges.
 //!
 //! ```text
 //! training images ──run──▶ histograms of maps ──by three methods──▶ ranges
-//! each map that layers read, alone in bytes ──divergence of predictions──▶ its range, its cost
-//! the network with and without bytes ──measure──▶ layers that are faster
-//! validation images ──accuracy lost──▶ layers that may compute with bytes
+//! each map that layers read, alone in int8 ──divergence of predictions──▶ its range, its cost
+//! the network with and without int8 ──measure──▶ layers that are faster
+//! validation images ──accuracy lost──▶ layers that may run in int8
 //! ```
 
 mod calibration;
 
-use crate::compile::byte_scales;
+use crate::compile::uint8_scales;
 use crate::evaluate::{EvaluatedForm, ImageSelection, TaskMetrics, evaluate_run_as};
 use crate::infer::{BatchLatency, Predictor, measure_latency};
 use crate::weights::CheckpointChoice;
@@ -42,7 +42,7 @@ pub struct QuantiseOptions {
     pub images: usize,
     /// The points of accuracy or mean IoU that may be lost.
     pub max_loss_points: f64,
-    /// True if layers compute with bytes even if they are not faster on this machine; nothing is measured
+    /// True if layers run in int8 even if they are not faster on this machine; nothing is measured
     /// then.
     pub all_layers: bool,
 }
@@ -67,15 +67,15 @@ struct Selection<'a> {
     kept: Vec<KeptLayer>,
     /// The ranges of maps that layers only add or write.
     other_ranges: BTreeMap<String, MapRange>,
-    /// Milliseconds of each layer without and with bytes.
+    /// Milliseconds of each layer without and with int8.
     ms: BTreeMap<String, [f64; 2]>,
 }
 
-/// Chooses the layers of a run's network that compute with bytes, and records them in the run; returns the
+/// Chooses the layers of a run's network that run in int8, and records them in the run; returns the
 /// recorded ones, if there are any. `overrides` are keys of the experiment, such as where its data are.
 ///
 /// # Errors
-/// If the run or its data cannot be read, no layer can compute with bytes, the run cannot be written, or it
+/// If the run or its data cannot be read, no layer can run in int8, the run cannot be written, or it
 /// was stopped.
 pub fn quantise_run(
     run: &RunDir,
@@ -93,7 +93,7 @@ pub fn quantise_run(
     Ok(quantisation)
 }
 
-/// Chooses the layers of a run's network that compute with bytes.
+/// Chooses the layers of a run's network that run in int8.
 fn choose_quantisation(
     run: &Path,
     options: QuantiseOptions,
@@ -121,7 +121,7 @@ fn choose_quantisation(
     let histograms = calibration.histograms(|| selection.check_stop())?;
     selection.find_groups(&calibration, &histograms)?;
     let real = calibration.logits(None, compared)?;
-    observer.info(&format!("predictions with each of {} maps in bytes", selection.groups.len()));
+    observer.info(&format!("predictions with each of {} maps in int8", selection.groups.len()));
     selection.choose_ranges(&mut calibration, &histograms, &real, compared)?;
     drop(calibration);
     let (precision, layers) = if options.all_layers {
@@ -130,7 +130,7 @@ fn choose_quantisation(
         let precision = if recorded == "bf16" { "bf16" } else { "f32" };
         (precision.to_owned(), selection.possible_layers())
     } else {
-        observer.info("time of each layer with and without bytes");
+        observer.info("time of each layer with and without int8");
         selection.faster_layers(observer)?
     };
     selection.accurate_layers(&precision, layers, observer)
@@ -139,12 +139,12 @@ fn choose_quantisation(
 impl Selection<'_> {
     fn check_stop(&self) -> Result<(), TrainError> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(TrainError::Interrupted { activity: "choosing layers that compute with bytes" });
+            return Err(TrainError::Interrupted { activity: "choosing int8 layers" });
         }
         Ok(())
     }
 
-    /// Finds the maps that layers can read in bytes.
+    /// Finds the maps that layers can read in int8.
     fn find_groups(
         &mut self,
         calibration: &Calibration<'_>,
@@ -163,7 +163,7 @@ impl Selection<'_> {
             kept: Vec::new(),
             ranges: whole.collect(),
         };
-        for Quantisable { layer, input, obstacle, .. } in quantisable(&program, &byte_scales(&everything)) {
+        for Quantisable { layer, input, obstacle, .. } in quantisable(&program, &uint8_scales(&everything)) {
             if let Some(obstacle) = obstacle {
                 self.kept.push(KeptLayer { layer, reason: obstacle.reason().to_owned() });
                 continue;
@@ -188,7 +188,7 @@ impl Selection<'_> {
             let reasons: BTreeSet<&str> = self.kept.iter().map(|kept| kept.reason.as_str()).collect();
             return Err(TrainError::Configuration {
                 problem: format!(
-                    "no layer of the network can compute with bytes: {}",
+                    "no layer of the network can run in int8: {}",
                     reasons.into_iter().collect::<Vec<_>>().join("; ")
                 ),
                 hint: "leave out --int8".to_owned(),
@@ -197,7 +197,7 @@ impl Selection<'_> {
         Ok(())
     }
 
-    /// Chooses the range of each map by the predictions with only this map in bytes.
+    /// Chooses the range of each map by the predictions with only this map in int8.
     fn choose_ranges(
         &mut self,
         calibration: &mut Calibration<'_>,
@@ -230,7 +230,7 @@ impl Selection<'_> {
         Ok(())
     }
 
-    /// The quantisation in which these layers compute with bytes.
+    /// The quantisation in which these layers run in int8.
     fn with_layers(&self, precision: &str, layers: &BTreeSet<String>) -> Quantisation {
         let mut ranges = self.other_ranges.clone();
         ranges.extend(self.groups.iter().map(|group| (group.input.clone(), group.range.clone())));
@@ -248,7 +248,7 @@ impl Selection<'_> {
         self.groups.iter().flat_map(|group| group.layers.iter().cloned()).collect()
     }
 
-    /// The layers that are faster with bytes, and the number format of the others with which the network is
+    /// The layers that are faster in int8, and the number format of the others with which the network is
     /// fastest.
     fn faster_layers(
         &mut self,
@@ -280,20 +280,20 @@ impl Selection<'_> {
         let best = best.ok_or_else(no_latency)?;
         if best.layers.is_empty() {
             return Err(TrainError::Configuration {
-                problem: "no layer is faster with bytes on this machine".to_owned(),
+                problem: "no layer is faster in int8 on this machine".to_owned(),
                 hint: "leave out --int8, or use --int8=all if another machine runs the network".to_owned(),
             });
         }
         for layer in all.difference(&best.layers) {
             let [real, bytes] = best.ms.get(layer).copied().unwrap_or_default();
-            let reason = format!("slower with bytes: {bytes:.3} instead of {real:.3} ms");
+            let reason = format!("slower in int8: {bytes:.3} instead of {real:.3} ms");
             self.kept.push(KeptLayer { layer: layer.clone(), reason });
         }
         self.ms = best.ms;
         Ok((best.precision, best.layers))
     }
 
-    /// Measures the network with each of these sets of layers in bytes, in turn.
+    /// Measures the network with each of these sets of layers in int8, in turn.
     fn measure<const N: usize>(
         &self,
         precision: &str,
@@ -338,7 +338,7 @@ impl Selection<'_> {
         let mut count = order.len();
         let all = lost(&self, count, observer)?;
         if all > allowed {
-            observer.info(&format!("all layers in bytes lose {all:.2} points: some are kept"));
+            observer.info(&format!("all layers in int8 lose {all:.2} points: some are kept"));
             // The most layers, assuming that more layers lose more.
             let (mut fits, mut exceeds) = (0, count);
             while fits + 1 < exceeds {
@@ -353,7 +353,7 @@ impl Selection<'_> {
         }
         if count == 0 {
             return Err(TrainError::Configuration {
-                problem: format!("with any layer in bytes the network loses more than {allowed} points"),
+                problem: format!("with any layer in int8 the network loses more than {allowed} points"),
                 hint: format!("allow more with --keep; all layers lose {all:.2} points"),
             });
         }
@@ -423,8 +423,8 @@ fn quantisation(
     Quantisation { precision: precision.to_owned(), layers, kept: Vec::new(), ranges }
 }
 
-/// The milliseconds of each layer without and with bytes. A layer with bytes includes the conversion of its
-/// input and what was fused with it; without bytes these are steps of their own.
+/// The milliseconds of each layer without and with int8. A int8 layer includes the conversion of its
+/// input and what was fused with it; without int8 these are steps of their own.
 fn compare_layers(real: &BatchLatency, bytes: &BatchLatency) -> BTreeMap<String, [f64; 2]> {
     let parts = |layer: &str| layer.split('+').map(str::to_owned).collect::<BTreeSet<String>>();
     let mut compared: BTreeMap<String, ([f64; 2], BTreeSet<String>)> = BTreeMap::new();
