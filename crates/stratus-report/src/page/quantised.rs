@@ -13,9 +13,9 @@ pub(super) fn section(html: &mut Html, quantisation: &Quantisation) {
     html.raw("<details>");
     let count = counted(layers.len() as u64, "layer");
     html.element("summary", "", &format!("{count} in int8, the others in {precision}"));
-    let mut note = "Divergence: how much the predictions change if only the layers that read the same map run \
-                    in int8, in thousandths of a nat for each image or pixel. Milliseconds of one image alone, \
-                    with what is fused with the layer and the conversion of its input."
+    let mut note = "Divergence: how much the predictions change if only the layers that read the same map \
+                    run in int8, in thousandths of a nat for each image or pixel. Milliseconds of one image \
+                    alone, with what is fused with the layer and the conversion of its input."
         .to_owned();
     if layers.len().max(kept.len()) > MAX_LAYERS {
         note += &format!(" The tables have the first {MAX_LAYERS} layers.");
