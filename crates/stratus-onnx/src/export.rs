@@ -97,6 +97,8 @@ pub fn write_quantised(
     quantised: Option<&QuantisedLayers>,
 ) -> Result<(), WriteError> {
     let graph = graph.for_inference();
+    let written = parameters_of_real_layers(&graph, quantised);
+    let weights = parameters(&written, weights)?;
     let mut export = Export::new(&graph, quantised);
     for node in &graph.nodes {
         export.node(node);
@@ -131,8 +133,6 @@ pub fn write_quantised(
         let kernel_dims = if pixelwise.contains(parameter.name.as_str()) { 2 } else { 0 };
         parameter.shape.iter().copied().chain(std::iter::repeat_n(1, kernel_dims)).collect::<Vec<usize>>()
     };
-    let written = parameters_of_real_layers(&graph, quantised);
-    let weights = parameters(&written, weights)?;
     let heads: Vec<Message> = written
         .iter()
         .zip(&weights)
