@@ -84,17 +84,30 @@ impl Export<'_> {
         self.push(&real, "DequantizeLinear", "", &[bytes, scale_name], &real, &axis);
         inputs.push(real);
         if let Some(biases) = biases {
-            // Run times add biases to the sums of products.
-            let products: Vec<f32> = scales.iter().map(|weight| weight * scale).collect();
-            let sums = biases.iter().zip(&products);
-            let sums: Vec<i32> =
-                sums.map(|(bias, product)| (f64::from(*bias) / f64::from(*product)).round() as i32).collect();
-            let bias = self.int32_constant(&format!("{}.bias_sums", node.name), &channels, &sums);
-            let scale_name = self.constant(&format!("{}.bias_scales", node.name), &channels, &products);
-            let real = self.unique(&format!("{}.real_bias", node.name));
-            self.push(&real, "DequantizeLinear", "", &[bias, scale_name], &real, &axis);
-            inputs.push(real);
+            inputs.push(self.biases(node, biases, scales, scale));
         }
         inputs
+    }
+
+    /// Adds the biases of a layer, and returns their name. Run times add them to the 32-bit sums of products;
+    /// if one of them is too large for that, because the weights of its channel are tiny, they remain f32.
+    fn biases(&mut self, node: &Node, biases: &[f32], scales: &[f32], input_scale: f32) -> String {
+        const MAX_SUM: f64 = (1_u32 << 30) as f64;
+        let name = &node.name;
+        let channels = [scales.len()];
+        let products: Vec<f32> = scales.iter().map(|weight| weight * input_scale).collect();
+        let sums: Vec<f64> = std::iter::zip(biases, &products)
+            .map(|(bias, product)| (f64::from(*bias) / f64::from(*product)).round())
+            .collect();
+        if !sums.iter().all(|sum| sum.abs() <= MAX_SUM) {
+            return self.constant(&format!("{name}.biases"), &channels, biases);
+        }
+        let sums: Vec<i32> = sums.into_iter().map(|sum| sum as i32).collect();
+        let sums = self.int32_constant(&format!("{name}.bias_sums"), &channels, &sums);
+        let products = self.constant(&format!("{name}.bias_scales"), &channels, &products);
+        let real = self.unique(&format!("{name}.real_bias"));
+        let axis = Attributes::default().int("axis", 0);
+        self.push(&real, "DequantizeLinear", "", &[sums, products], &real, &axis);
+        real
     }
 }

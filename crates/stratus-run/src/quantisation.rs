@@ -1,7 +1,7 @@
 //! `optimise/quantisation.json`: the layers of a network that run in int8 in inference, and the ranges
 //! of the maps that they read and write.
 
-use crate::{Result, atomic};
+use crate::{Error, Result, atomic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,6 +9,8 @@ use std::path::Path;
 /// How a network computes in inference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantisation {
+    /// The SHA-256 of the weights that the layers were chosen for, as in the state of their checkpoint.
+    pub weights_sha256: String,
     /// The number format of the other layers: `f32` or `bf16`.
     pub precision: String,
     /// The layers that run in int8, in the order of the network.
@@ -59,6 +61,19 @@ impl Quantisation {
     /// If it cannot be read or is damaged.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         if path.exists() { atomic::read_json(path).map(Some) } else { Ok(None) }
+    }
+
+    /// Checks that it was made for these weights.
+    ///
+    /// # Errors
+    /// If it was made for others.
+    pub fn check_weights(&self, run: &Path, weights_sha256: &str) -> Result<()> {
+        if self.weights_sha256 == weights_sha256 {
+            return Ok(());
+        }
+        let problem = "its int8 layers were chosen for other weights than these".to_owned();
+        let hint = "use the newest checkpoint; after further training, optimise the run again";
+        Err(Error::damaged(run, problem, hint))
     }
 
     /// Replaces the file.

@@ -366,7 +366,7 @@ mod tests {
         let path = folder.path().join("summary.json");
         std::fs::write(&path, "{\"status\": \"completed\"}").unwrap();
         let error = Summary::read(&path).unwrap_err().to_string();
-        assert!(error.contains("summary.json is damaged") && error.contains("missing field"), "{error}");
+        assert!(error.contains("summary.json is damaged") && error.contains("is missing"), "{error}");
     }
 
     #[test]

@@ -61,11 +61,11 @@ pub struct Quantisable {
 pub enum Obstacle {
     /// There is no kernel for its operation.
     NoKernel,
-    /// It reads the images, whose numbers are not known before.
+    /// It reads the images, which are not calibrated.
     ReadsImages,
     /// The range of its input is not known, or it is always 0.
     UnknownRange,
-    /// Its input has negative numbers and is padded: the padding would not be the byte of 0.
+    /// Its input is padded and its zero point is not 0: the padding, byte 0, would not stand for 0.
     PaddedNegativeInput,
 }
 
@@ -76,8 +76,8 @@ impl Obstacle {
         match self {
             Self::NoKernel => "its operation has no int8 kernel",
             Self::ReadsImages => "it reads the images",
-            Self::UnknownRange => "its input has no range",
-            Self::PaddedNegativeInput => "its input is padded and has negative numbers",
+            Self::UnknownRange => "the range of its input is unknown, or it is always 0",
+            Self::PaddedNegativeInput => "its padded input has negative numbers",
         }
     }
 }

@@ -76,7 +76,7 @@ fn every_figure_of_the_page_is_that_of_the_file() {
     let pruning = r#"{"multiply_adds": [1000, 250], "parameters": [2000, 1500],
         "layers": [{"layer": "layer1.0", "channels": [64, 48]}, {"layer": "fc", "channels": [10, 5]}]}"#;
     fs::write(run.optimise_pruning(), pruning).unwrap();
-    let quantisation = r#"{"precision": "bf16", "ranges": {}, "layers": [
+    let quantisation = r#"{"weights_sha256": "", "precision": "bf16", "ranges": {}, "layers": [
         {"layer": "conv<2>", "divergence": 0.00125, "ms": [0.5, 0.125]},
         {"layer": "conv3", "divergence": 0.0, "ms": null}],
         "kept": [{"layer": "fc", "reason": "its operation has no int8 kernel"}]}"#;

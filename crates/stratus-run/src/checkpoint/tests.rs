@@ -165,7 +165,10 @@ fn missing_key_of_the_state_is_named() {
     fs::write(folder.join(STATE), &state).unwrap();
     fs::write(folder.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
     let reason = &checkpoints.load_latest().unwrap().skipped[0].reason;
-    assert!(reason.starts_with("state.json: ") && reason.contains("missing field `positions`"), "{reason}");
+    assert!(
+        reason.starts_with("state.json: ") && reason.contains("the key `positions` is missing"),
+        "{reason}"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Sessions of trained networks in inference, whose layers may run in int8.
 
 use super::plans::{EvaluationSession, KernelSelection, plan_evaluation};
-use super::programs::untiled_evaluation_program;
+use super::programs::{evaluation_program, untiled_evaluation_program};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::ResolvedProcess;
@@ -20,8 +20,8 @@ use stratus_run::quantisation::Quantisation;
 pub struct InferenceForm<'a> {
     /// The layers that run in int8; `None` for none.
     pub quantisation: Option<&'a Quantisation>,
-    /// True if the loss is that of smoothed labels, so that every class has a share and it is finite only if
-    /// all logits are.
+    /// True if the loss is that of smoothed labels, so that every class has a target above 0, and the loss
+    /// is finite only if all logits are.
     pub smooths_labels: bool,
     /// True if all maps are kept after a run, for the caller to read.
     pub observes_maps: bool,
@@ -74,7 +74,11 @@ pub fn inference_program(
     device: &OpenDevice,
     form: InferenceForm<'_>,
 ) -> Result<InferenceProgram, TrainError> {
-    let mut program = untiled_evaluation_program(resolved, &model.graph, device)?;
+    // The pass that quantises needs whole batches.
+    let mut program = match form.quantisation {
+        Some(_) => untiled_evaluation_program(resolved, &model.graph, device)?,
+        None => evaluation_program(resolved, &model.graph, device)?,
+    };
     let (mut layers, mut maps) = (Vec::new(), BTreeMap::new());
     if let Some(quantisation) = form.quantisation {
         if device.backend.max_int8_weight().is_none() {

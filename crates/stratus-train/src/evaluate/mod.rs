@@ -376,6 +376,9 @@ pub(crate) fn evaluate_run_as(
     }
     let mut experiment = experiment.with_overrides(overrides)?;
     let checkpoint = load_checkpoint(&run, choice, warn)?;
+    if let Some(quantisation) = quantisation {
+        quantisation.check_weights(path, &checkpoint.state.weights_sha256)?;
+    }
     let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();
     let OpenedImages { set, images: mut evaluated } = images.open(&experiment, &names, warn)?;
     if images.path.is_some() {

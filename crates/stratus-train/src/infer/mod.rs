@@ -149,6 +149,9 @@ impl Predictor {
         }
         let experiment = experiment.with_overrides(overrides)?;
         let trained = load_trained_network(path, choice, warn)?;
+        if let Some(quantisation) = &quantisation {
+            quantisation.check_weights(path, &trained.checkpoint.state.weights_sha256)?;
+        }
         let class_names = trained.metadata.class_names.clone();
         let graph = for_images(&experiment, &trained.graph)?;
         Ok(Self {

@@ -34,7 +34,7 @@ use stratus_optimise::Model;
 use stratus_optimise::prune::{
     Importance, PruneError, Target, TaylorScores, channel_groups, choose, multiply_adds, remove,
 };
-use stratus_run::layout::LOCK;
+use stratus_run::layout::{LOCK, OPTIMISE, OPTIMISE_REQUEST};
 use stratus_run::lock::{LockState, lock_state};
 use stratus_run::machine::Machine;
 use stratus_run::optimised::{PrunedLayer, Pruning};
@@ -221,13 +221,22 @@ fn copy_run(
 ) -> Result<RunOutcome, TrainError> {
     if !RunDir::is_run(out) {
         RunDir::check_creatable(out)?;
-        let target = RunDir::create_at(out)?;
-        let _lock = target.lock()?;
+        // A copy that was killed is not a run: it is replaced.
+        let mut name = out.file_name().unwrap_or_default().to_owned();
+        name.push(".part");
+        let part = out.with_file_name(name);
+        if let Err(error) = RunDir::create_at(&part) {
+            let is_copy = atomic::read_json::<OptimiseRequest>(&part.join(OPTIMISE).join(OPTIMISE_REQUEST));
+            is_copy.map_err(|_| error)?;
+            fs::remove_dir_all(&part).map_err(stratus_run::Error::io("remove", &part))?;
+        }
+        let target = RunDir::create_at(&part)?;
         let folder = target.optimise();
         fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
         atomic::write_json(&target.optimise_request(), request)?;
         let weights = trained.checkpoint.evaluation_weights_file();
         origin.copy_to(&target, weights.parent().unwrap_or(&weights))?;
+        fs::rename(&part, out).map_err(stratus_run::Error::io("create", out))?;
     }
     let run = RunDir::open(out)?;
     check_same_request(&run, request)?;

@@ -52,7 +52,7 @@ pub fn measure_variants(
     warn: &mut dyn FnMut(&str),
 ) -> Result<VariantTable, TrainError> {
     let run = RunDir::open(target)?;
-    let experiment = stratus_experiment::Experiment::load(&run.experiment())?;
+    let experiment = stratus_experiment::Experiment::load(&run.experiment())?.with_overrides(overrides)?;
     let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
     let precisions: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
     let (is_pruned, quantisation) =

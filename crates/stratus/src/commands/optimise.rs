@@ -1,4 +1,4 @@
-//! `stratus optimise`: prunes the network of a run, fine-tunes it, and compares both.
+//! `stratus optimise`: prunes or quantises the network of a run, fine-tunes it, and compares the variants.
 
 use super::common_keys::{DeviceArgument, KeyFlags};
 use crate::errors::{Failure, Result};
@@ -49,7 +49,7 @@ pub struct OptimiseArguments {
         default_missing_value = "faster"
     )]
     pub int8: Option<Int8Argument>,
-    /// Points of accuracy or mean IoU on the validation images that `--int8` may lose
+    /// Largest drop of accuracy or mean IoU on the validation images by `--int8`, in points
     #[arg(long, value_name = "POINTS", default_value_t = 0.5, value_parser = parse_points, requires = "int8")]
     pub keep: f64,
     /// Number of training images for the ranges of `--int8`
@@ -200,7 +200,7 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     let quantisation =
         options.int8.map(|int8| quantise_run(&run, int8, &globals.set, &stop, &mut display)).transpose()?;
     drop(display);
-    write_model(&run)?;
+    write_model(&run, &globals.set)?;
     output.message("comparing accuracy and latency of the networks");
     let mut warn = |text: &str| output.warning(text);
     let runs = LATENCY_RUNS;
@@ -221,9 +221,9 @@ fn default_directory(run: &Path) -> PathBuf {
 }
 
 /// Writes the ONNX model of the folded network.
-fn write_model(run: &RunDir) -> Result {
+fn write_model(run: &RunDir, overrides: &[(String, String)]) -> Result {
     let mut ignored = |_: &str| {};
-    let predictor = Predictor::from_run(run.path(), CheckpointChoice::Newest, &[], &mut ignored)?;
+    let predictor = Predictor::from_run(run.path(), CheckpointChoice::Newest, overrides, &mut ignored)?;
     let model = predictor.folded_model()?;
     let quantised = predictor.int8_layers()?.map(onnx_layers);
     let metadata = load_trained_network(run.path(), CheckpointChoice::Newest, &mut ignored)?.metadata;

@@ -125,8 +125,12 @@ fn impossible_quantisations_are_refused() {
     for command in [&["eval", "bytes"][..], &["bench", "infer", "bytes"]] {
         refused(command, 1, "quantisation.json");
     }
-    let unknown = "{\"precision\":\"f32\",\"layers\":[{\"layer\":\"x\",\"divergence\":0,\"ms\":null}],\
-                   \"kept\":[],\"ranges\":{}}";
+    let unknown = r#"{"weights_sha256": "SHA", "precision": "f32", "kept": [], "ranges": {},
+        "layers": [{"layer": "x", "divergence": 0, "ms": null}]}"#;
     fs::write(dir.path("bytes/optimise/quantisation.json"), unknown).unwrap();
+    refused(&["eval", "bytes"], 1, "other weights");
+    let weights = RunResult::read(&dir.path("bytes")).weights;
+    let record = unknown.replace("SHA", &weights);
+    fs::write(dir.path("bytes/optimise/quantisation.json"), record).unwrap();
     refused(&["eval", "bytes"], 1, "`x`");
 }

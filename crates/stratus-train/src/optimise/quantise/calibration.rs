@@ -191,7 +191,9 @@ impl Logits {
                 count += 1;
             }
         }
-        sum / count.max(1) as f64
+        let mean = sum / count.max(1) as f64;
+        // Predictions that are not finite are the worst.
+        if mean.is_nan() { f64::INFINITY } else { mean }
     }
 }
 

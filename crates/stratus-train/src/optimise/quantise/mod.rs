@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stratus_engine::Program;
 use stratus_engine::passes::quantise::{Quantisable, quantisable};
 use stratus_experiment::Experiment;
 use stratus_optimise::quantise::{Histogram, Range, RangeMethod};
@@ -60,6 +61,8 @@ struct Group {
 /// The choice of layers of one run.
 struct Selection<'a> {
     run: &'a Path,
+    /// The checksum of its weights.
+    weights_sha256: String,
     options: QuantiseOptions,
     overrides: &'a [(String, String)],
     stop: &'a AtomicBool,
@@ -108,6 +111,7 @@ fn choose_quantisation(
     let compared = COMPARED_IMAGES[usize::from(predictor.task() == Task::Segmentation)];
     let mut selection = Selection {
         run,
+        weights_sha256: predictor.checkpoint().map(|c| c.state.weights_sha256.clone()).unwrap_or_default(),
         options,
         overrides,
         stop,
@@ -119,10 +123,11 @@ fn choose_quantisation(
     let mut calibration = Calibration::new(predictor.experiment(), &model, options.images, observer)?;
     observer.info(&format!("ranges of maps on {} training images", options.images));
     let histograms = calibration.histograms(|| selection.check_stop())?;
-    selection.find_groups(&calibration, &histograms)?;
+    let program = calibration.program()?;
+    selection.find_groups(&program, &histograms)?;
     let real = calibration.logits(None, compared)?;
     observer.info(&format!("predictions with each of {} maps in int8", selection.groups.len()));
-    selection.choose_ranges(&mut calibration, &histograms, &real, compared)?;
+    selection.choose_ranges(&program, &mut calibration, &histograms, &real, compared)?;
     drop(calibration);
     let (precision, layers) = if options.all_layers {
         // A run records `bf16` or `f32`, or `f16` if it was trained on a GPU.
@@ -147,23 +152,17 @@ impl Selection<'_> {
     /// Finds the maps that layers can read in int8.
     fn find_groups(
         &mut self,
-        calibration: &Calibration<'_>,
+        program: &Program,
         histograms: &BTreeMap<String, Histogram>,
     ) -> Result<(), TrainError> {
-        let program = calibration.program()?;
         let whole = histograms.iter().map(|(name, histogram)| {
             (
                 name.clone(),
                 map_range(histogram.range(RangeMethod::MinimumMaximum), RangeMethod::MinimumMaximum),
             )
         });
-        let everything = Quantisation {
-            precision: "f32".to_owned(),
-            layers: Vec::new(),
-            kept: Vec::new(),
-            ranges: whole.collect(),
-        };
-        for Quantisable { layer, input, obstacle, .. } in quantisable(&program, &uint8_scales(&everything)) {
+        let everything = quantisation("", "f32", Vec::new(), whole.collect());
+        for Quantisable { layer, input, obstacle, .. } in quantisable(program, &uint8_scales(&everything)) {
             if let Some(obstacle) = obstacle {
                 self.kept.push(KeptLayer { layer, reason: obstacle.reason().to_owned() });
                 continue;
@@ -200,6 +199,7 @@ impl Selection<'_> {
     /// Chooses the range of each map by the predictions with only this map in int8.
     fn choose_ranges(
         &mut self,
+        program: &Program,
         calibration: &mut Calibration<'_>,
         histograms: &BTreeMap<String, Histogram>,
         real: &Logits,
@@ -217,16 +217,31 @@ impl Selection<'_> {
                 }
                 let ranges = BTreeMap::from([(input.clone(), map_range(range, method))]);
                 let names = layers.iter().map(|layer| plain_layer(layer));
-                let alone = quantisation("f32", names.collect(), ranges);
+                let alone = quantisation("", "f32", names.collect(), ranges);
+                // A range with another zero point may be out of the question.
+                let scales = uint8_scales(&alone);
+                let is_possible =
+                    |found: &Quantisable| found.obstacle.is_none() || !layers.contains(&found.layer);
+                if !quantisable(program, &scales).iter().all(is_possible) {
+                    continue;
+                }
                 let divergence = real.divergence(&calibration.logits(Some(&alone), compared)?);
                 tried.push((range, method, divergence));
             }
             let best = tried.into_iter().min_by(|one, other| one.2.total_cmp(&other.2));
-            if let Some((range, method, divergence)) = best {
-                let group = &mut self.groups[index];
-                (group.range, group.divergence) = (map_range(range, method), divergence);
+            let group = &mut self.groups[index];
+            match best {
+                Some((range, method, divergence)) if divergence.is_finite() => {
+                    (group.range, group.divergence) = (map_range(range, method), divergence);
+                }
+                _ => {
+                    let reason = "its predictions are not finite in int8";
+                    let kept = group.layers.drain(..);
+                    self.kept.extend(kept.map(|layer| KeptLayer { layer, reason: reason.to_owned() }));
+                }
             }
         }
+        self.groups.retain(|group| !group.layers.is_empty());
         Ok(())
     }
 
@@ -241,7 +256,7 @@ impl Selection<'_> {
                 chosen.push(QuantisedLayer { layer: layer.clone(), divergence: group.divergence, ms });
             }
         }
-        quantisation(precision, chosen, ranges)
+        quantisation(&self.weights_sha256, precision, chosen, ranges)
     }
 
     fn possible_layers(&self) -> BTreeSet<String> {
@@ -254,7 +269,8 @@ impl Selection<'_> {
         &mut self,
         observer: &mut dyn Observer,
     ) -> Result<(String, BTreeSet<String>), TrainError> {
-        let experiment = Experiment::load(&RunDir::open(self.run)?.experiment())?;
+        let experiment =
+            Experiment::load(&RunDir::open(self.run)?.experiment())?.with_overrides(self.overrides)?;
         let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
         let precisions: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
         let all = self.possible_layers();
@@ -269,7 +285,8 @@ impl Selection<'_> {
             let fewer: BTreeSet<String> = all.iter().filter(faster).cloned().collect();
             let [again] =
                 self.measure(precision, [Some(&fewer)], observer)?.try_into().map_err(|_| no_latency())?;
-            let candidates = [(all.clone(), bytes.ms_median), (fewer, again.ms_median)];
+            let candidates =
+                [(BTreeSet::new(), real.ms_median), (all.clone(), bytes.ms_median), (fewer, again.ms_median)];
             for (layers, ms_median) in candidates {
                 if best.as_ref().is_none_or(|best| ms_median < best.ms_median) {
                     let precision = (*precision).to_owned();
@@ -328,17 +345,21 @@ impl Selection<'_> {
         };
         let mut order: Vec<String> = layers.into_iter().collect();
         order.sort_by(|one, other| divergence(one).total_cmp(&divergence(other)).then(one.cmp(other)));
-        let real = self.accuracy(None, observer)?;
+        let real = self.accuracy(precision, None, observer)?;
         let lost = |selection: &Self, count: usize, observer: &mut dyn Observer| {
             let set: BTreeSet<String> = order[..count].iter().cloned().collect();
             let quantisation = selection.with_layers(precision, &set);
-            Ok::<_, TrainError>(100.0 * (real - selection.accuracy(Some(&quantisation), observer)?))
+            Ok::<_, TrainError>(
+                100.0 * (real - selection.accuracy(precision, Some(&quantisation), observer)?),
+            )
         };
         let allowed = self.options.max_loss_points;
         let mut count = order.len();
         let all = lost(&self, count, observer)?;
         if all > allowed {
-            observer.info(&format!("all layers in int8 lose {all:.2} points: some are kept"));
+            observer.info(&format!(
+                "with all these layers in int8, accuracy drops by {all:.2} points: some stay in {precision}"
+            ));
             // The most layers, assuming that more layers lose more.
             let (mut fits, mut exceeds) = (0, count);
             while fits + 1 < exceeds {
@@ -348,13 +369,16 @@ impl Selection<'_> {
             count = fits;
         }
         for layer in &order[count..] {
-            let reason = format!("the network would lose more than {allowed} points");
+            let reason = format!("left in {precision} to keep the drop of accuracy within {allowed} points");
             self.kept.push(KeptLayer { layer: layer.clone(), reason });
         }
         if count == 0 {
             return Err(TrainError::Configuration {
-                problem: format!("with any layer in int8 the network loses more than {allowed} points"),
-                hint: format!("allow more with --keep; all layers lose {all:.2} points"),
+                problem: format!(
+                    "even with only the least sensitive layer in int8, accuracy drops by more than {allowed} \
+                     points"
+                ),
+                hint: format!("allow a larger drop with --keep; with all layers it is {all:.2} points"),
             });
         }
         let chosen = order[..count].iter().cloned().collect();
@@ -366,6 +390,7 @@ impl Selection<'_> {
     /// Top-1 accuracy or mean IoU on the validation images.
     fn accuracy(
         &self,
+        precision: &str,
         quantisation: Option<&Quantisation>,
         observer: &mut dyn Observer,
     ) -> Result<f64, TrainError> {
@@ -373,8 +398,10 @@ impl Selection<'_> {
         let warn = &mut |text: &str| observer.warn(text);
         let images = ImageSelection::default();
         let form = EvaluatedForm::Chosen(quantisation);
+        let precision = ("train.precision".to_owned(), precision.to_owned());
+        let overrides = [self.overrides, &[precision]].concat();
         let evaluated =
-            evaluate_run_as(self.run, CheckpointChoice::Newest, self.overrides, &images, None, form, warn)?;
+            evaluate_run_as(self.run, CheckpointChoice::Newest, &overrides, &images, None, form, warn)?;
         let measure = match &evaluated.scores.metrics {
             TaskMetrics::Classification(metrics) => metrics.top1,
             TaskMetrics::Segmentation(metrics) => metrics.miou,
@@ -416,14 +443,21 @@ fn plain_layer(layer: &str) -> QuantisedLayer {
 }
 
 fn quantisation(
+    weights_sha256: &str,
     precision: &str,
     layers: Vec<QuantisedLayer>,
     ranges: BTreeMap<String, MapRange>,
 ) -> Quantisation {
-    Quantisation { precision: precision.to_owned(), layers, kept: Vec::new(), ranges }
+    Quantisation {
+        weights_sha256: weights_sha256.to_owned(),
+        precision: precision.to_owned(),
+        layers,
+        kept: Vec::new(),
+        ranges,
+    }
 }
 
-/// The milliseconds of each layer without and with int8. A int8 layer includes the conversion of its
+/// The milliseconds of each layer without and with int8. An int8 layer includes the conversion of its
 /// input and what was fused with it; without int8 these are steps of their own.
 fn compare_layers(real: &BatchLatency, bytes: &BatchLatency) -> BTreeMap<String, [f64; 2]> {
     let parts = |layer: &str| layer.split('+').map(str::to_owned).collect::<BTreeSet<String>>();
