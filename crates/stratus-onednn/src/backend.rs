@@ -29,7 +29,7 @@ impl Backend for OneDnn {
     fn max_int8_weight(&self) -> Option<i8> {
         // Without VNNI two products are added in sixteen bits, which hold 2 * 63 * 255 but not 2 * 127 * 255.
         const WITHOUT_VNNI: i8 = 63;
-        Some(if self.context.has_vnni() { i8::MAX } else { WITHOUT_VNNI })
+        Some(if self.context.has_int8_products() { i8::MAX } else { WITHOUT_VNNI })
     }
 
     fn prefers_tiling(&self) -> bool {

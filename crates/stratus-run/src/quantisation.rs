@@ -1,7 +1,7 @@
 //! `optimise/quantisation.json`: the layers of a network that run in int8 in inference, and the ranges
 //! of the maps that they read and write.
 
-use crate::{Error, Result, atomic};
+use crate::{Result, atomic};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,8 +26,9 @@ pub struct Quantisation {
 pub struct QuantisedLayer {
     /// Its name.
     pub layer: String,
-    /// The Kullback–Leibler divergence of the predictions, in nats per image or pixel, if only the layers
-    /// that read the same map run in int8: the expected increase of the loss.
+    /// The Kullback–Leibler divergence of the predictions on calibration images, in nats per image or pixel,
+    /// if only this layer and those that read the same map run in int8: the increase of the cross-entropy, if
+    /// the other predictions were true.
     pub divergence: f64,
     /// Milliseconds of one image in the number format of the other layers, and in int8; `None` if they
     /// were not measured.
@@ -61,19 +62,6 @@ impl Quantisation {
     /// If it cannot be read or is damaged.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         if path.exists() { atomic::read_json(path).map(Some) } else { Ok(None) }
-    }
-
-    /// Checks that it was made for these weights.
-    ///
-    /// # Errors
-    /// If it was made for others.
-    pub fn check_weights(&self, run: &Path, weights_sha256: &str) -> Result<()> {
-        if self.weights_sha256 == weights_sha256 {
-            return Ok(());
-        }
-        let problem = "its int8 layers were chosen for other weights than these".to_owned();
-        let hint = "use the newest checkpoint; after further training, optimise the run again";
-        Err(Error::damaged(run, problem, hint))
     }
 
     /// Replaces the file.

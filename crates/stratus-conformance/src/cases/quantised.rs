@@ -3,7 +3,7 @@
 
 use super::{Case, DTypeClass, Fill, extents};
 use stratus_engine::Precision;
-use stratus_engine::ops::{Addend, Dequantise, Quantise, QuantisedConv2d, Uint8Scale};
+use stratus_engine::ops::{Addend, Quantise, QuantisedConv2d, Uint8Scale};
 use stratus_graph::ops::Conv2d;
 
 /// A map that is never negative, and one that is.
@@ -16,17 +16,12 @@ pub(super) fn tests() -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in [[2, 16, 5, 7], [1, 3, 9, 9], [3, 64, 8, 8], [1, 1, 1, 1]] {
         for bytes in SCALES {
-            let name = |kernel: &str| format!("{kernel} {} zero {}", extents(&shape), bytes.zero_point);
+            let name = format!("quantise {} zero {}", extents(&shape), bytes.zero_point);
             let wide = Fill::Uniform { low: -4.0, high: 4.0 };
             cases.push(
-                in_cpu_precisions(Case::new(name("quantise"), Quantise { bytes }))
+                in_cpu_precisions(Case::new(name, Quantise { bytes }))
                     .filled("x", &shape, DTypeClass::Compute, wide)
                     .output("y", &shape, DTypeClass::Bytes),
-            );
-            cases.push(
-                in_cpu_precisions(Case::new(name("dequantise"), Dequantise { bytes }))
-                    .filled("x", &shape, DTypeClass::Bytes, BYTES)
-                    .output("y", &shape, DTypeClass::Compute),
             );
         }
     }

@@ -77,7 +77,7 @@ pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
 pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS_FIELDS, PixelCrossEntropy};
 pub use pixels::{MAX_IMAGE_CHANNELS, NormalisePixels};
 pub use prelu::{PreluBackward, PreluForward, PreluGradient};
-pub use quantised::{Addend, Dequantise, Quantise, QuantisedConv2d, Uint8Scale};
+pub use quantised::{Addend, Quantise, QuantisedConv2d, Uint8Scale};
 pub use relu::{ReluBackward, ReluForward};
 pub use resize::{Interpolation, ResizeBackward, ResizeForward, Taps};
 pub use scale::Scale;
@@ -249,7 +249,6 @@ macro_rules! add_kernels {
             Conv2dForward,
             Convert,
             CountLabels,
-            Dequantise,
             Dropout,
             Dropout2d,
             EmaUpdate,

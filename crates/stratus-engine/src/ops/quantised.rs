@@ -1,5 +1,5 @@
-//! Int8 inference: conversion of maps from and to bytes, and convolutions of bytes. The
-//! pass [`quantise`](crate::passes::quantise) inserts these kernels into evaluation programs, so they have no
+//! Int8 inference: conversion of maps to bytes, and convolutions of bytes. The pass
+//! [`quantise`](crate::passes::quantise) inserts these kernels into evaluation programs, so they have no
 //! derivative.
 
 use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape, image_shape};
@@ -33,8 +33,8 @@ impl Uint8Scale {
         f64::from(self.scale) * (byte - f64::from(self.zero_point))
     }
 
-    /// The byte nearest to a real number, even if there are two; numbers out of range become the first or the
-    /// last byte. NaN becomes the first.
+    /// The byte nearest to a real number: `real / scale` is rounded, ties to even, before the zero point is
+    /// added. Numbers out of range become the first or the last byte, NaN the first.
     #[must_use]
     pub fn byte(self, real: f64) -> f64 {
         let byte = (real / f64::from(self.scale)).round_ties_even() + f64::from(self.zero_point);
@@ -56,19 +56,12 @@ pub struct Quantise {
     pub bytes: Uint8Scale,
 }
 
-/// `x u8 -> y`: the real numbers of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Dequantise {
-    /// The meaning of the bytes.
-    pub bytes: Uint8Scale,
-}
-
 /// `(x u8 [N,C,H,W], weight i8 [O,C/G,KH,KW], scale f32 [O], bias f32 [O], addend? [N,O,H',W'])
 /// -> y [N,O,H',W']`: `y = scale * products + bias + addend`, then ReLU if `relu`.
 ///
 /// `products` are the exact sums of integer products of `x` and `weight`, with zeros as padding; `scale` is
-/// that of `x` times that of the channel's weights. If the byte 0 of `x` does not stand for 0, `bias`
-/// corrects it, and the convolution must not be padded.
+/// that of `x` times that of the channel's weights. If the zero point of `x` is not 0, `bias` must include
+/// its correction, `-scale * zero_point * Σ weight`, and the convolution must not be padded.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuantisedConv2d {
     /// Attributes; its bias is always present.
@@ -117,32 +110,6 @@ impl KernelSpec for Quantise {
         expect_same_shape(operands[0], operands[1])?;
         expect_real(operands[0])?;
         expect_dtype(operands[1], DType::U8)?;
-        self.bytes.check()
-    }
-
-    fn work_kind(&self) -> WorkKind {
-        WorkKind::Elementwise
-    }
-
-    fn tiling(&self) -> Tiling {
-        Tiling::PerSample
-    }
-
-    fn flops(&self, operands: &[&Value]) -> u64 {
-        2 * operands[0].elements() as u64
-    }
-}
-
-impl KernelSpec for Dequantise {
-    fn name(&self) -> &'static str {
-        "dequantise"
-    }
-
-    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[1, 0, 1]])?;
-        expect_same_shape(operands[0], operands[1])?;
-        expect_dtype(operands[0], DType::U8)?;
-        expect_real(operands[1])?;
         self.bytes.check()
     }
 

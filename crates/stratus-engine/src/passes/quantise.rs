@@ -22,8 +22,17 @@ pub struct QuantisedProgram {
     pub program: Program,
     /// The layers that run in int8, in the order of the program.
     pub layers: Vec<QuantisedLayer>,
-    /// The maps that layers read in int8, by the name of the value; true if all readers do.
-    pub maps: BTreeMap<String, (Uint8Scale, bool)>,
+    /// The maps that layers read in int8, by the name of the value.
+    pub maps: BTreeMap<String, QuantisedMap>,
+}
+
+/// A map that layers read in int8.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QuantisedMap {
+    /// The meaning of its bytes.
+    pub scale: Uint8Scale,
+    /// True if it exists only in int8, false if other layers read real numbers.
+    pub is_stored: bool,
 }
 
 /// A layer that runs in int8. Its constants are to be set before the first run: the weights divided by
@@ -50,8 +59,6 @@ pub struct Quantisable {
     pub layer: String,
     /// The name of the value that it reads.
     pub input: String,
-    /// The name of the value that it writes.
-    pub output: String,
     /// The reason why it cannot run in int8.
     pub obstacle: Option<Obstacle>,
 }
@@ -96,7 +103,6 @@ pub fn quantisable(program: &Program, scales: &BTreeMap<String, Uint8Scale>) -> 
         .map(|step| Quantisable {
             layer: main_layer(program, step).to_owned(),
             input: program.value(step.inputs[0]).name.clone(),
-            output: program.value(step.outputs[0]).name.clone(),
             obstacle: input_scale(program, step, scales).err(),
         })
         .collect()
@@ -163,7 +169,7 @@ struct Pass<'a> {
     program: Program,
     scales: &'a BTreeMap<String, Uint8Scale>,
     layers: Vec<QuantisedLayer>,
-    maps: BTreeMap<String, (Uint8Scale, bool)>,
+    maps: BTreeMap<String, QuantisedMap>,
 }
 
 impl Pass<'_> {
@@ -228,7 +234,8 @@ impl Pass<'_> {
         (!kernel.relu && kernel.addend == Addend::None).then_some(position)
     }
 
-    /// Moves sums into the convolution that writes one of the summands; if both are convolutions, the later.
+    /// Moves sums into the convolution that writes one of the summands; if both summands are written by
+    /// convolutions, into the later one.
     fn fuse_sums(&mut self) {
         let mut reader = 0;
         while reader < self.program.steps.len() {
@@ -277,7 +284,8 @@ impl Pass<'_> {
                 continue;
             }
             self.program.values[output.0].dtype = DType::U8;
-            self.maps.insert(self.program.value(output).name.clone(), (scale, true));
+            self.maps
+                .insert(self.program.value(output).name.clone(), QuantisedMap { scale, is_stored: true });
             for &reader in &readers {
                 let is_addend = self.program.steps[reader].inputs.get(4) == Some(&output);
                 let Kernel::QuantisedConv2d(kernel) = &mut self.program.steps[reader].kernel else {
@@ -306,7 +314,7 @@ impl Pass<'_> {
             {
                 step.inputs[0] = *quantised.entry(x).or_insert_with(|| {
                     let value = self.program.value(x);
-                    self.maps.insert(value.name.clone(), (bytes, false));
+                    self.maps.insert(value.name.clone(), QuantisedMap { scale: bytes, is_stored: false });
                     let (name, shape) = (format!("{}:uint8", value.name), value.shape.clone());
                     let output = self.program.add_samples(name, &shape, DType::U8);
                     steps.push(Step {

@@ -1,23 +1,15 @@
-//! Conversion of maps from and to bytes, and convolutions of bytes.
+//! Conversion of maps to bytes, and convolutions of bytes.
 
 use super::conv2d::{self, for_each_row};
 use super::relu::apply_relu;
 use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::Value;
-use crate::ops::{Addend, Dequantise, Quantise, QuantisedConv2d};
+use crate::ops::{Addend, Quantise, QuantisedConv2d};
 
 impl ReferenceKernel for Quantise {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, y] = operands else { return Err(unexpected_operands()) };
         y.fill_with(|position| self.bytes.byte(x.get(position)));
-        Ok(())
-    }
-}
-
-impl ReferenceKernel for Dequantise {
-    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
-        let [x, y] = operands else { return Err(unexpected_operands()) };
-        y.fill_with(|position| self.bytes.real(x.get(position)));
         Ok(())
     }
 }

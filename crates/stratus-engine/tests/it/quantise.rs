@@ -109,7 +109,7 @@ fn convolutions_take_what_follows_and_keep_maps_in_bytes() {
     assert_eq!([dtype("inner.relu:y"), dtype("sum.relu:y")], [DType::U8; 2]);
     // Others read these too.
     assert_eq!([dtype("first.relu:y"), dtype("mixed:y"), dtype("both:y")], [DType::F32; 3]);
-    let stored: Vec<(&str, bool)> = maps.iter().map(|(name, map)| (name.as_str(), map.1)).collect();
+    let stored: Vec<(&str, bool)> = maps.iter().map(|(name, map)| (name.as_str(), map.is_stored)).collect();
     let expected =
         [("first.relu:y", false), ("inner.relu:y", true), ("mixed:y", false), ("sum.relu:y", true)];
     assert_eq!(stored, expected);

@@ -106,6 +106,12 @@ impl Context {
         self.instruction_set() == "AVX-512 VNNI" || self.has_bf16()
     }
 
+    /// Returns whether oneDNN's kernels may add products of bytes in 32 bits.
+    #[must_use]
+    pub fn has_int8_products(&self) -> bool {
+        self.has_vnni() || self.instruction_set() == "AVX2-VNNI"
+    }
+
     /// The name of the instruction set of oneDNN's kernels (`dnnl_cpu_isa_t`).
     #[must_use]
     pub fn instruction_set(&self) -> &'static str {

@@ -8,7 +8,7 @@ use crate::ffi::{Attributes, DataType, Desc, MemoryDescQuery, PostOp, Propagatio
 use crate::native::elementwise::CpuContext;
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use stratus_engine::Step;
-use stratus_engine::ops::{Addend, Dequantise, Quantise, QuantisedConv2d};
+use stratus_engine::ops::{Addend, Quantise, QuantisedConv2d};
 
 impl CpuOp for Quantise {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
@@ -16,16 +16,6 @@ impl CpuOp for Quantise {
         let (bytes, cpu) = (self.bytes, cpu.clone());
         Ok(typed!(operands.one_type(&[0])?, E => {
             native_step(0, move |o| cpu.quantise::<E>(bytes, o.elements(0), o.take(1)))
-        }))
-    }
-}
-
-impl CpuOp for Dequantise {
-    fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
-        operands.expect_same_layout(&[0, 1])?;
-        let (bytes, cpu) = (self.bytes, cpu.clone());
-        Ok(typed!(operands.one_type(&[1])?, E => {
-            native_step(0, move |o| cpu.dequantise::<E>(bytes, o.take(0), o.elements(1)))
         }))
     }
 }
@@ -60,7 +50,7 @@ impl CpuOp for QuantisedConv2d {
                 operands.push((arg::DST, desc.desc(MemoryDescQuery::Dst)?));
                 Ok(operands)
             },
-            usable: &|name| !onednn.has_vnni() || !saturates(name),
+            usable: &|name| !onednn.has_int8_products() || !saturates(name),
         };
         let any = onednn.any(&weight_shape(conv), DataType::I8)?;
         let candidates = listed.list(builder, decided.as_ref(), &any)?;

@@ -7,7 +7,10 @@ use std::path::Path;
 use stratus_graph::ops::{Activation, Flatten, Linear, example_networks};
 use stratus_graph::zoo::NETWORKS;
 use stratus_graph::{Graph, GraphBuilder, Shape, layer_file};
-use stratus_onnx::{ImportOptions, ImportedNetwork, Model, WriteError, operation_rows, operator_set, write};
+use stratus_onnx::{
+    ImportOptions, ImportedNetwork, Int8Weights, Model, QuantisedLayers, WriteError, operation_rows,
+    operator_set, write, write_quantised,
+};
 use stratus_testing::sample::sample;
 use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
 
@@ -354,4 +357,25 @@ fn the_operator_set_is_the_first_that_has_every_operator() {
         )))
     };
     assert_eq!(["relu", "leaky_relu", "hard_swish", "mish"].map(of), [17, 17, 17, 18]);
+}
+
+/// Biases are 32-bit sums of products, unless the weights of a channel are so small that they do not fit.
+#[test]
+fn biases_of_tiny_int8_weights_remain_real() {
+    let graph = small("|name = 'c'; op = 'conv2d'; out_channels = 2; kernel = 1");
+    for (scale, is_sum) in [(0.01, true), (1e-12, false), (1e-38, false)] {
+        let weights = Int8Weights {
+            bytes: vec![127; 2 * graph.input_shape().0[0]],
+            scales: vec![0.01, scale],
+            biases: Some(vec![0.5, -3.0]),
+        };
+        let quantised =
+            QuantisedLayers { maps: BTreeMap::new(), weights: BTreeMap::from([("c".to_owned(), weights)]) };
+        let mut file = Vec::new();
+        // Its f32 weights are not needed.
+        write_quantised(&mut file, &graph, &[], &BTreeMap::new(), Some(&quantised)).unwrap();
+        let has = |name: &str| file.windows(name.len()).any(|part| part == name.as_bytes());
+        assert!(has("c.weight_bytes"));
+        assert_eq!([has("c.bias_sums"), has("c.biases")], [is_sum, !is_sum], "{scale}");
+    }
 }

@@ -1,7 +1,5 @@
 //! Histograms of the numbers of a map, and the ranges that follow from them.
 
-use serde::{Deserialize, Serialize};
-
 /// The numbers of bins on either side of 0.
 const BINS: usize = 4096;
 
@@ -15,7 +13,7 @@ const KEPT_SHARE: f64 = 0.9999;
 const COMPARED_PERCENT: std::ops::RangeInclusive<usize> = 20..=100;
 
 /// The range of a map's numbers; it contains 0. Numbers outside become its first or last byte.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
     /// The lowest number, at most 0.
     pub low: f32,
@@ -24,8 +22,7 @@ pub struct Range {
 }
 
 /// The way in which a range follows from the numbers of calibration images.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeMethod {
     /// From the lowest to the highest number.
     MinimumMaximum,
@@ -38,6 +35,16 @@ pub enum RangeMethod {
 impl RangeMethod {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::MinimumMaximum, Self::Percentile, Self::LeastSquares];
+
+    /// Its name in files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MinimumMaximum => "minimum and maximum",
+            Self::Percentile => "percentile",
+            Self::LeastSquares => "least squares",
+        }
+    }
 }
 
 /// The numbers of a map, counted in bins of equal width around 0. The width doubles when a larger number is
@@ -80,17 +87,17 @@ impl Histogram {
         }
     }
 
-    /// Widens the bins until the last one reaches `magnitude`.
+    /// Widens the bins until `magnitude` is within the last one, not at its end.
     fn widen(&mut self, magnitude: f32) {
         if magnitude == 0.0 {
             return;
         }
         if self.width == 0.0 {
             // A power of two, so that the bins of all histograms are those of one family.
-            let exponent = (f64::from(magnitude) / BINS as f64).log2().ceil();
+            let exponent = (f64::from(magnitude) / BINS as f64).log2().floor() + 1.0;
             self.width = (exponent.exp2() as f32).max(f32::MIN_POSITIVE);
         }
-        while f64::from(self.width) * (BINS as f64) < f64::from(magnitude) {
+        while f64::from(self.width) * (BINS as f64) <= f64::from(magnitude) {
             self.width *= 2.0;
             for counts in &mut self.counts {
                 for bin in 0..BINS / 2 {
@@ -169,7 +176,8 @@ mod tests {
 
     #[test]
     fn counts_do_not_depend_on_the_order() {
-        let numbers: Vec<f32> = (0..3000).map(|i| ((i * 7919 % 3001) as f32 - 1500.0) * 0.013).collect();
+        let mut numbers: Vec<f32> = (0..3000).map(|i| ((i * 7919 % 3001) as f32 - 1500.0) * 0.013).collect();
+        numbers.extend([0.5, 1.0, 2.0, 16.0, -32.0]);
         let mut parts = Histogram::default();
         numbers.iter().for_each(|number| parts.add(&[*number]));
         let mut reversed = numbers.clone();

@@ -9,7 +9,7 @@ use crate::weights::session_state::refresh;
 use std::collections::BTreeMap;
 use stratus_engine::ops::Uint8Scale;
 use stratus_engine::passes::lower::with_label_smoothing;
-use stratus_engine::passes::quantise::{QuantisedLayer, quantise};
+use stratus_engine::passes::quantise::{QuantisedLayer, QuantisedMap, quantise};
 use stratus_engine::{DType, Program, Role, Session};
 use stratus_optimise::quantise::{QuantisedWeights, corrected_biases, quantise_weights};
 use stratus_optimise::{Model, ModelError};
@@ -60,8 +60,8 @@ pub struct InferenceProgram {
     pub program: Program,
     /// The layers that run in int8.
     pub layers: Vec<QuantisedLayer>,
-    /// The maps that layers read in int8, by the name of the value; true if all readers do.
-    pub maps: BTreeMap<String, (Uint8Scale, bool)>,
+    /// The maps that layers read in int8, by the name of the value.
+    pub maps: BTreeMap<String, QuantisedMap>,
 }
 
 /// The program of [`inference_session`].

@@ -10,6 +10,7 @@ mod windows;
 use crate::TrainError;
 use crate::compile::{EvaluationSession, InferenceForm, Plans, compile_evaluation, inference_session};
 use crate::device;
+use crate::infer::{check_weights, load_for_inference};
 use crate::input::{BatchFormat, image_shape};
 use crate::network::Network;
 use crate::resolve::{Rank, ResolvedProcess, validation_views};
@@ -370,15 +371,9 @@ pub(crate) fn evaluate_run_as(
             stored.as_ref()
         }
     };
-    let mut experiment = Experiment::load(&run.experiment())?;
-    if let Some(quantisation) = quantisation {
-        experiment = experiment.with_overrides(&[("train.precision", &quantisation.precision)])?;
-    }
-    let mut experiment = experiment.with_overrides(overrides)?;
+    let mut experiment = load_for_inference(&run, quantisation, overrides)?;
     let checkpoint = load_checkpoint(&run, choice, warn)?;
-    if let Some(quantisation) = quantisation {
-        quantisation.check_weights(path, &checkpoint.state.weights_sha256)?;
-    }
+    check_weights(path, quantisation, &checkpoint)?;
     let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();
     let OpenedImages { set, images: mut evaluated } = images.open(&experiment, &names, warn)?;
     if images.path.is_some() {

@@ -40,6 +40,15 @@ pub enum TaskMetrics {
 }
 
 impl TaskMetrics {
+    /// Top-1 accuracy or mean IoU.
+    #[must_use]
+    pub fn score(&self) -> Option<f64> {
+        match self {
+            Self::Classification(metrics) => metrics.top1,
+            Self::Segmentation(metrics) => metrics.miou,
+        }
+    }
+
     /// The measures of the whole data set by the names of their columns.
     #[must_use]
     pub fn measures(&self) -> BTreeMap<&'static str, Option<f64>> {

@@ -19,6 +19,7 @@ pub use latency::{BatchLatency, InferenceLatency, StepLatency, measure_latency};
 pub(crate) use session::{ImageError, WindowedPrediction, picture};
 pub use session::{Inference, Int8Layers};
 use std::path::Path;
+use stratus_base::text::shell_path;
 use stratus_data::contact_sheet::RgbImage;
 use stratus_experiment::Experiment;
 use stratus_graph::Graph;
@@ -141,17 +142,24 @@ impl Predictor {
         overrides: &[(String, String)],
         warn: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let run = RunDir::open(path)?;
-        let quantisation = Quantisation::read(&run.optimise_quantisation())?;
-        let mut experiment = Experiment::load(&run.experiment())?;
-        if let Some(quantisation) = &quantisation {
-            experiment = experiment.with_overrides(&[("train.precision", &quantisation.precision)])?;
-        }
-        let experiment = experiment.with_overrides(overrides)?;
+        let quantisation = Quantisation::read(&RunDir::open(path)?.optimise_quantisation())?;
+        Self::from_run_as(path, choice, overrides, quantisation, warn)
+    }
+
+    /// [`Self::from_run`] with these int8 layers instead of the recorded ones.
+    ///
+    /// # Errors
+    /// As there, and if the layers were chosen for other weights.
+    pub fn from_run_as(
+        path: &Path,
+        choice: CheckpointChoice,
+        overrides: &[(String, String)],
+        quantisation: Option<Quantisation>,
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<Self, TrainError> {
+        let experiment = load_for_inference(&RunDir::open(path)?, quantisation.as_ref(), overrides)?;
         let trained = load_trained_network(path, choice, warn)?;
-        if let Some(quantisation) = &quantisation {
-            quantisation.check_weights(path, &trained.checkpoint.state.weights_sha256)?;
-        }
+        check_weights(path, quantisation.as_ref(), &trained.checkpoint)?;
         let class_names = trained.metadata.class_names.clone();
         let graph = for_images(&experiment, &trained.graph)?;
         Ok(Self {
@@ -162,12 +170,6 @@ impl Predictor {
             windows: None,
             quantisation,
         })
-    }
-
-    /// The same network with other layers that run in int8; none, if `quantisation` is `None`.
-    #[must_use]
-    pub fn with_quantisation(self, quantisation: Option<Quantisation>) -> Self {
-        Self { quantisation, ..self }
     }
 
     /// The network of an experiment with the weights of a file, or of a run. Uses the metadata of images and
@@ -288,6 +290,11 @@ impl Predictor {
         }
     }
 
+    /// The SHA-256 of a run's weights; empty if they are those of a file.
+    pub(crate) fn weights_sha256(&self) -> &str {
+        self.checkpoint().map_or("", |checkpoint| &checkpoint.state.weights_sha256)
+    }
+
     /// The file of the weights; `None` if they are those of a run.
     pub(crate) fn file(&self) -> Option<&Source> {
         match &self.weights {
@@ -315,6 +322,40 @@ impl Predictor {
         let model = model_from_tensors(&graph, tensors)?;
         Ok(fold(model)?.model)
     }
+}
+
+/// The experiment of a run, in the number format that its int8 layers were chosen with.
+pub(crate) fn load_for_inference(
+    run: &RunDir,
+    quantisation: Option<&Quantisation>,
+    overrides: &[(String, String)],
+) -> Result<Experiment, TrainError> {
+    let mut experiment = Experiment::load(&run.experiment())?;
+    if let Some(quantisation) = quantisation {
+        experiment = experiment.with_overrides(&[("train.precision", &quantisation.precision)])?;
+    }
+    Ok(experiment.with_overrides(overrides)?)
+}
+
+/// Checks that the int8 layers of a run were chosen for the weights of a checkpoint.
+pub(crate) fn check_weights(
+    run: &Path,
+    quantisation: Option<&Quantisation>,
+    checkpoint: &Checkpoint,
+) -> Result<(), TrainError> {
+    let differs =
+        |quantisation: &Quantisation| quantisation.weights_sha256 != checkpoint.state.weights_sha256;
+    if !quantisation.is_some_and(differs) {
+        return Ok(());
+    }
+    let (run, iteration) = (shell_path(run), checkpoint.state.iteration);
+    Err(TrainError::Configuration {
+        problem: format!(
+            "the int8 layers of {run} were chosen for other weights than those after iteration {iteration}"
+        ),
+        hint: "use the checkpoint that was optimised; after further training, repeat `stratus optimise`"
+            .to_owned(),
+    })
 }
 
 /// Rebuilds a trained network for images of `data.shape`.

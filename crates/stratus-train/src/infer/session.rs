@@ -17,8 +17,8 @@ use stratus_data::contact_sheet::RgbImage;
 use stratus_data::images::ImageFiles;
 use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, LoaderError, Scratch};
-use stratus_engine::ops::Uint8Scale;
 use stratus_engine::passes::lower::PREDICTIONS;
+use stratus_engine::passes::quantise::QuantisedMap;
 use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
 use stratus_optimise::quantise::QuantisedWeights;
 use stratus_run::csv::Task;
@@ -40,8 +40,8 @@ pub struct Inference<'a> {
 /// The layers of a network that run in int8.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Int8Layers {
-    /// The maps that they read in int8, by the name of the value; true if all readers do.
-    pub maps: BTreeMap<String, (Uint8Scale, bool)>,
+    /// The maps that they read in int8, by the name of the value.
+    pub maps: BTreeMap<String, QuantisedMap>,
     /// Weights and biases by the name of the layer.
     pub weights: BTreeMap<String, (QuantisedWeights, Option<Vec<f32>>)>,
 }

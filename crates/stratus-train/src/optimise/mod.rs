@@ -212,6 +212,16 @@ impl StartFiles {
     }
 }
 
+/// The number formats in which networks are compared: bf16 only if the device has native bf16.
+fn compared_precisions(
+    run: &Path,
+    overrides: &[(String, String)],
+) -> Result<&'static [&'static str], TrainError> {
+    let experiment = Experiment::load(&RunDir::open(run)?.experiment())?.with_overrides(overrides)?;
+    let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
+    Ok(if has_bf16 { &["f32", "bf16"] } else { &["f32"] })
+}
+
 /// Copies a run whose network is only quantised, unless that was done before.
 fn copy_run(
     origin: &RunDir,
@@ -219,6 +229,18 @@ fn copy_run(
     request: &OptimiseRequest,
     out: &Path,
 ) -> Result<RunOutcome, TrainError> {
+    let summary = Summary::read(&origin.summary())?;
+    let iteration = trained.checkpoint.state.iteration;
+    if summary.iterations != iteration {
+        let problem = format!(
+            "the results of the run are those after iteration {}, not after {iteration}",
+            summary.iterations
+        );
+        return Err(configuration_error(
+            &problem,
+            "int8 alone copies the run with its results: choose its last checkpoint, or add --prune",
+        ));
+    }
     if !RunDir::is_run(out) {
         RunDir::check_creatable(out)?;
         // A copy that was killed is not a run: it is replaced.
@@ -240,7 +262,6 @@ fn copy_run(
     }
     let run = RunDir::open(out)?;
     check_same_request(&run, request)?;
-    let summary = Summary::read(&run.summary())?;
     Ok(RunOutcome { run, summary, interrupted: false })
 }
 

@@ -1,5 +1,6 @@
 //! The variants of a network that are compared: how good, how fast and how large each is.
 
+use super::compared_precisions;
 use crate::TrainError;
 use crate::evaluate::{EvaluatedForm, ImageSelection, TaskMetrics, evaluate_run_as};
 use crate::infer::{InferenceLatency, Predictor, measure_latency};
@@ -52,9 +53,7 @@ pub fn measure_variants(
     warn: &mut dyn FnMut(&str),
 ) -> Result<VariantTable, TrainError> {
     let run = RunDir::open(target)?;
-    let experiment = stratus_experiment::Experiment::load(&run.experiment())?.with_overrides(overrides)?;
-    let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
-    let precisions: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
+    let precisions = compared_precisions(target, overrides)?;
     let (is_pruned, quantisation) =
         (run.optimise_pruning().exists(), Quantisation::read(&run.optimise_quantisation())?);
     let subjects =
@@ -69,16 +68,19 @@ pub fn measure_variants(
         let (images, form) = (ImageSelection::default(), EvaluatedForm::Chosen(subject.quantisation));
         let evaluated =
             evaluate_run_as(subject.run, subject.checkpoint, &overrides, &images, None, form, warn)?;
-        let measure = match &evaluated.scores.metrics {
-            TaskMetrics::Classification(metrics) => metrics.top1,
-            TaskMetrics::Segmentation(metrics) => {
-                name = "mean IoU";
-                metrics.miou
-            }
-        };
-        measured.push((subject.name.clone(), measure, subject));
-        let predictor = Predictor::from_run(subject.run, subject.checkpoint, &overrides, warn)?;
-        predictors.push(predictor.with_quantisation(subject.quantisation.cloned()));
+        let metrics = &evaluated.scores.metrics;
+        if let TaskMetrics::Segmentation(_) = metrics {
+            name = "mean IoU";
+        }
+        measured.push((subject.name.clone(), metrics.score(), subject));
+        let quantisation = subject.quantisation.cloned();
+        predictors.push(Predictor::from_run_as(
+            subject.run,
+            subject.checkpoint,
+            &overrides,
+            quantisation,
+            warn,
+        )?);
     }
     let predictors_of: Vec<&Predictor> = predictors.iter().collect();
     let latencies = measure_latency(&predictors_of, &BATCHES, runs, stop, warn)?;
@@ -137,16 +139,22 @@ fn compared_networks<'a>(
     networks
 }
 
-/// The bytes of parameters and running statistics: one for each weight of a layer that runs in int8,
-/// else those of the number format.
+/// The bytes of parameters and running statistics in the number format of the network. A weight of an int8
+/// layer has one byte; its output channels have a scale and a bias in f32.
 fn stored_bytes(model: &Model, network: &ComparedNetwork<'_>) -> u64 {
     let real: u64 = if network.precision == "f32" { 4 } else { 2 };
     let layers = network.quantisation.map_or(&[][..], |quantisation| &quantisation.layers);
-    let in_int8 = |name: &str| {
-        name.strip_suffix(".weight").is_some_and(|layer| layers.iter().any(|known| known.layer == layer))
-    };
-    let sizes = model.values.iter().map(|(name, values)| (in_int8(name), values.len() as u64));
-    sizes.map(|(in_int8, values)| if in_int8 { values } else { values * real }).sum()
+    let sizes = model.graph.parameters.iter().map(|parameter| {
+        let (layer, part) = parameter.name.rsplit_once('.').unwrap_or_default();
+        let elements = parameter.elements() as u64;
+        match part {
+            _ if !layers.iter().any(|known| known.layer == layer) => elements * real,
+            "weight" => elements + 8 * parameter.shape.first().map_or(0, |&channels| channels as u64),
+            // The bias is counted with the weight: folded layers may lack one.
+            _ => 0,
+        }
+    });
+    sizes.sum()
 }
 
 /// Median and 99th percentile of each of [`BATCHES`].

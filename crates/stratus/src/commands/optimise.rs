@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use stratus_base::text::shell_path;
-use stratus_engine::ops::Uint8Scale;
+use stratus_engine::passes::quantise::QuantisedMap;
 use stratus_onnx::{Int8Weights, QuantisedLayers, Uint8Map};
 use stratus_report::variant_table;
 use stratus_run::machine::Machine;
@@ -240,9 +240,9 @@ fn write_model(run: &RunDir, overrides: &[(String, String)]) -> Result {
 
 /// The layers that run in int8, for the ONNX model.
 fn onnx_layers(Int8Layers { maps, weights }: Int8Layers) -> QuantisedLayers {
-    let maps = maps.into_iter().map(|(value, (Uint8Scale { scale, zero_point }, is_stored))| {
+    let maps = maps.into_iter().map(|(value, QuantisedMap { scale, is_stored })| {
         let layer = value.strip_suffix(":y").unwrap_or(&value).to_owned();
-        (layer, Uint8Map { scale, zero_point, is_stored })
+        (layer, Uint8Map { scale: scale.scale, zero_point: scale.zero_point, is_stored })
     });
     let weights = weights.into_iter().map(|(layer, (weights, biases))| {
         (layer, Int8Weights { bytes: weights.bytes, scales: weights.scales, biases })

@@ -128,9 +128,34 @@ fn impossible_quantisations_are_refused() {
     let unknown = r#"{"weights_sha256": "SHA", "precision": "f32", "kept": [], "ranges": {},
         "layers": [{"layer": "x", "divergence": 0, "ms": null}]}"#;
     fs::write(dir.path("bytes/optimise/quantisation.json"), unknown).unwrap();
-    refused(&["eval", "bytes"], 1, "other weights");
+    refused(&["eval", "bytes"], 2, "other weights");
     let weights = RunResult::read(&dir.path("bytes")).weights;
     let record = unknown.replace("SHA", &weights);
     fs::write(dir.path("bytes/optimise/quantisation.json"), record).unwrap();
     refused(&["eval", "bytes"], 1, "`x`");
+}
+
+#[test]
+fn the_choice_holds_for_the_weights_that_it_was_made_for() {
+    let dir = TestDir::new();
+    dir.train("run", 2, &[]).expect(0);
+    let mut checkpoints: Vec<String> = fs::read_dir(dir.path("run/checkpoints"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    checkpoints.sort();
+    let earlier = checkpoints[0].trim_start_matches('0').to_owned();
+    // A copy would show the results of other weights.
+    let error = dir.run(&[&INT8[..], &["--checkpoint", &earlier]].concat()).expect(2).err;
+    assert!(error.contains("not after") && !dir.path("bytes").exists(), "{error}");
+    dir.run(&INT8).expect(0);
+    // After further training, only the unquantised network would be right.
+    let record = dir.path("bytes/optimise/quantisation.json");
+    let chosen = fs::read_to_string(&record).unwrap();
+    let weights = RunResult::read(&dir.path("bytes")).weights;
+    fs::write(&record, chosen.replace(&weights, &"0".repeat(weights.len()))).unwrap();
+    let error = dir.run(&["bench", "infer", "bytes", "--runs", "1"]).expect(2).err;
+    assert!(error.contains("chosen for other weights") && error.contains("stratus optimise"), "{error}");
+    dir.run(&INT8).expect(0);
+    assert_eq!(fs::read_to_string(&record).unwrap(), chosen);
 }

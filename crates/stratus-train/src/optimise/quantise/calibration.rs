@@ -101,6 +101,11 @@ impl<'a> Calibration<'a> {
         inference_session(&self.resolved, self.model, &self.device, form, &mut |_| ())
     }
 
+    /// The number of images.
+    pub fn images(&self) -> usize {
+        self.batches.iter().map(|batch| batch.samples).sum()
+    }
+
     /// The program in single precision.
     ///
     /// # Errors

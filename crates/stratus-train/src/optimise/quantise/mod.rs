@@ -8,10 +8,11 @@
 //! ```
 
 mod calibration;
+mod timing;
 
 use crate::compile::uint8_scales;
-use crate::evaluate::{EvaluatedForm, ImageSelection, TaskMetrics, evaluate_run_as};
-use crate::infer::{BatchLatency, Predictor, measure_latency};
+use crate::evaluate::{EvaluatedForm, ImageSelection, evaluate_run_as};
+use crate::infer::Predictor;
 use crate::weights::CheckpointChoice;
 use crate::{Observer, TrainError};
 use calibration::{Calibration, Logits};
@@ -21,7 +22,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stratus_engine::Program;
 use stratus_engine::passes::quantise::{Quantisable, quantisable};
-use stratus_experiment::Experiment;
 use stratus_optimise::quantise::{Histogram, Range, RangeMethod};
 use stratus_run::RunDir;
 use stratus_run::csv::Task;
@@ -32,9 +32,6 @@ const COMPARED_IMAGES: [usize; 2] = [32, 4];
 
 /// Ranges that differ by less than this share are not both tried.
 const SAME_RANGE: f32 = 0.02;
-
-/// The number of times that a network is measured.
-const LATENCY_RUNS: usize = 30;
 
 /// Options of [`quantise_run`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,8 +71,9 @@ struct Selection<'a> {
     ms: BTreeMap<String, [f64; 2]>,
 }
 
-/// Chooses the layers of a run's network that run in int8, and records them in the run; returns the
-/// recorded ones, if there are any. `overrides` are keys of the experiment, such as where its data are.
+/// Chooses the layers of a run's network that run in int8, and records them in the run; returns the recorded
+/// ones, if they were chosen for its weights. `overrides` are keys of the experiment, such as where its data
+/// are.
 ///
 /// # Errors
 /// If the run or its data cannot be read, no layer can run in int8, the run cannot be written, or it
@@ -88,10 +86,15 @@ pub fn quantise_run(
     observer: &mut dyn Observer,
 ) -> Result<Quantisation, TrainError> {
     let _lock = run.lock()?;
-    if let Some(recorded) = Quantisation::read(&run.optimise_quantisation())? {
+    let warn = &mut |text: &str| observer.warn(text);
+    let predictor = Predictor::from_run_as(run.path(), CheckpointChoice::Newest, overrides, None, warn)?;
+    let recorded = Quantisation::read(&run.optimise_quantisation())?;
+    // After further training of the run its weights are others.
+    if let Some(recorded) = recorded.filter(|recorded| recorded.weights_sha256 == predictor.weights_sha256())
+    {
         return Ok(recorded);
     }
-    let quantisation = choose_quantisation(run.path(), options, overrides, stop, observer)?;
+    let quantisation = choose_quantisation(run.path(), &predictor, options, overrides, stop, observer)?;
     quantisation.write(&run.optimise_quantisation())?;
     Ok(quantisation)
 }
@@ -99,19 +102,17 @@ pub fn quantise_run(
 /// Chooses the layers of a run's network that run in int8.
 fn choose_quantisation(
     run: &Path,
+    predictor: &Predictor,
     options: QuantiseOptions,
     overrides: &[(String, String)],
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Quantisation, TrainError> {
-    let warn = &mut |text: &str| observer.warn(text);
-    let predictor =
-        Predictor::from_run(run, CheckpointChoice::Newest, overrides, warn)?.with_quantisation(None);
     let model = predictor.folded_model()?;
     let compared = COMPARED_IMAGES[usize::from(predictor.task() == Task::Segmentation)];
     let mut selection = Selection {
         run,
-        weights_sha256: predictor.checkpoint().map(|c| c.state.weights_sha256.clone()).unwrap_or_default(),
+        weights_sha256: predictor.weights_sha256().to_owned(),
         options,
         overrides,
         stop,
@@ -121,7 +122,7 @@ fn choose_quantisation(
         ms: BTreeMap::new(),
     };
     let mut calibration = Calibration::new(predictor.experiment(), &model, options.images, observer)?;
-    observer.info(&format!("ranges of maps on {} training images", options.images));
+    observer.info(&format!("ranges of maps on {} training images", calibration.images()));
     let histograms = calibration.histograms(|| selection.check_stop())?;
     let program = calibration.program()?;
     selection.find_groups(&program, &histograms)?;
@@ -263,75 +264,6 @@ impl Selection<'_> {
         self.groups.iter().flat_map(|group| group.layers.iter().cloned()).collect()
     }
 
-    /// The layers that are faster in int8, and the number format of the others with which the network is
-    /// fastest.
-    fn faster_layers(
-        &mut self,
-        observer: &mut dyn Observer,
-    ) -> Result<(String, BTreeSet<String>), TrainError> {
-        let experiment =
-            Experiment::load(&RunDir::open(self.run)?.experiment())?.with_overrides(self.overrides)?;
-        let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
-        let precisions: &[&str] = if has_bf16 { &["f32", "bf16"] } else { &["f32"] };
-        let all = self.possible_layers();
-        let mut best: Option<Measured> = None;
-        for precision in precisions {
-            let [real, bytes] = self
-                .measure(precision, [None, Some(&all)], observer)?
-                .try_into()
-                .map_err(|_| no_latency())?;
-            let ms = compare_layers(&real, &bytes);
-            let faster = |layer: &&String| ms.get(*layer).is_none_or(|[real, bytes]| bytes < real);
-            let fewer: BTreeSet<String> = all.iter().filter(faster).cloned().collect();
-            let [again] =
-                self.measure(precision, [Some(&fewer)], observer)?.try_into().map_err(|_| no_latency())?;
-            let candidates =
-                [(BTreeSet::new(), real.ms_median), (all.clone(), bytes.ms_median), (fewer, again.ms_median)];
-            for (layers, ms_median) in candidates {
-                if best.as_ref().is_none_or(|best| ms_median < best.ms_median) {
-                    let precision = (*precision).to_owned();
-                    best = Some(Measured { precision, layers, ms_median, ms: ms.clone() });
-                }
-            }
-        }
-        let best = best.ok_or_else(no_latency)?;
-        if best.layers.is_empty() {
-            return Err(TrainError::Configuration {
-                problem: "no layer is faster in int8 on this machine".to_owned(),
-                hint: "leave out --int8, or use --int8=all if another machine runs the network".to_owned(),
-            });
-        }
-        for layer in all.difference(&best.layers) {
-            let [real, bytes] = best.ms.get(layer).copied().unwrap_or_default();
-            let reason = format!("slower in int8: {bytes:.3} instead of {real:.3} ms");
-            self.kept.push(KeptLayer { layer: layer.clone(), reason });
-        }
-        self.ms = best.ms;
-        Ok((best.precision, best.layers))
-    }
-
-    /// Measures the network with each of these sets of layers in int8, in turn.
-    fn measure<const N: usize>(
-        &self,
-        precision: &str,
-        sets: [Option<&BTreeSet<String>>; N],
-        observer: &mut dyn Observer,
-    ) -> Result<Vec<BatchLatency>, TrainError> {
-        self.check_stop()?;
-        let warn = &mut |text: &str| observer.warn(text);
-        let precision_key = ("train.precision".to_owned(), precision.to_owned());
-        let overrides = [self.overrides, &[precision_key]].concat();
-        let mut predictors = Vec::new();
-        for layers in sets {
-            let predictor = Predictor::from_run(self.run, CheckpointChoice::Newest, &overrides, warn)?;
-            let quantisation = layers.map(|layers| self.with_layers(precision, layers));
-            predictors.push(predictor.with_quantisation(quantisation));
-        }
-        let predictors: Vec<&Predictor> = predictors.iter().collect();
-        let latencies = measure_latency(&predictors, &[1], LATENCY_RUNS, self.stop, warn)?;
-        Ok(latencies.into_iter().filter_map(|mut latency| latency.batches.pop()).collect())
-    }
-
     /// As many of the layers as lose at most the allowed points, those with the least divergence first.
     fn accurate_layers(
         mut self,
@@ -402,25 +334,11 @@ impl Selection<'_> {
         let overrides = [self.overrides, &[precision]].concat();
         let evaluated =
             evaluate_run_as(self.run, CheckpointChoice::Newest, &overrides, &images, None, form, warn)?;
-        let measure = match &evaluated.scores.metrics {
-            TaskMetrics::Classification(metrics) => metrics.top1,
-            TaskMetrics::Segmentation(metrics) => metrics.miou,
-        };
-        Ok(measure.unwrap_or(0.0))
+        evaluated.scores.metrics.score().ok_or_else(|| TrainError::Configuration {
+            problem: "the validation images have no labels, so accuracy cannot be measured".to_owned(),
+            hint: "set data.path to images with labels".to_owned(),
+        })
     }
-}
-
-/// A measured set of layers.
-struct Measured {
-    precision: String,
-    layers: BTreeSet<String>,
-    ms_median: f64,
-    ms: BTreeMap<String, [f64; 2]>,
-}
-
-fn no_latency() -> TrainError {
-    let problem = "the latency of the network was not measured".to_owned();
-    TrainError::Configuration { problem, hint: "repeat the command".to_owned() }
 }
 
 /// Returns whether two ranges are about as wide.
@@ -430,12 +348,7 @@ fn is_similar(one: Range, other: Range) -> bool {
 }
 
 fn map_range(range: Range, method: RangeMethod) -> MapRange {
-    let method = match method {
-        RangeMethod::MinimumMaximum => "minimum and maximum",
-        RangeMethod::Percentile => "percentile",
-        RangeMethod::LeastSquares => "least squares",
-    };
-    MapRange { low: range.low, high: range.high, method: method.to_owned() }
+    MapRange { low: range.low, high: range.high, method: method.name().to_owned() }
 }
 
 fn plain_layer(layer: &str) -> QuantisedLayer {
@@ -455,25 +368,4 @@ fn quantisation(
         kept: Vec::new(),
         ranges,
     }
-}
-
-/// The milliseconds of each layer without and with int8. An int8 layer includes the conversion of its
-/// input and what was fused with it; without int8 these are steps of their own.
-fn compare_layers(real: &BatchLatency, bytes: &BatchLatency) -> BTreeMap<String, [f64; 2]> {
-    let parts = |layer: &str| layer.split('+').map(str::to_owned).collect::<BTreeSet<String>>();
-    let mut compared: BTreeMap<String, ([f64; 2], BTreeSet<String>)> = BTreeMap::new();
-    for step in &bytes.steps {
-        let Some(main) = step.layer.split('+').next() else { continue };
-        let entry = compared.entry(main.to_owned()).or_default();
-        entry.0[1] += step.ms;
-        entry.1.extend(parts(&step.layer));
-    }
-    for step in &real.steps {
-        let of_step = parts(&step.layer);
-        let whole = compared.values_mut().find(|(_, layers)| of_step.is_subset(layers));
-        if let Some((ms, _)) = whole {
-            ms[0] += step.ms;
-        }
-    }
-    compared.into_iter().map(|(layer, (ms, _))| (layer, ms)).collect()
 }
