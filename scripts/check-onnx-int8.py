@@ -2,8 +2,8 @@
 
     python scripts/check-onnx-int8.py STRATUS FOLDER
 
-Trains `digits` for an epoch, runs all its layers in int8 that can, and classifies 2,000 test
-images with both programs. Needs numpy and onnxruntime.
+Trains `digits` for an epoch, quantises all layers that can run in int8, and classifies 2,000 test images with
+both programs. Needs numpy and onnxruntime.
 """
 import csv
 import gzip

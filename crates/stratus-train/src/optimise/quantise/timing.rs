@@ -19,8 +19,8 @@ struct Candidate {
 }
 
 impl Selection<'_> {
-    /// The layers that are faster in int8, and the number format of the others, of the network that is fastest
-    /// on this machine.
+    /// The layers that are faster in int8, and the number format of the others, of the network that is
+    /// fastest on this machine.
     ///
     /// # Errors
     /// If no network with int8 layers is the fastest, a network cannot be measured, or it was stopped.
