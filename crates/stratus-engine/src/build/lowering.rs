@@ -6,6 +6,12 @@ use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use std::collections::{HashMap, HashSet};
 use stratus_graph::{Graph, Node, Op, Operation, ParameterId, ParameterKind, TensorId};
 
+/// The name of the value that a layer writes.
+#[must_use]
+pub fn output_name(layer: &str) -> String {
+    format!("{layer}:y")
+}
+
 /// The forward program under construction, for the `lower` functions of operations.
 #[derive(Debug)]
 pub struct Lowering<'a> {
@@ -127,7 +133,7 @@ impl<'a> Lowering<'a> {
     pub fn output_as(&mut self, node: &Node, dtype: DType) -> ValueId {
         let mut shape = vec![self.batch];
         shape.extend(&self.graph.shape(node.output).0);
-        let id = self.program.add_samples(format!("{}:y", node.name), &shape, dtype);
+        let id = self.program.add_samples(output_name(&node.name), &shape, dtype);
         self.tensors.insert(node.output, id);
         id
     }

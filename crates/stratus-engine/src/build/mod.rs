@@ -5,4 +5,4 @@ mod differentiator;
 mod lowering;
 
 pub use differentiator::Differentiator;
-pub use lowering::Lowering;
+pub use lowering::{Lowering, output_name};

@@ -1,6 +1,7 @@
 //! Graph to forward program: every node becomes the steps of its operation, the loss is added at the end.
 
 use crate::build::Lowering;
+pub use crate::build::output_name;
 use crate::ops::{
     self, CLASS_WEIGHTS, Convert, Flatten, Kernel, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME, METRICS_FIELDS,
     MIXED_LABEL_LEN, PixelCrossEntropy, SoftmaxCrossEntropy,

@@ -17,7 +17,7 @@ use stratus_data::contact_sheet::RgbImage;
 use stratus_data::images::ImageFiles;
 use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, LoaderError, Scratch};
-use stratus_engine::passes::lower::PREDICTIONS;
+use stratus_engine::passes::lower::{PREDICTIONS, output_name};
 use stratus_engine::passes::quantise::QuantisedMap;
 use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
 use stratus_optimise::quantise::QuantisedWeights;
@@ -40,7 +40,7 @@ pub struct Inference<'a> {
 /// The layers of a network that run in int8.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Int8Layers {
-    /// The maps that they read in int8, by the name of the value.
+    /// The maps that they read in int8, by the layer that writes each.
     pub maps: BTreeMap<String, QuantisedMap>,
     /// Weights and biases by the name of the layer.
     pub weights: BTreeMap<String, (QuantisedWeights, Option<Vec<f32>>)>,
@@ -173,7 +173,9 @@ impl Predictor {
             Ok((layer.layer.clone(), (weights, biases.map(<[f32]>::to_vec))))
         });
         let weights = weights.collect::<Result<_, TrainError>>()?;
-        Ok(Some(Int8Layers { maps, weights }))
+        let nodes = model.graph.nodes.iter();
+        let maps = nodes.filter_map(|node| Some((node.name.clone(), *maps.get(&output_name(&node.name))?)));
+        Ok(Some(Int8Layers { maps: maps.collect(), weights }))
     }
 
     pub(super) fn has_masks(&self) -> bool {

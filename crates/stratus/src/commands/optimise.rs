@@ -240,8 +240,7 @@ fn write_model(run: &RunDir, overrides: &[(String, String)]) -> Result {
 
 /// The layers that run in int8, for the ONNX model.
 fn onnx_layers(Int8Layers { maps, weights }: Int8Layers) -> QuantisedLayers {
-    let maps = maps.into_iter().map(|(value, QuantisedMap { scale, is_stored })| {
-        let layer = value.strip_suffix(":y").unwrap_or(&value).to_owned();
+    let maps = maps.into_iter().map(|(layer, QuantisedMap { scale, is_stored })| {
         (layer, Uint8Map { scale: scale.scale, zero_point: scale.zero_point, is_stored })
     });
     let weights = weights.into_iter().map(|(layer, (weights, biases))| {
