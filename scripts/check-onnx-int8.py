@@ -1,9 +1,9 @@
-"""Compares the classes that onnxruntime finds with a quantised network with those of `stratus infer`.
+"""Compares the classes that other programs find with a quantised network with those of `stratus infer`.
 
-    python scripts/check-onnx-int8.py STRATUS FOLDER
+    python scripts/check-onnx-int8.py [--openvino] STRATUS FOLDER
 
 Trains `digits` for an epoch, quantises all layers that can run in int8, and classifies 2,000 test images with
-both programs. Needs numpy and onnxruntime.
+`stratus infer`, with onnxruntime and, if asked for, with OpenVINO. Needs numpy and these programs.
 """
 import csv
 import gzip
@@ -35,7 +35,26 @@ def png(pixels):
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def main(stratus, folder):
+def onnxruntime_classes(model, images):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return session.run(["output"], {"input": images})[0].argmax(1)
+
+
+def openvino_classes(model, images):
+    import openvino
+
+    core = openvino.Core()
+    network = core.compile_model(core.read_model(model), "CPU")
+    # As quantised models are meant to run: in integers, not in floating point.
+    steps = {node.get_rt_info()["runtimePrecision"] for node in network.get_runtime_model().get_ops()
+             if node.get_rt_info()["layerType"] == "Convolution"}
+    assert steps & {"u8", "i8"}, steps
+    return network({"input": images})["output"].argmax(1)
+
+
+def main(stratus, folder, with_openvino):
     mnist = pathlib.Path(__file__).resolve().parent.parent / "data/mnist"
     shutil.rmtree(folder, ignore_errors=True)
     images = folder / "images"
@@ -58,20 +77,24 @@ def main(stratus, folder):
         first = (row for row in csv.DictReader(file) if row["rank"] == "1")
         rows = sorted(first, key=lambda row: row["path"])
     found = np.array([int(row["class"]) for row in rows])
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
     model = quantised / "network.onnx"
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     facts = session.get_modelmeta().custom_metadata_map
     mean, deviation = (np.float32(json.loads(facts[key])) for key in ("mean", "std"))
     batch = ((pixels[:, None] / np.float32(255) - mean) / deviation).astype(np.float32)
-    expected = session.run(["output"], {"input": batch})[0].argmax(1)
-    same = (found == expected).mean()
-    print(f"check-onnx: int8 `digits` has the classes of onnxruntime {onnxruntime.__version__} "
-          f"for {100 * same:.2f} % of {IMAGES} images")
-    if not same >= SAME_CLASSES:
+    programs = {"onnxruntime": onnxruntime_classes}
+    if with_openvino:
+        programs["OpenVINO"] = openvino_classes
+    is_same = []
+    for program, classes in programs.items():
+        same = (found == classes(model, batch)).mean()
+        is_same.append(same >= SAME_CLASSES)
+        print(f"check-onnx: int8 `digits` has the classes of {program} for {100 * same:.2f} % of {IMAGES} "
+              "images")
+    if not all(is_same):
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], pathlib.Path(sys.argv[2]))
+    *flags, program, outputs = sys.argv[1:]
+    main(program, pathlib.Path(outputs), flags == ["--openvino"])

@@ -18,7 +18,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         "stratus optimise",
         &[
             "stratus optimise runs/digits/1 --prune 0.4 --granularity 4",
-            "stratus optimise runs/resnet18/1 --prune 0.5 --out runs/small",
+            "stratus optimise runs/resnet18/1 --target-ms 5 --out runs/fast",
         ],
     ),
     (

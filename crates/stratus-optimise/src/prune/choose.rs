@@ -1,15 +1,15 @@
-//! The choice of units: those of the least importance for the multiply-adds that they cost.
+//! The choice of units: those of the least importance for what they cost, in multiply-adds or in time.
 
-use super::cost::{LayerCost, multiply_adds};
+use super::cost::LayerCost;
 use super::{ChannelGroup, GroupTensor, PruneError, Scores, Selection, channel_groups};
 use std::cmp::{Ordering, Reverse};
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use stratus_graph::{Graph, NodeId, TensorId};
 
-/// The multiply-adds to remove, and what remains of each group.
+/// The multiply-adds, or the time, to remove, and what remains of each group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
-    /// The share of the network's multiply-adds to remove, at least 0 and at most 1.
+    /// The share of the network's cost to remove, at least 0 and at most 1.
     pub share: f64,
     /// The channels of a group that remain in a tensor are a multiple of this number, or all. At least 1.
     pub granularity: usize,
@@ -53,25 +53,43 @@ impl Target {
 /// If the share cannot be reached: the error has the largest possible share. If the scores are not those of
 /// the network's units, or the target is not valid.
 pub fn choose(graph: &Graph, scores: &Scores, target: &Target) -> Result<Selection, PruneError> {
+    choose_by_cost(graph, scores, target, &BTreeMap::new())
+}
+
+/// [`choose`], where a multiply-add of a layer costs what `costs` says by the layer's name, for example its
+/// measured time; of a layer without an entry it costs 1. Shares are those of the sum of these costs.
+///
+/// # Errors
+/// As there, and if a cost is negative or not finite.
+pub fn choose_by_cost(
+    graph: &Graph,
+    scores: &Scores,
+    target: &Target,
+    costs: &BTreeMap<String, f64>,
+) -> Result<Selection, PruneError> {
     target.check()?;
+    if let Some(cost) = costs.values().find(|cost| !cost.is_finite() || **cost < 0.0) {
+        let value = cost.to_string();
+        return Err(PruneError::InvalidTarget { key: "cost", value, need: "must be finite, at least 0" });
+    }
     let groups = channel_groups(graph)?;
     check_scores(graph, &groups, scores)?;
-    let total = multiply_adds(graph);
-    let wanted = total as f64 * target.share;
-    let mut search = Search::new(graph, &groups, scores, target);
+    let mut search = Search::new(graph, &groups, scores, target, costs);
+    let total = search.total();
+    let wanted = total * target.share;
     check_reachable(&search, total, target)?;
-    let mut left = total;
+    let mut removed = 0.0;
     let mut steps: BinaryHeap<Reverse<RemovalStep>> =
         (0..groups.len()).filter_map(|group| search.next_step(group)).map(Reverse).collect();
-    while ((total - left) as f64) < wanted {
+    while removed < wanted {
         let Some(Reverse(step)) = steps.pop() else { break };
         let group = step.group;
-        // A neighbouring group has shrunk since, so that this step saves fewer multiply-adds.
+        // A neighbouring group has shrunk since, so that this step saves less.
         if search.groups[group].is_stale {
             steps.extend(search.next_step(group).map(Reverse));
             continue;
         }
-        left = left.saturating_sub(search.take(&step));
+        removed += search.take(&step);
         steps.extend(search.next_step(group).map(Reverse));
     }
     Ok(search.selection())
@@ -93,14 +111,14 @@ fn check_scores(graph: &Graph, groups: &[ChannelGroup], scores: &Scores) -> Resu
 }
 
 /// Checks that the share can be reached.
-fn check_reachable(search: &Search<'_>, total: u64, target: &Target) -> Result<(), PruneError> {
-    let removable = total.saturating_sub(search.min_multiply_adds());
+fn check_reachable(search: &Search<'_>, total: f64, target: &Target) -> Result<(), PruneError> {
+    let removable = total - search.min_cost();
     let granularity = target.granularity;
-    if target.share > 0.0 && removable == 0 {
+    if target.share > 0.0 && removable <= 0.0 {
         return Err(PruneError::NothingToPrune { granularity });
     }
-    if (removable as f64) < total as f64 * target.share {
-        let largest = removable as f64 / total as f64;
+    if removable < total * target.share {
+        let largest = removable / total;
         return Err(PruneError::Unreachable { share: target.share, largest, granularity });
     }
     Ok(())
@@ -109,8 +127,7 @@ fn check_reachable(search: &Search<'_>, total: u64, target: &Target) -> Result<(
 /// The removal of the least important units of a group.
 #[derive(Clone, Copy, Debug)]
 struct RemovalStep {
-    /// The importance of its units per multiply-add that it saves, divided by the share of the group that
-    /// remains.
+    /// The importance of its units per cost that it saves, divided by the share of the group that remains.
     penalty: f64,
     group: usize,
     /// The number of units that remain after it.
@@ -141,6 +158,8 @@ impl Eq for RemovalStep {}
 #[derive(Debug)]
 struct Layer {
     cost: LayerCost,
+    /// The cost of a multiply-add.
+    rate: f64,
     input: TensorId,
     output: TensorId,
     /// The groups that it reads and produces.
@@ -159,7 +178,7 @@ struct GroupState {
     min_remaining: usize,
     /// The layers that read or produce it, as positions in [`Search::layers`].
     layers: Vec<usize>,
-    /// True if the multiply-adds of a layer changed since the group's next step was computed.
+    /// True if the cost of a layer changed since the group's next step was computed.
     is_stale: bool,
 }
 
@@ -182,13 +201,20 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(graph: &Graph, groups: &'a [ChannelGroup], scores: &'a Scores, target: &Target) -> Self {
+    fn new(
+        graph: &Graph,
+        groups: &'a [ChannelGroup],
+        scores: &'a Scores,
+        target: &Target,
+        costs: &BTreeMap<String, f64>,
+    ) -> Self {
         let mut layers = Vec::new();
         let mut positions = vec![usize::MAX; graph.nodes.len()];
         for (node, position) in graph.nodes.iter().zip(&mut positions) {
             if let (Some(cost), Some(&input)) = (LayerCost::of(graph, node), node.inputs.first()) {
                 *position = layers.len();
-                layers.push(Layer { cost, input, output: node.output, groups: Vec::new() });
+                let rate = costs.get(&node.name).copied().unwrap_or(1.0);
+                layers.push(Layer { cost, rate, input, output: node.output, groups: Vec::new() });
             }
         }
         let mut states = Vec::with_capacity(groups.len());
@@ -204,18 +230,22 @@ impl<'a> Search<'a> {
         Self { tensors, scores, groups: states, layers, channels }
     }
 
-    /// The multiply-adds of these layers.
-    fn cost(&self, mut layers: impl Iterator<Item = usize>, channels: &[usize]) -> u64 {
-        layers
-            .try_fold(0, |sum: u64, layer| {
-                let Layer { cost, input, output, .. } = &self.layers[layer];
-                sum.checked_add(cost.multiply_adds(channels[input.0], channels[output.0]))
-            })
-            .unwrap_or(u64::MAX)
+    /// The cost of these layers. Sums of multiply-adds are exact up to 2^53.
+    fn cost(&self, layers: impl Iterator<Item = usize>, channels: &[usize]) -> f64 {
+        let costs = layers.map(|layer| {
+            let Layer { cost, rate, input, output, .. } = &self.layers[layer];
+            cost.multiply_adds(channels[input.0], channels[output.0]) as f64 * rate
+        });
+        costs.sum()
     }
 
-    /// The multiply-adds if as much as possible was removed.
-    fn min_multiply_adds(&self) -> u64 {
+    /// The cost of the whole network.
+    fn total(&self) -> f64 {
+        self.cost(0..self.layers.len(), &self.channels)
+    }
+
+    /// The cost if as much as possible was removed.
+    fn min_cost(&self) -> f64 {
         let mut channels = self.channels.clone();
         for (group, tensors) in self.groups.iter().zip(&self.tensors) {
             let mut last = GroupState { order: Vec::new(), layers: Vec::new(), ..*group };
@@ -229,15 +259,15 @@ impl<'a> Search<'a> {
         self.cost(0..self.layers.len(), &channels)
     }
 
-    /// Removes units of a group from the counts of channels; returns the multiply-adds that it saves.
-    fn shrink(&mut self, group: usize, units: usize) -> u64 {
+    /// Removes units of a group from the counts of channels; returns the cost that it saves.
+    fn shrink(&mut self, group: usize, units: usize) -> f64 {
         let layers = || self.groups[group].layers.iter().copied();
         let before = self.cost(layers(), &self.channels);
         for tensor in self.tensors[group] {
             self.channels[tensor.tensor.0] -= units * tensor.channels_per_unit;
         }
         let layers = || self.groups[group].layers.iter().copied();
-        before.saturating_sub(self.cost(layers(), &self.channels))
+        before - self.cost(layers(), &self.channels)
     }
 
     /// The next step of a group, with its penalty at present.
@@ -253,11 +283,13 @@ impl<'a> Search<'a> {
             self.channels[tensor.tensor.0] += count * tensor.channels_per_unit;
         }
         let share = remaining as f64 / self.scores.0[group].len() as f64;
-        Some(RemovalStep { penalty: importance / share / saved.max(1) as f64, group, remaining })
+        // A step that saves nothing is the last.
+        let penalty = if saved > 0.0 { importance / share / saved } else { f64::MAX };
+        Some(RemovalStep { penalty, group, remaining })
     }
 
-    /// Takes a step; returns the multiply-adds that it saves.
-    fn take(&mut self, step: &RemovalStep) -> u64 {
+    /// Takes a step; returns the cost that it saves.
+    fn take(&mut self, step: &RemovalStep) -> f64 {
         let saved = self.shrink(step.group, self.groups[step.group].remaining - step.remaining);
         self.groups[step.group].remaining = step.remaining;
         for &layer in &self.groups[step.group].layers.clone() {

@@ -9,11 +9,16 @@ use stratus_graph::{Graph, Node};
 /// auxiliary outputs are, unless they were removed by [`Graph::for_inference`].
 #[must_use]
 pub fn multiply_adds(graph: &Graph) -> u64 {
-    let layers = graph.nodes.iter().filter_map(|node| LayerCost::of(graph, node).map(|cost| (node, cost)));
+    layer_multiply_adds(graph).map(|(_, count)| count).fold(0, u64::saturating_add)
+}
+
+/// The layers that [`multiply_adds`] counts, with theirs.
+pub fn layer_multiply_adds(graph: &Graph) -> impl Iterator<Item = (&str, u64)> {
     let channels = |tensor| graph.shape(tensor).0.first().copied().unwrap_or(0);
-    let costs =
-        layers.map(|(node, cost)| cost.multiply_adds(channels(node.inputs[0]), channels(node.output)));
-    costs.fold(0, u64::saturating_add)
+    graph.nodes.iter().filter_map(move |node| {
+        let cost = LayerCost::of(graph, node)?;
+        Some((&node.name[..], cost.multiply_adds(channels(node.inputs[0]), channels(node.output))))
+    })
 }
 
 /// The multiply-adds of a layer as a function of its channels: `factor * in * out / groups`.

@@ -33,8 +33,8 @@ mod importance;
 mod operations;
 mod remove;
 
-pub use choose::{Target, choose};
-pub use cost::multiply_adds;
+pub use choose::{Target, choose, choose_by_cost};
+pub use cost::{layer_multiply_adds, multiply_adds};
 pub use error::PruneError;
 pub use groups::{Channel, ChannelGroup, GroupTensor, Selection, Unit, channel_groups};
 pub use importance::{Importance, Scores, TaylorScores};

@@ -47,6 +47,8 @@ pub struct Predictor {
 enum Weights {
     Checkpoint(Box<TrainedNetwork>),
     File(Box<Pretrained>),
+    /// Values in memory.
+    Model(Box<Model>),
     /// Initial ones of the experiment's seed, to measure a network that was not trained.
     Initial,
 }
@@ -219,6 +221,18 @@ impl Predictor {
         })
     }
 
+    /// A network in memory, to measure its speed. The int8 layers may have been chosen for a network with
+    /// more channels.
+    pub(crate) fn from_model(
+        experiment: Experiment,
+        model: Model,
+        quantisation: Option<Quantisation>,
+    ) -> Self {
+        let (graph, class_names) = (model.graph.clone(), Vec::new());
+        let weights = Weights::Model(Box::new(model));
+        Self { experiment, graph, weights, class_names, windows: None, quantisation }
+    }
+
     /// The names of the classes, by their indices; empty if unknown.
     pub(crate) fn class_names(&self) -> &[String] {
         &self.class_names
@@ -286,7 +300,7 @@ impl Predictor {
     pub(crate) fn checkpoint(&self) -> Option<&Checkpoint> {
         match &self.weights {
             Weights::Checkpoint(trained) => Some(&trained.checkpoint),
-            Weights::File(_) | Weights::Initial => None,
+            Weights::File(_) | Weights::Model(_) | Weights::Initial => None,
         }
     }
 
@@ -298,7 +312,7 @@ impl Predictor {
     /// The file of the weights; `None` if they are those of a run.
     pub(crate) fn file(&self) -> Option<&Source> {
         match &self.weights {
-            Weights::Checkpoint(_) | Weights::Initial => None,
+            Weights::Checkpoint(_) | Weights::Model(_) | Weights::Initial => None,
             Weights::File(file) => Some(file.source()),
         }
     }
@@ -315,6 +329,9 @@ impl Predictor {
     pub fn folded_model(&self) -> Result<Model, TrainError> {
         let graph = self.graph.for_inference();
         let tensors = match &self.weights {
+            Weights::Model(model) => {
+                return Ok(fold(Model::for_inference(&graph, model.values.clone())?)?.model);
+            }
             Weights::Checkpoint(trained) => trained.checkpoint.evaluation_weights().to_vec(),
             Weights::File(file) => file.tensors(&graph, self.experiment.train.seed)?,
             Weights::Initial => initial_tensors(&graph, self.experiment.train.seed)?,

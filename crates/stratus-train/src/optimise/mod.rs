@@ -11,6 +11,7 @@
 
 mod fine_tuning;
 mod gradients;
+mod latency_target;
 mod quantise;
 mod variants;
 
@@ -22,6 +23,8 @@ use crate::weights::{
 use crate::{Observer, TrainError};
 use fine_tuning::{check_fine_tuning, fine_tuning_experiment};
 use gradients::for_each_gradient;
+pub use latency_target::LatencyTarget;
+use latency_target::{LatencyChoice, SlowNetwork};
 pub use quantise::{QuantiseOptions, quantise_run};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -32,12 +35,14 @@ use stratus_experiment::Experiment;
 use stratus_graph::{Op, Parameter, ParameterKind, layer_file};
 use stratus_optimise::Model;
 use stratus_optimise::prune::{
-    Importance, PruneError, Target, TaylorScores, channel_groups, choose, multiply_adds, remove,
+    Importance, PruneError, Scores, Selection as ChannelSelection, Target, TaylorScores, channel_groups,
+    choose, multiply_adds, remove,
 };
 use stratus_run::layout::{LOCK, OPTIMISE, OPTIMISE_REQUEST};
 use stratus_run::lock::{LockState, lock_state};
 use stratus_run::machine::Machine;
 use stratus_run::optimised::{PrunedLayer, Pruning};
+use stratus_run::quantisation::Quantisation;
 use stratus_run::sources::Source;
 use stratus_run::summary::{Status, Summary};
 use stratus_run::{RunDir, atomic};
@@ -73,11 +78,14 @@ pub struct OptimiseRequest {
     pub calibration_batches: usize,
     /// Layers that lose channels keep a multiple of this number.
     pub granularity: usize,
-    /// The epochs of fine-tuning; 0 if nothing is pruned.
+    /// The epochs of fine-tuning; 0 if pruning was not asked for.
     pub epochs: u64,
     /// How layers that run in int8 are chosen; `None` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub int8: Option<QuantiseOptions>,
+    /// The latency to reach, by which the share and whether layers run in int8 were chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<LatencyTarget>,
     /// Configuration keys of the fine-tuning, with their values.
     pub set: Vec<(String, String)>,
 }
@@ -91,6 +99,8 @@ pub struct OptimiseOptions {
     pub prune: Option<f64>,
     /// How layers that run in int8 are chosen; `None` for none.
     pub int8: Option<QuantiseOptions>,
+    /// The latency to reach, by which `prune` and `int8` are chosen; they are `None` then.
+    pub target: Option<LatencyTarget>,
     /// The criterion by which channels are chosen.
     pub importance: ImportanceCriterion,
     /// The number of training batches whose gradients are used, at least one.
@@ -103,6 +113,15 @@ pub struct OptimiseOptions {
     pub set: Vec<(String, String)>,
 }
 
+/// An optimised run.
+#[derive(Debug)]
+pub struct Optimised {
+    /// The run, and whether its training was interrupted.
+    pub outcome: RunOutcome,
+    /// The request, with what was chosen to reach a latency.
+    pub request: OptimiseRequest,
+}
+
 /// Makes the network of a finished run smaller and fine-tunes it in the directory `options.out`, or resumes
 /// that.
 ///
@@ -111,11 +130,11 @@ pub struct OptimiseOptions {
 /// request, or training fails.
 pub fn optimise(
     source: &Path,
-    request: &OptimiseOptions,
+    asked: &OptimiseOptions,
     options: &RunOptions,
     machine: Machine,
     observer: &mut dyn Observer,
-) -> Result<RunOutcome, TrainError> {
+) -> Result<Optimised, TrainError> {
     let Some(out) = &options.out else {
         return Err(configuration_error(
             "the directory of the optimised run is not set",
@@ -125,26 +144,55 @@ pub fn optimise(
     let origin = RunDir::open(source)?;
     let trained_epochs = finished_epochs(&origin)?;
     let experiment = Experiment::load(&origin.experiment())?;
-    let trained = load_trained_network(source, request.checkpoint, &mut |text: &str| observer.warn(text))?;
-    let request = OptimiseRequest::new(source, request, &trained, trained_epochs)?;
+    let trained = load_trained_network(source, asked.checkpoint, &mut |text: &str| observer.warn(text))?;
+    let mut request = OptimiseRequest::new(source, asked, &trained, trained_epochs)?;
+    if RunDir::is_run(out) {
+        request = recorded_request(&RunDir::open(out)?, &request)?;
+    }
+    let model = trained_model(&trained)?;
+    let mut chosen = None;
+    if let (Some(target), false) = (request.target, RunDir::is_run(out)) {
+        RunDir::check_creatable(out)?;
+        let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
+        check_fine_tuning(&tuned, &model.graph)?;
+        let network = SlowNetwork {
+            run: source,
+            checkpoint: asked.checkpoint,
+            experiment: &experiment.clone().with_overrides(&request.set)?,
+            model: &model,
+            request: &request,
+            stop: &options.stop,
+        };
+        let choice = network.choose(target, observer)?;
+        request.prune = choice.share;
+        request.int8 = choice.quantisation.as_ref().map(|_| target.int8());
+        chosen = Some(choice);
+    }
     let Some(share) = request.prune else {
         // The calibration needs images: checked before anything is written.
-        open_datasets(&experiment.with_overrides(&request.set)?)?;
-        return copy_run(&origin, &trained, &request, out);
+        open_datasets(&experiment.clone().with_overrides(&request.set)?)?;
+        let quantisation = chosen.and_then(|LatencyChoice { quantisation, .. }| quantisation);
+        let outcome = copy_run(&origin, &trained, &request, quantisation.as_ref(), out)?;
+        return Ok(Optimised { outcome, request });
     };
     let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
     if RunDir::is_run(out) {
-        return resume(out, &request, options, observer);
+        return resume(out, request, options, observer);
     }
     RunDir::check_creatable(out)?;
-    let model = trained_model(&trained)?;
-    check_fine_tuning(&tuned, &model.graph)?;
-    let pruned = remove_channels(&model, &experiment, &request, share, &options.stop, observer)?;
+    let pruned = match chosen.and_then(|LatencyChoice { pruned, .. }| pruned) {
+        Some(pruned) => pruned,
+        None => {
+            check_fine_tuning(&tuned, &model.graph)?;
+            remove_channels(&model, &experiment, &request, share, &options.stop, observer)?
+        }
+    };
     let remains = StartFiles::before(out);
     match write_start(out, &request, [&model, &pruned], &trained, observer) {
         // Meanwhile, the same command has made the run.
         Err(_) if RunDir::is_run(out) && lock_state(out)? == LockState::Free => {
-            return resume(out, &request, options, observer);
+            let request = recorded_request(&RunDir::open(out)?, &request)?;
+            return resume(out, request, options, observer);
         }
         written => written?,
     }
@@ -152,21 +200,21 @@ pub fn optimise(
     if started.is_err() {
         remains.remove();
     }
-    started
+    Ok(Optimised { outcome: started?, request })
 }
 
 /// Resumes the run of the same request, or does nothing if it is complete.
 fn resume(
     out: &Path,
-    request: &OptimiseRequest,
+    request: OptimiseRequest,
     options: &RunOptions,
     observer: &mut dyn Observer,
-) -> Result<RunOutcome, TrainError> {
+) -> Result<Optimised, TrainError> {
     let run = RunDir::open(out)?;
-    check_same_request(&run, request)?;
     // It is a part of the result: it must be readable before hours of training.
     Pruning::read(&run)?;
-    run::resume(out, &RunOptions { out: None, ..options.clone() }, observer)
+    let outcome = run::resume(out, &RunOptions { out: None, ..options.clone() }, observer)?;
+    Ok(Optimised { outcome, request })
 }
 
 /// The files to remove of a directory in which no run could be started.
@@ -222,11 +270,13 @@ fn compared_precisions(
     Ok(if has_bf16 { &["f32", "bf16"] } else { &["f32"] })
 }
 
-/// Copies a run whose network is only quantised, unless that was done before.
+/// Copies a run whose network is only quantised, with its int8 layers if they are chosen, unless that was
+/// done before.
 fn copy_run(
     origin: &RunDir,
     trained: &TrainedNetwork,
     request: &OptimiseRequest,
+    quantisation: Option<&Quantisation>,
     out: &Path,
 ) -> Result<RunOutcome, TrainError> {
     let summary = Summary::read(&origin.summary())?;
@@ -256,12 +306,15 @@ fn copy_run(
         let folder = target.optimise();
         fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
         atomic::write_json(&target.optimise_request(), request)?;
+        if let Some(quantisation) = quantisation {
+            quantisation.write(&target.optimise_quantisation())?;
+        }
         let weights = trained.checkpoint.evaluation_weights_file();
         origin.copy_to(&target, weights.parent().unwrap_or(&weights))?;
         fs::rename(&part, out).map_err(stratus_run::Error::io("create", out))?;
     }
     let run = RunDir::open(out)?;
-    check_same_request(&run, request)?;
+    recorded_request(&run, request)?;
     Ok(RunOutcome { run, summary, interrupted: false })
 }
 
@@ -303,19 +356,25 @@ impl OptimiseRequest {
             importance: options.importance,
             calibration_batches: options.calibration_batches,
             granularity: options.granularity,
-            epochs: match options.prune {
-                Some(_) => options.epochs.unwrap_or((trained_epochs / 5).max(1)),
-                None => 0,
+            epochs: match (options.prune, options.target) {
+                (None, None) => 0,
+                _ => options.epochs.unwrap_or((trained_epochs / 5).max(1)),
             },
             int8: options.int8,
+            target: options.target,
             set: options.set.clone(),
         })
     }
 
-    /// The request without the paths of the run, which may be written in several ways.
-    fn without_paths(&self) -> Self {
+    /// What was asked for: without what was chosen to reach a latency, and without the paths of the run,
+    /// which may be written in several ways.
+    fn asked(&self) -> Self {
         let weights = Source { path: String::new(), ..self.weights.clone() };
-        Self { run: String::new(), weights, ..self.clone() }
+        let mut asked = Self { run: String::new(), weights, ..self.clone() };
+        if asked.target.is_some() {
+            (asked.prune, asked.int8) = (None, None);
+        }
+        asked
     }
 
     #[cfg(test)]
@@ -325,6 +384,7 @@ impl OptimiseRequest {
             weights: Source::from_bytes(Path::new("weights.safetensors"), b"1"),
             prune: Some(0.5),
             int8: None,
+            target: None,
             importance: ImportanceCriterion::Taylor,
             calibration_batches: 16,
             granularity: 16,
@@ -350,16 +410,16 @@ fn finished_epochs(run: &RunDir) -> Result<u64, TrainError> {
     Err(TrainError::Configuration { problem, hint })
 }
 
-/// Checks that a run was made by this request.
-fn check_same_request(run: &RunDir, request: &OptimiseRequest) -> Result<(), TrainError> {
+/// The recorded request of a run, which must be this one; that of a latency has what was chosen.
+fn recorded_request(run: &RunDir, request: &OptimiseRequest) -> Result<OptimiseRequest, TrainError> {
     let folder = shell_path(run.path());
     if !run.optimise_request().exists() {
         let problem = format!("{folder} is a run that `stratus optimise` did not make");
         return Err(configuration_error(&problem, "choose another directory with --out"));
     }
     let known: OptimiseRequest = atomic::read_json(&run.optimise_request())?;
-    let Some(difference) = difference(&known.without_paths(), &request.without_paths()) else {
-        return Ok(());
+    let Some(difference) = difference(&known.asked(), &request.asked()) else {
+        return Ok(known);
     };
     Err(configuration_error(
         &format!("{folder} was begun by another request: {difference}"),
@@ -392,9 +452,22 @@ fn remove_channels(
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Model, TrainError> {
-    let scores = match request.importance {
-        ImportanceCriterion::Random => Importance::Random { seed: experiment.train.seed }.scores(model)?,
-        ImportanceCriterion::L1 => Importance::L1.scores(model)?,
+    let scores = channel_scores(model, experiment, request, stop, observer)?;
+    let target = Target { granularity: request.granularity, ..Target::new(share) };
+    remove_selection(model, &choose(&model.graph, &scores, &target)?, &mut |text| observer.info(text))
+}
+
+/// The importance of the channels of a trained network.
+fn channel_scores(
+    model: &Model,
+    experiment: &Experiment,
+    request: &OptimiseRequest,
+    stop: &AtomicBool,
+    observer: &mut dyn Observer,
+) -> Result<Scores, TrainError> {
+    let importance = match request.importance {
+        ImportanceCriterion::Random => Importance::Random { seed: experiment.train.seed },
+        ImportanceCriterion::L1 => Importance::L1,
         ImportanceCriterion::Taylor => {
             let mut taylor = TaylorScores::new(model)?;
             let batches = request.calibration_batches;
@@ -403,16 +476,23 @@ fn remove_channels(
             for_each_gradient(experiment, model, batches, stop, observer, |gradients| {
                 Ok(taylor.add(gradients)?)
             })?;
-            Importance::Taylor(&taylor).scores(model)?
+            return Ok(Importance::Taylor(&taylor).scores(model)?);
         }
     };
-    let target = Target { granularity: request.granularity, ..Target::new(share) };
-    let selection = choose(&model.graph, &scores, &target)?;
+    Ok(importance.scores(model)?)
+}
+
+/// Removes the selected channels, and says if outputs change by more than their absence.
+fn remove_selection(
+    model: &Model,
+    selection: &ChannelSelection,
+    inform: &mut dyn FnMut(&str),
+) -> Result<Model, TrainError> {
     let groups = channel_groups(&model.graph)?;
     if selection.removed.keys().any(|group| groups.get(*group).is_some_and(|group| !group.is_exact)) {
-        observer.info("norms over several channels, whose statistics change, have lost some of them");
+        inform("norms over several channels, whose statistics change, have lost some of them");
     }
-    Ok(remove(model, &selection)?)
+    Ok(remove(model, selection)?)
 }
 
 /// A trained network without auxiliary outputs, which only its first training needs, and without frozen

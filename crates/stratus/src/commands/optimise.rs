@@ -6,7 +6,7 @@ use crate::globals::Globals;
 use crate::output::{Output, Table, key_value_list};
 use crate::progress::Progress;
 use crate::signals;
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,23 +21,27 @@ use stratus_run::quantisation::Quantisation;
 use stratus_run::{RunDir, atomic};
 use stratus_train::infer::{Int8Layers, Predictor};
 use stratus_train::optimise::{
-    ImportanceCriterion, OptimiseOptions, QuantiseOptions, VariantTable, measure_variants, optimise,
-    quantise_run,
+    ImportanceCriterion, LatencyTarget, OptimiseOptions, Optimised, QuantiseOptions, VariantTable,
+    measure_variants, optimise, quantise_run,
 };
 use stratus_train::run::RunOptions;
 use stratus_train::weights::{CheckpointChoice, load_trained_network, model_tensors};
+use stratus_train::{Observer, TrainError};
 
 /// The number of times that the latency of each variant is measured.
 const LATENCY_RUNS: usize = 50;
 
 /// Arguments of `stratus optimise`.
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("what").args(["prune", "int8", "target_ms"]).multiple(true).required(true)))]
+#[command(group(ArgGroup::new("quantises").args(["int8", "target_ms"]).multiple(true)))]
+#[command(group(ArgGroup::new("fine_tunes").args(["prune", "target_ms"]).multiple(true)))]
 pub struct OptimiseArguments {
     /// Directory of a finished run
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
     /// Remove channels until at least this share of the multiply-adds is gone, like 0.5
-    #[arg(long, value_name = "SHARE", value_parser = parse_share, required_unless_present = "int8")]
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     pub prune: Option<f64>,
     /// Compute with eight-bit integers: in the layers where that is faster on this machine, or in all that
     /// can
@@ -49,16 +53,26 @@ pub struct OptimiseArguments {
         default_missing_value = "faster"
     )]
     pub int8: Option<Int8Argument>,
-    /// Largest drop of accuracy or mean IoU on the validation images by `--int8`, in points
-    #[arg(long, value_name = "POINTS", default_value_t = 0.5, value_parser = parse_points, requires = "int8")]
+    /// Make an image take at most this time on this machine: by int8 layers if that is enough, else also by
+    /// removing as few channels as are needed
+    #[arg(long, value_name = "MS", value_parser = parse_milliseconds, conflicts_with_all = ["prune", "int8"])]
+    pub target_ms: Option<f64>,
+    /// Largest drop of accuracy or mean IoU on the validation images by int8 layers, in points
+    #[arg(
+        long,
+        value_name = "POINTS",
+        default_value_t = 0.5,
+        value_parser = parse_points,
+        requires = "quantises"
+    )]
     pub keep: f64,
-    /// Number of training images for the ranges of `--int8`
+    /// Number of training images for the ranges of int8 layers
     #[arg(
         long,
         value_name = "IMAGES",
         default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=100_000),
-        requires = "int8"
+        requires = "quantises"
     )]
     pub calibration_images: u32,
     /// Epochs of fine-tuning [default: a fifth of those of the run]
@@ -66,7 +80,7 @@ pub struct OptimiseArguments {
         long,
         value_name = "NUMBER",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
-        requires = "prune"
+        requires = "fine_tunes"
     )]
     pub epochs: Option<u64>,
     /// Directory of the new run; if it has a run of the same request, that is resumed [default:
@@ -138,8 +152,50 @@ struct Report {
     pruning: Option<Pruning>,
     /// The layers that run in int8; `null` without `--int8`.
     quantisation: Option<Quantisation>,
+    /// The latency that was asked for, and the fastest network; `null` without `--target-ms`.
+    target: Option<TargetReport>,
     #[serde(flatten)]
     table: VariantTable,
+}
+
+/// How close the fastest network is to a latency.
+#[derive(Serialize)]
+struct TargetReport {
+    /// The milliseconds that were asked for.
+    target_ms: f64,
+    /// The milliseconds of the fastest network.
+    ms: f64,
+    /// Its name in the table.
+    variant: String,
+    /// The points of accuracy or mean IoU that it loses; `null` if unknown.
+    lost_points: Option<f64>,
+}
+
+impl TargetReport {
+    fn new(target_ms: f64, table: &VariantTable) -> Option<Self> {
+        let fastest = table.variants.iter().min_by(|one, other| one.ms_median.total_cmp(&other.ms_median))?;
+        let original = table.variants.first().and_then(|variant| variant.measure);
+        let lost = original.zip(fastest.measure).map(|(before, after)| 100.0 * (before - after));
+        let (ms, variant) = (fastest.ms_median, fastest.variant.clone());
+        Some(Self { target_ms, ms, variant, lost_points: lost })
+    }
+
+    /// Warns if the network is slower than asked, or loses more points than allowed.
+    fn warn(&self, allowed_points: f64, output: &Output) {
+        let Self { target_ms, ms, variant, lost_points } = self;
+        if ms > target_ms {
+            output.warning(&format!(
+                "{variant} takes {ms:.3} ms, more than the {target_ms} ms asked for: repeat the measurement \
+                 with the same command, or ask for less in another directory"
+            ));
+        }
+        if let Some(lost) = lost_points.filter(|lost| lost > &allowed_points) {
+            output.warning(&format!(
+                "{variant} loses {lost:.2} points, more than the {allowed_points} of --keep: fine-tune \
+                 longer with --epochs in another directory, or ask for more milliseconds"
+            ));
+        }
+    }
 }
 
 fn parse_share(text: &str) -> std::result::Result<f64, String> {
@@ -156,6 +212,13 @@ fn parse_points(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+fn parse_milliseconds(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ms) if ms > 0.0 && ms.is_finite() => Ok(ms),
+        _ => Err("must be above 0".to_owned()),
+    }
+}
+
 /// Runs `stratus optimise`.
 ///
 /// # Errors
@@ -166,14 +229,16 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     RunDir::open(&arguments.run).map_err(Failure::usage)?;
     let out = arguments.out.clone().unwrap_or_else(|| default_directory(&arguments.run));
     let checkpoint = arguments.checkpoint.unwrap_or_default();
+    let (images, max_loss_points) = (arguments.calibration_images as usize, arguments.keep);
     let options = OptimiseOptions {
         checkpoint,
         prune: arguments.prune,
         int8: arguments.int8.map(|layers| QuantiseOptions {
-            images: arguments.calibration_images as usize,
-            max_loss_points: arguments.keep,
+            images,
+            max_loss_points,
             all_layers: layers == Int8Argument::All,
         }),
+        target: arguments.target_ms.map(|ms| LatencyTarget { ms, images, max_loss_points }),
         importance: arguments.importance.into(),
         calibration_batches: arguments.calibration_batches as usize,
         granularity: arguments.granularity as usize,
@@ -189,16 +254,24 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
         process_started,
         ..RunOptions::default()
     };
-    let finished = optimise(&arguments.run, &options, &run_options, Machine::probe(), &mut display)?;
-    if finished.interrupted {
+    let Optimised { outcome, request } =
+        optimise(&arguments.run, &options, &run_options, Machine::probe(), &mut display)?;
+    if outcome.interrupted {
         drop(display);
         let hint = format!("resume with the same command, which continues {}", shell_path(&out));
-        return Err(Failure::interrupted(finished.run.path()).with_hint(hint));
+        return Err(Failure::interrupted(outcome.run.path()).with_hint(hint));
     }
-    let run = finished.run;
-    let pruning = arguments.prune.map(|_| Pruning::read(&run)).transpose()?;
-    let quantisation =
-        options.int8.map(|int8| quantise_run(&run, int8, &globals.set, &stop, &mut display)).transpose()?;
+    let run = outcome.run;
+    let pruning = request.prune.map(|_| Pruning::read(&run)).transpose()?;
+    let int8 = request.int8.map(|int8| quantise_run(&run, int8, &globals.set, &stop, &mut display));
+    let quantisation = match int8 {
+        // A latency may be reached without int8, whose layers were chosen before the pruning.
+        Some(Err(TrainError::Configuration { problem, .. })) if request.target.is_some() => {
+            display.warn(&format!("not in int8: {problem}"));
+            None
+        }
+        chosen => chosen.transpose()?,
+    };
     drop(display);
     write_model(&run, &globals.set)?;
     output.message("comparing accuracy and latency of the networks");
@@ -206,7 +279,11 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     let runs = LATENCY_RUNS;
     let table =
         measure_variants(&arguments.run, checkpoint, run.path(), &globals.set, runs, &stop, &mut warn)?;
-    let report = Report { run: run.path().display().to_string(), pruning, quantisation, table };
+    let target = arguments.target_ms.and_then(|ms| TargetReport::new(ms, &table));
+    if let Some(target) = &target {
+        target.warn(arguments.keep, output);
+    }
+    let report = Report { run: run.path().display().to_string(), pruning, quantisation, target, table };
     output.print_wrapped(&report, || render(&report, &run, output.terminal_width()))
 }
 
@@ -250,13 +327,17 @@ fn onnx_layers(Int8Layers { maps, weights }: Int8Layers) -> QuantisedLayers {
 }
 
 fn render(report: &Report, run: &RunDir, width: Option<usize>) -> String {
-    let Report { pruning, quantisation, table: VariantTable { measure, variants }, .. } = report;
+    let Report { pruning, quantisation, target, table: VariantTable { measure, variants }, .. } = report;
     let heading = variant_table::heads(measure);
     let rows: Vec<[String; 7]> =
         std::iter::once(heading).chain(variants.iter().map(variant_table::cells)).collect();
     let table = Table::new(&rows).max_width(width, &variant_table::OPTIONAL_COLUMNS);
     let change = |[before, after]: [f64; 2]| format!("{:.1} % are left", 100.0 * after / before.max(1.0));
     let mut facts = Vec::new();
+    if let Some(TargetReport { target_ms, ms, variant, .. }) = target {
+        let reached = if ms <= target_ms { "reached" } else { "missed" };
+        facts.push(("target".to_owned(), format!("{target_ms} ms, {reached}: {ms:.3} ms, {variant}")));
+    }
     if let Some(pruning) = pruning {
         facts.extend([
             ("multiply-adds".to_owned(), change(pruning.multiply_adds.map(|count| count as f64))),

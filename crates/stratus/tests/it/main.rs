@@ -21,6 +21,7 @@ mod int8;
 mod invalid_input;
 mod kill;
 mod labels;
+mod latency_target;
 mod launch;
 mod layer_file_runs;
 mod masks;

@@ -58,7 +58,8 @@ struct Group {
 /// The choice of layers of one run.
 struct Selection<'a> {
     run: &'a Path,
-    /// The checksum of its weights.
+    checkpoint: CheckpointChoice,
+    /// The checksum of the weights.
     weights_sha256: String,
     options: QuantiseOptions,
     overrides: &'a [(String, String)],
@@ -94,14 +95,18 @@ pub fn quantise_run(
     {
         return Ok(recorded);
     }
-    let quantisation = choose_quantisation(run.path(), &predictor, options, overrides, stop, observer)?;
+    let weights = (run.path(), CheckpointChoice::Newest);
+    let quantisation = choose_quantisation(weights, &predictor, options, overrides, stop, observer)?;
     quantisation.write(&run.optimise_quantisation())?;
     Ok(quantisation)
 }
 
-/// Chooses the layers of a run's network that run in int8.
-fn choose_quantisation(
-    run: &Path,
+/// Chooses the layers that run in int8 of the network of a run with one of its checkpoints.
+///
+/// # Errors
+/// As [`quantise_run`], except that nothing is written.
+pub(super) fn choose_quantisation(
+    (run, checkpoint): (&Path, CheckpointChoice),
     predictor: &Predictor,
     options: QuantiseOptions,
     overrides: &[(String, String)],
@@ -112,6 +117,7 @@ fn choose_quantisation(
     let compared = COMPARED_IMAGES[usize::from(predictor.task() == Task::Segmentation)];
     let mut selection = Selection {
         run,
+        checkpoint,
         weights_sha256: predictor.weights_sha256().to_owned(),
         options,
         overrides,
@@ -332,8 +338,7 @@ impl Selection<'_> {
         let form = EvaluatedForm::Chosen(quantisation);
         let precision = ("train.precision".to_owned(), precision.to_owned());
         let overrides = [self.overrides, &[precision]].concat();
-        let evaluated =
-            evaluate_run_as(self.run, CheckpointChoice::Newest, &overrides, &images, None, form, warn)?;
+        let evaluated = evaluate_run_as(self.run, self.checkpoint, &overrides, &images, None, form, warn)?;
         evaluated.scores.metrics.score().ok_or_else(|| TrainError::Configuration {
             problem: "the validation images have no labels, so accuracy cannot be measured".to_owned(),
             hint: "set data.path to images with labels".to_owned(),
