@@ -31,7 +31,7 @@ fn every_name_is_answered_before_the_next_is_written() {
             assert!(answer["ms"].as_f64().unwrap() > 0.0 && answer.get("error").is_none(), "{answer}");
             for (name, words) in [
                 ("none.png", "No such file"),
-                ("damaged.png", "cannot decode"),
+                ("damaged.png", "not a JPEG"),
                 ("folder", "is a folder"),
                 ("", "the line is empty"),
                 ("/dev/zero", "not a file"),
