@@ -119,6 +119,15 @@ impl Outputs {
             return Err(Failure::usage(format!("{other} and {label} would both be {shown}"))
                 .with_hint("use different file names"));
         }
+        self.check_replaceable(path, label, mark)
+    }
+
+    /// Checks that a file may be written, without claiming it: for outputs whose number has no limit.
+    ///
+    /// # Errors
+    /// If the path is an input, a folder, or an existing file that may not be replaced.
+    pub fn check_replaceable(&self, path: &Path, label: &str, mark: Mark) -> Result {
+        let shown = path.display();
         let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
         if path.canonicalize().is_ok_and(|target| self.inputs.contains(&target)) {
             return Err(Failure::usage(format!("{label} would replace {shown}, which is an input"))

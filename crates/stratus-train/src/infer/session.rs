@@ -218,7 +218,9 @@ impl Inference<'_> {
             return Ok(());
         }
         let images = Arc::new(open(files.clone(), masks)?);
-        let config = LoaderConfig { skip_damaged: true, ..self.input.evaluation(self.format, self.batch) };
+        let evaluation = self.input.evaluation(self.format, self.batch);
+        let workers = evaluation.workers.min(files.len());
+        let config = LoaderConfig { skip_damaged: true, workers, ..evaluation };
         let mut loader =
             Loader::new(Arc::clone(&images) as Arc<dyn Dataset>, config).map_err(TrainError::from)?;
         let input = &self.input;
@@ -266,7 +268,8 @@ impl Inference<'_> {
             return Ok(());
         }
         let originals = if views { images.clone() } else { Vec::new() };
-        let config = self.input.evaluation(self.format, self.batch);
+        let evaluation = self.input.evaluation(self.format, self.batch);
+        let config = LoaderConfig { workers: evaluation.workers.min(images.len()), ..evaluation };
         let mut loader = Loader::new(Arc::new(in_memory(images)?), config).map_err(TrainError::from)?;
         let input = &self.input;
         self.network.run(&mut loader, &mut |index, result| {

@@ -107,6 +107,22 @@ impl Output {
         }
     }
 
+    /// Prints one line of a stream of results, at once. Returns false if the reader has closed the pipe.
+    ///
+    /// # Errors
+    /// If standard output cannot be written to.
+    pub fn print_line(&self, line: &str) -> Result<bool> {
+        if self.silent {
+            return Ok(true);
+        }
+        let mut out = io::stdout().lock();
+        match out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Failure::failed(format!("cannot write to standard output: {error}"))),
+        }
+    }
+
     /// Prints a message to standard error, unless quiet.
     pub fn message(&self, text: &str) {
         if !self.quiet {

@@ -41,6 +41,7 @@ mod runs;
 mod same_data;
 mod segmentation;
 mod stores;
+mod stream;
 mod sweep;
 mod tensorboard;
 mod terminal_width;

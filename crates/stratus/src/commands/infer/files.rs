@@ -7,7 +7,7 @@ use crate::errors::{Failure, Result};
 use crate::outputs::{Mark, Outputs};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::BufRead;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use stratus_base::text::shell_path;
 use stratus_data::images::{find_images, stem};
@@ -15,7 +15,11 @@ use stratus_data::png_mark;
 use stratus_run::RunDir;
 use stratus_train::TrainError;
 
+/// The minimum number of digits of a frame's number in the name of its mask.
+const MIN_FRAME_DIGITS: usize = 6;
+
 /// The files to read, and the masks to write.
+#[derive(Default)]
 pub(super) struct InferenceFiles {
     /// The image files.
     pub images: Vec<PathBuf>,
@@ -32,19 +36,10 @@ impl InferenceFiles {
     /// sheets elsewhere.
     ///
     /// # Errors
-    /// If a path is not found, a folder has no images, or there are no images at all.
+    /// If a path is not found, or a folder has no images.
     pub fn find(arguments: &InferArguments) -> Result<Self> {
-        let mut files = Self { images: Vec::new(), videos: Vec::new(), masks: Vec::new() };
+        let mut files = Self::default();
         for path in &arguments.images {
-            if path == Path::new("-") {
-                for line in std::io::stdin().lock().lines() {
-                    let line = line.map_err(|cause| Failure::failed(format!("standard input: {cause}")))?;
-                    if !line.trim().is_empty() {
-                        files.add(Path::new(line.trim()), arguments)?;
-                    }
-                }
-                continue;
-            }
             if !video::is_video(path) && !path.exists() && !path.is_symlink() {
                 let failure = Failure::usage(format!("{}: file or folder not found", path.display()));
                 return Err(match nearest_path(path) {
@@ -61,10 +56,6 @@ impl InferenceFiles {
                 return Err(Failure::usage(format!("{} has no images", path.display()))
                     .with_hint("name JPEG, PNG or WebP files, or a folder of them"));
             }
-        }
-        if files.images.is_empty() && files.videos.is_empty() {
-            return Err(Failure::usage("no images on standard input")
-                .with_hint("write the paths of JPEG, PNG or WebP files, one per line"));
         }
         Ok(files)
     }
@@ -100,14 +91,11 @@ impl InferenceFiles {
     /// # Errors
     /// If two outputs have the same path, or one would replace an input or a file that Stratus did not write.
     pub fn claim(&mut self, arguments: &InferArguments) -> Result {
-        let mut outputs = Outputs::new(arguments.overwrite);
-        let network = [Some(arguments.target.as_str()), arguments.weights.as_deref()];
-        network.into_iter().flatten().for_each(|path| outputs.protect(path));
-        arguments.palette.iter().for_each(|path| outputs.protect(path));
+        let mut outputs = outputs_of(arguments);
         self.images.iter().chain(&self.videos).for_each(|path| outputs.protect(path));
         if let Some(folder) = &arguments.out {
             for image in &self.images {
-                let (mask, image) = (folder.join(append(stem(image), ".png")), image.display());
+                let (mask, image) = (folder.join(mask_name(image)), image.display());
                 outputs.claim(&mask, &format!("the mask of {image}"), Mark::Image)?;
                 if arguments.overlay {
                     outputs.claim(&overlay_path(&mask), &format!("the overlay of {image}"), Mark::Image)?;
@@ -123,8 +111,7 @@ impl InferenceFiles {
             outputs.claim(csv, "the table", Mark::Table(CSV_HEADER))?;
         }
         if let Some(folder) = &arguments.out {
-            fs::create_dir_all(folder)
-                .map_err(|cause| Failure::failed(format!("{}: {cause}", folder.display())))?;
+            create_mask_folder(folder)?;
         }
         Ok(())
     }
@@ -132,11 +119,7 @@ impl InferenceFiles {
     /// Claims the existing masks of frames; the number of frames is not known yet.
     fn claim_frames(&self, folder: &Path, outputs: &mut Outputs) -> Result {
         let is_frame = |name: &OsStr, video: &Path| {
-            let prefix = append(video.file_stem().unwrap_or_default(), "-");
-            let number = name.as_encoded_bytes().strip_prefix(prefix.as_encoded_bytes());
-            let number = number.and_then(|number| number.strip_suffix(b".png"));
-            let number = number.map(|number| number.strip_suffix(b".overlay").unwrap_or(number));
-            number.is_some_and(|number| number.len() >= 6 && number.iter().all(u8::is_ascii_digit))
+            frame_video_stem(name).is_some_and(|stem| video.file_stem() == Some(stem))
         };
         for (position, video) in self.videos.iter().enumerate() {
             let has_same_stem = |other: &&PathBuf| other.file_stem() == video.file_stem();
@@ -169,9 +152,41 @@ impl InferenceFiles {
     }
 }
 
+/// The outputs of the command, with the files of the network protected.
+pub(super) fn outputs_of(arguments: &InferArguments) -> Outputs {
+    let mut outputs = Outputs::new(arguments.overwrite);
+    let network = [Some(arguments.target.as_str()), arguments.weights.as_deref()];
+    network.into_iter().flatten().for_each(|path| outputs.protect(path));
+    arguments.palette.iter().for_each(|path| outputs.protect(path));
+    outputs
+}
+
+/// Creates the folder of the masks.
+///
+/// # Errors
+/// If it cannot be created.
+pub(super) fn create_mask_folder(folder: &Path) -> Result {
+    fs::create_dir_all(folder).map_err(|cause| Failure::failed(format!("{}: {cause}", folder.display())))
+}
+
+/// The file name of an image's mask.
+pub(super) fn mask_name(image: &Path) -> OsString {
+    append(stem(image), ".png")
+}
+
+/// The stem of the video whose frame may have a mask or an overlay of this name.
+pub(super) fn frame_video_stem(name: &OsStr) -> Option<&OsStr> {
+    let name = name.as_bytes().strip_suffix(b".png")?;
+    let name = name.strip_suffix(b".overlay").unwrap_or(name);
+    let dash = name.iter().rposition(|&byte| byte == b'-')?;
+    let (stem, number) = (&name[..dash], &name[dash + 1..]);
+    let is_number = number.len() >= MIN_FRAME_DIGITS && number.iter().all(u8::is_ascii_digit);
+    is_number.then(|| OsStr::from_bytes(stem))
+}
+
 /// The file name of a frame's mask.
 pub(super) fn frame_mask_name(video: &Path, number: u64) -> OsString {
-    append(video.file_stem().unwrap_or_default(), &format!("-{number:06}.png"))
+    append(video.file_stem().unwrap_or_default(), &format!("-{number:0MIN_FRAME_DIGITS$}.png"))
 }
 
 /// The path of the overlay of a mask.

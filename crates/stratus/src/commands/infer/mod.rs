@@ -2,10 +2,15 @@
 
 mod files;
 mod report;
+mod stream;
 mod video;
+mod writer;
 
-use self::files::{InferenceFiles, frame_mask_name, overlay_path};
-use self::report::{ErrorReport, ImageReport, LatencyReport, Percentiles, Report, Top, csv, render};
+use self::files::{InferenceFiles, frame_mask_name};
+use self::report::{ErrorReport, ImageReport, LatencyReport, Percentiles, Report, csv, render};
+use self::stream::StreamInput;
+use self::video::{VideoFrames, VideoSource};
+use self::writer::{PredictionWriter, WrittenPrediction};
 use super::target::RunOrExperiment;
 use super::windows::WindowArguments;
 use crate::errors::{Failure, Result};
@@ -15,11 +20,9 @@ use crate::outputs::{Outputs, Overwrite};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use stratus_data::contact_sheet::{ClassPalette, RgbImage, SheetClasses, Tile, contact_sheet, mask_to_png};
+use stratus_data::contact_sheet::{ClassPalette, SheetClasses, Tile, contact_sheet};
 use stratus_run::csv::Task;
-use stratus_train::infer::{
-    FailureReason, Inference, Outcome, Output as NetworkOutput, Prediction, Predictor,
-};
+use stratus_train::infer::{FailureReason, Inference, Outcome, Predictor};
 use stratus_train::weights::CheckpointChoice;
 
 /// The maximum number of images on a contact sheet.
@@ -31,8 +34,8 @@ pub struct InferArguments {
     /// Run directory; with --weights also a built-in experiment, experiment file or layer file
     #[arg(value_name = "RUN|EXPERIMENT")]
     pub target: String,
-    /// JPEG, PNG or WebP files, folders, or videos (these need ffmpeg); `-` reads paths from standard input,
-    /// one per line
+    /// JPEG, PNG or WebP files, folders, or videos (these need ffmpeg); `-` reads paths of images and videos
+    /// from standard input, one per line, and answers each at once with a line
     #[arg(value_name = "IMAGE|FOLDER|VIDEO|-", required = true)]
     pub images: Vec<PathBuf>,
     /// Checkpoint to use: an iteration, or `best` (see checkpoint.keep_best) [default: newest valid]
@@ -66,6 +69,9 @@ pub struct InferArguments {
     /// Batch size [default: validation.batch_size]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch: Option<u32>,
+    /// `-` is a video on standard input, not a list of paths; every frame is answered at once with a line
+    #[arg(long)]
+    pub video: bool,
     /// Videos: process every Nth frame
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub every: u64,
@@ -86,7 +92,11 @@ pub struct InferArguments {
 /// If the run or the weights cannot be read, or a file cannot be written or may not be replaced; after all
 /// images, if one has no prediction.
 pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Result {
-    let mut files = InferenceFiles::find(arguments)?;
+    let stream = StreamInput::of(arguments)?;
+    let mut files = match stream {
+        Some(_) => InferenceFiles::default(),
+        None => InferenceFiles::find(arguments)?,
+    };
     let windows = arguments.windows.windows()?;
     let mut warn = |text: &str| output.warning(text);
     let mut predictor = open_predictor(arguments, globals, &mut warn)?;
@@ -95,9 +105,13 @@ pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Re
         predictor = predictor.in_windows(windows)?;
     }
     let palette = palette(arguments, &predictor)?;
+    let writer = PredictionWriter { arguments, predictor: &predictor, palette: &palette };
+    if let Some(input) = stream {
+        return stream::run(input, writer, output);
+    }
     files.claim(arguments)?;
     let InferenceFiles { images, videos, masks } = files;
-    let mut results = InferenceResults::new(arguments, &predictor, &palette, output);
+    let mut results = InferenceResults::new(writer, output);
     let max_images = if videos.is_empty() && windows.is_none() { images.len() } else { usize::MAX };
     let mut network = predictor.prepare(max_images, &mut warn)?;
     let started = Instant::now();
@@ -157,7 +171,7 @@ fn infer_video(
     results: &mut InferenceResults<'_>,
 ) -> Result<std::result::Result<(), Failure>> {
     let views = arguments.overlay || arguments.sheet.is_some();
-    let mut decoded = match video::VideoFrames::open(video) {
+    let mut decoded = match VideoFrames::open(VideoSource::File(video), 1) {
         Ok(decoded) => decoded,
         Err(failure) => return Ok(Err(failure)),
     };
@@ -204,9 +218,7 @@ fn infer_video(
 
 /// The results so far.
 struct InferenceResults<'a> {
-    arguments: &'a InferArguments,
-    predictor: &'a Predictor,
-    palette: &'a ClassPalette,
+    writer: PredictionWriter<'a>,
     output: &'a Output,
     reports: Vec<ImageReport>,
     /// The images and videos that failed.
@@ -222,31 +234,22 @@ struct InferenceResults<'a> {
 }
 
 impl<'a> InferenceResults<'a> {
-    fn new(
-        arguments: &'a InferArguments,
-        predictor: &'a Predictor,
-        palette: &'a ClassPalette,
-        output: &'a Output,
-    ) -> Self {
+    fn new(writer: PredictionWriter<'a>, output: &'a Output) -> Self {
         let (reports, errors, reasons) = (Vec::new(), Vec::new(), Vec::new());
         let (times, tiles) = ([const { Vec::new() }; 3], Vec::new());
-        Self { arguments, predictor, palette, output, reports, errors, reasons, times, tiles, size: [0; 2] }
+        Self { writer, output, reports, errors, reasons, times, tiles, size: [0; 2] }
     }
 
     /// Records a video that cannot be decoded to its end.
     fn record_video_failure(&mut self, path: String, failure: &Failure) {
-        let hint = failure.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
-        let error = failure.error.to_string();
-        self.output.warning(&format!("{error}{hint}"));
-        // The message starts with the path, which has its own field.
-        let error = error.strip_prefix(&format!("{path}: ")).unwrap_or(&error).to_owned();
-        self.errors.push(ErrorReport { path, error });
+        self.output.warning(&with_hint(failure));
+        self.errors.push(ErrorReport { error: without_path(&failure.error.to_string(), &path), path });
         self.reasons.push(FailureReason::Unreadable);
     }
 
     /// Writes the outputs of one image, and records its result.
     fn record(&mut self, path: String, file: String, mask: Option<&PathBuf>, outcome: Outcome) -> Result {
-        let Prediction { output: network_output, decode_s, network_s, view, .. } = match outcome {
+        let prediction = match outcome {
             Ok(prediction) => prediction,
             Err(failure) => {
                 self.output.warning(&failure.message(&path));
@@ -255,48 +258,15 @@ impl<'a> InferenceResults<'a> {
                 return Ok(());
             }
         };
-        let writing = Instant::now();
-        let mut report = ImageReport { path, top: None, mask: None, ms: 0.0 };
-        let mut tile = Tile { file, ..Tile::default() };
-        match network_output {
-            NetworkOutput::Classes(classes) => {
-                let top = classes.iter().take(self.arguments.top.max(1)).map(|&(class, probability)| Top {
-                    class,
-                    name: self.predictor.class_name(class),
-                    probability,
-                });
-                let top: Vec<Top> = top.collect();
-                if let Some(first) = top.first() {
-                    tile.caption = format!("{} {:.0} %", first.name, 100.0 * first.probability);
-                }
-                report.top = Some(top);
-            }
-            NetworkOutput::Mask(classes, size) => {
-                if let Some(file) = mask {
-                    let palette = (!self.arguments.raw).then_some(self.palette);
-                    let png = mask_to_png(&classes, size, palette).map_err(Failure::failed)?;
-                    Outputs::write(file, &png)?;
-                    report.mask = Some(file.display().to_string());
-                }
-                if let Some(RgbImage { height, width, .. }) = view {
-                    tile.mask = Some(resize_nearest(classes, size, [height, width]));
-                }
-            }
-        }
-        if let Some(RgbImage { pixels, height, width }) = view {
-            tile.pixels = pixels;
-            self.size = [height, width];
-            if let (true, Some(mask)) = (self.arguments.overlay, mask) {
-                let png = overlay(&tile, self.size, self.palette).to_png().map_err(Failure::failed)?;
-                Outputs::write(&overlay_path(mask), &png)?;
-            }
-            if self.arguments.sheet.is_some() && self.tiles.len() < MAX_SHEET_IMAGES {
+        let WrittenPrediction { report, tile, size, seconds } =
+            self.writer.write(path, file, mask.map(PathBuf::as_path), prediction)?;
+        if let Some(size) = size {
+            self.size = size;
+            if self.writer.arguments.sheet.is_some() && self.tiles.len() < MAX_SHEET_IMAGES {
                 self.tiles.push(tile);
             }
         }
-        let write_s = writing.elapsed().as_secs_f64();
-        report.ms = 1e3 * (decode_s + network_s + write_s);
-        for (times, seconds) in self.times.iter_mut().zip([decode_s, network_s, write_s]) {
+        for (times, seconds) in self.times.iter_mut().zip(seconds) {
             times.push(seconds);
         }
         self.reports.push(report);
@@ -304,15 +274,15 @@ impl<'a> InferenceResults<'a> {
     }
 }
 
-/// Resizes a mask by nearest neighbour.
-fn resize_nearest(classes: Vec<i32>, [h, w]: [usize; 2], [height, width]: [usize; 2]) -> Vec<i32> {
-    if [h, w] == [height, width] {
-        return classes;
-    }
-    let rows = (0..height).map(|row| row * h / height);
-    rows.flat_map(|row| (0..width).map(move |column| row * w + column * w / width))
-        .map(|at| classes[at])
-        .collect()
+/// The message of a failure with its hint.
+fn with_hint(failure: &Failure) -> String {
+    let hint = failure.hint.as_ref().map_or(String::new(), |hint| format!("; {hint}"));
+    format!("{}{hint}", failure.error)
+}
+
+/// A message without the path that it starts with, which has its own field.
+fn without_path(message: &str, path: &str) -> String {
+    message.strip_prefix(&format!("{path}: ")).unwrap_or(message).to_owned()
 }
 
 fn open_predictor(
@@ -360,18 +330,6 @@ fn check_flags_fit_task(arguments: &InferArguments, task: Task) -> Result {
         _ => return Ok(()),
     };
     Err(Failure::usage(format!("{flag} has no effect: the network outputs {outputs}")))
-}
-
-/// Blends an image with the colours of its classes, half and half.
-fn overlay(tile: &Tile, [height, width]: [usize; 2], palette: &ClassPalette) -> RgbImage {
-    let mut pixels = tile.pixels.clone();
-    for (pixel, &class) in pixels.chunks_exact_mut(3).zip(tile.mask.iter().flatten()) {
-        let Ok(class) = usize::try_from(class) else { continue };
-        for (value, colour) in pixel.iter_mut().zip(palette.colour(class)) {
-            *value = value.midpoint(colour);
-        }
-    }
-    RgbImage { pixels, height, width }
 }
 
 fn file_name(file: &Path) -> String {

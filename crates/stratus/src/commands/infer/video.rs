@@ -1,15 +1,18 @@
 //! Frames of a video, decoded by `ffmpeg` and read from a pipe.
 //!
 //! ffmpeg writes each frame as a PPM image, whose header has its size, and rotates frames by the video's
-//! metadata. The path is passed as one argument that starts with `file:`, without a shell.
+//! metadata. The path is passed as one argument that starts with `file:`, without a shell. ffmpeg inherits a
+//! video on standard input.
 //! <https://ffmpeg.org/ffmpeg.html>, <https://netpbm.sourceforge.net/doc/ppm.html>
 
 use crate::errors::{Failure, Result};
 use std::ffi::OsString;
 use std::io::{BufReader, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use stratus_data::memory::StoredImage;
 
 /// The extensions of files that are read as videos.
@@ -21,6 +24,11 @@ const MAX_FRAME_PIXELS: usize = 1 << 26;
 const MAX_STDERR_BYTES: u64 = 2000;
 /// The maximum number of digits of a number in a PPM header.
 const MAX_HEADER_DIGITS: usize = 6;
+/// Decoder options for a video that is still being recorded: threads decode parts of one frame, since one
+/// thread per frame would delay every frame by the number of threads.
+const LIVE_OPTIONS: [&str; 2] = ["-thread_type", "slice"];
+/// The name of the video on standard input, in messages and names of masks.
+const STDIN_NAME: &str = "stdin";
 
 /// Returns whether a file is read as a video.
 pub(super) fn is_video(path: &Path) -> bool {
@@ -28,41 +36,94 @@ pub(super) fn is_video(path: &Path) -> bool {
     ending.is_some_and(|ending| VIDEO_EXTENSIONS.contains(&ending.as_str())) && !path.is_dir()
 }
 
-/// The frames of a video in order; at most one is in memory.
+/// The source of a video.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum VideoSource<'a> {
+    File(&'a Path),
+    /// The standard input of this process, which ffmpeg inherits.
+    Stdin,
+}
+
+impl<'a> VideoSource<'a> {
+    /// The path of the video, by which its frames are named.
+    pub fn path(self) -> &'a Path {
+        match self {
+            Self::File(path) => path,
+            Self::Stdin => Path::new(STDIN_NAME),
+        }
+    }
+
+    /// ffmpeg's options for the input, and the input.
+    fn arguments(self) -> Vec<OsString> {
+        // Nothing but the video may be opened, also if it is a playlist.
+        let (protocol, input) = match self {
+            Self::File(path) => {
+                let mut input = OsString::from("file:");
+                input.push(path);
+                ("file", input)
+            }
+            Self::Stdin => ("pipe", "pipe:0".into()),
+        };
+        let mut arguments = vec!["-protocol_whitelist".into(), protocol.into()];
+        if matches!(self, Self::Stdin) {
+            arguments.extend(LIVE_OPTIONS.map(OsString::from));
+        }
+        arguments.extend(["-i".into(), input]);
+        arguments
+    }
+}
+
+/// A frame; `None` after the last.
+type Frame = Option<StoredImage>;
+
+/// An error in ffmpeg's output.
+struct StreamProblem {
+    problem: String,
+    /// True if there is more output, which is invalid and may be endless.
+    has_more: bool,
+}
+
+/// The frames of a video in order. A thread reads them ahead, up to a maximum number.
 pub(super) struct VideoFrames {
-    path: PathBuf,
+    /// The name of the video, for messages.
+    name: String,
     child: Child,
-    frames: BufReader<ChildStdout>,
+    frames: Receiver<std::result::Result<Frame, StreamProblem>>,
     messages: Option<JoinHandle<Vec<u8>>>,
     read: u64,
 }
 
 impl VideoFrames {
-    /// Starts decoding.
+    /// Starts decoding; at most `waiting` frames are read ahead.
     ///
     /// # Errors
     /// If the file cannot be opened, or ffmpeg is not installed.
-    pub fn open(path: &Path) -> Result<Self> {
-        let failed = |problem: String| Failure::failed(format!("{}: {problem}", path.display()));
-        std::fs::File::open(path).map_err(|cause| failed(format!("cannot open: {cause}")))?;
-        let mut input = OsString::from("file:");
-        input.push(path);
-        // Only local files may be opened, also if the file is a playlist.
-        let before = ["-nostdin", "-hide_banner", "-loglevel", "error", "-protocol_whitelist", "file"];
-        let after = ["-map", "0:v:0", "-f", "image2pipe", "-c:v", "ppm", "-pix_fmt", "rgb24", "pipe:1"];
+    pub fn open(source: VideoSource<'_>, waiting: usize) -> Result<Self> {
+        let name = source.path().display().to_string();
+        let failed = |problem: String| Failure::failed(format!("{name}: {problem}"));
+        let input = match source {
+            VideoSource::File(path) => {
+                std::fs::File::open(path).map_err(|cause| failed(format!("cannot open: {cause}")))?;
+                Stdio::null()
+            }
+            VideoSource::Stdin => Stdio::inherit(),
+        };
+        let before = ["-nostdin", "-hide_banner", "-loglevel", "error"];
+        // Each frame is written at once, not with the next one.
+        let after = ["-map", "0:v:0", "-flush_packets", "1", "-f", "image2pipe", "-c:v", "ppm"];
         let mut command = Command::new("ffmpeg");
-        command.args(before).arg("-i").arg(input).args(after);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(before).args(source.arguments()).args(after).args(["-pix_fmt", "rgb24", "pipe:1"]);
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|cause| match cause.kind() {
             ErrorKind::NotFound => failed("cannot decode a video: ffmpeg not found".to_owned())
                 .with_hint("install ffmpeg (apt install ffmpeg), or use the frames as images"),
             _ => failed(format!("cannot start ffmpeg: {cause}")),
         })?;
-        let (Some(frames), Some(messages)) = (child.stdout.take(), child.stderr.take()) else {
+        let (Some(output), Some(messages)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(failed("ffmpeg has no output".to_owned()));
         };
         // Messages are read to the end, so that ffmpeg never blocks on a full pipe.
-        let messages = std::thread::spawn(move || {
+        let messages = thread::spawn(move || {
             let mut first = Vec::new();
             let mut messages = messages;
             if messages.by_ref().take(MAX_STDERR_BYTES).read_to_end(&mut first).is_ok() {
@@ -70,29 +131,45 @@ impl VideoFrames {
             }
             first
         });
-        let frames = BufReader::with_capacity(1 << 16, frames);
-        Ok(Self { path: path.to_owned(), child, frames, messages: Some(messages), read: 0 })
+        let (sender, frames) = sync_channel(waiting);
+        thread::spawn(move || read_frames(output, &sender));
+        Ok(Self { name, child, frames, messages: Some(messages), read: 0 })
     }
 
-    /// Returns the next frame; `None` after the last.
+    /// Waits for the next frame; `None` after the last.
     ///
     /// # Errors
     /// If ffmpeg fails, or its output is invalid.
-    pub fn next(&mut self) -> Result<Option<StoredImage>> {
-        let frame = read_ppm(&mut self.frames);
+    pub fn next(&mut self) -> Result<Frame> {
+        let frame = self.frames.recv().unwrap_or(Ok(None));
+        self.check(frame)
+    }
+
+    /// Waits for the next frame for at most `timeout`; the outer `None` if there is none yet.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub fn poll(&mut self, timeout: Duration) -> Result<Option<Frame>> {
+        match self.frames.recv_timeout(timeout) {
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => self.check(Ok(None)).map(Some),
+            Ok(frame) => self.check(frame).map(Some),
+        }
+    }
+
+    fn check(&mut self, frame: std::result::Result<Frame, StreamProblem>) -> Result<Frame> {
         match frame {
             Ok(Some(frame)) => {
                 self.read += 1;
                 Ok(Some(frame))
             }
             Ok(None) => self.finish().map(|()| None),
-            Err(problem) => {
-                // If there is more output, it is invalid and may be endless.
-                if self.frames.read(&mut [0]).is_ok_and(|read| read > 0) {
-                    let _ = self.child.kill();
-                    return Err(self.failure(&problem));
-                }
-                // ffmpeg's own error is better, if there is one.
+            Err(StreamProblem { problem, has_more: true }) => {
+                let _ = self.child.kill();
+                Err(self.failure(&problem))
+            }
+            // ffmpeg's own error is better, if there is one.
+            Err(StreamProblem { problem, .. }) => {
                 Err(self.finish().err().unwrap_or_else(|| self.failure(&problem)))
             }
         }
@@ -112,7 +189,7 @@ impl VideoFrames {
     }
 
     fn failure(&self, problem: &str) -> Failure {
-        Failure::failed(format!("{}: {problem}", self.path.display()))
+        Failure::failed(format!("{}: {problem}", self.name))
     }
 }
 
@@ -121,6 +198,21 @@ impl Drop for VideoFrames {
         // The remaining frames are not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Reads the frames to the end of the output, or until nobody receives them.
+fn read_frames(output: ChildStdout, sender: &SyncSender<std::result::Result<Frame, StreamProblem>>) {
+    let mut output = BufReader::with_capacity(1 << 16, output);
+    loop {
+        let frame = read_ppm(&mut output).map_err(|problem| {
+            let has_more = output.read(&mut [0]).is_ok_and(|read| read > 0);
+            StreamProblem { problem, has_more }
+        });
+        let is_last = !matches!(frame, Ok(Some(_)));
+        if sender.send(frame).is_err() || is_last {
+            return;
+        }
     }
 }
 
