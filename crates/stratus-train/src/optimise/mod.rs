@@ -75,6 +75,9 @@ pub struct OptimiseRequest {
     pub granularity: usize,
     /// The epochs of fine-tuning; 0 if nothing is pruned.
     pub epochs: u64,
+    /// True if the network before pruning is the teacher of the fine-tuning.
+    #[serde(default)]
+    pub teacher: bool,
     /// How layers that run in int8 are chosen; `None` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub int8: Option<QuantiseOptions>,
@@ -97,6 +100,8 @@ pub struct OptimiseOptions {
     pub calibration_batches: usize,
     /// Layers that lose channels keep a multiple of this number, at least one.
     pub granularity: usize,
+    /// True if the network before pruning is the teacher of the fine-tuning; needs `prune`.
+    pub teacher: bool,
     /// The epochs of fine-tuning; `None` for a fifth of those of the run, at least one.
     pub epochs: Option<u64>,
     /// Configuration keys of the fine-tuning, with their values.
@@ -307,6 +312,7 @@ impl OptimiseRequest {
                 Some(_) => options.epochs.unwrap_or((trained_epochs / 5).max(1)),
                 None => 0,
             },
+            teacher: options.teacher && options.prune.is_some(),
             int8: options.int8,
             set: options.set.clone(),
         })
@@ -324,6 +330,7 @@ impl OptimiseRequest {
             run: "runs/digits/1".to_owned(),
             weights: Source::from_bytes(Path::new("weights.safetensors"), b"1"),
             prune: Some(0.5),
+            teacher: false,
             int8: None,
             importance: ImportanceCriterion::Taylor,
             calibration_batches: 16,
@@ -339,7 +346,7 @@ fn configuration_error(problem: &str, hint: &str) -> TrainError {
 }
 
 /// The epochs of a run that has finished, or stopped early because it no longer improved.
-fn finished_epochs(run: &RunDir) -> Result<u64, TrainError> {
+pub(crate) fn finished_epochs(run: &RunDir) -> Result<u64, TrainError> {
     let path = shell_path(run.path());
     let problem = match Summary::read(&run.summary()) {
         Ok(summary) if summary.status == Status::Completed => return Ok(u64::from(summary.epochs)),

@@ -61,6 +61,10 @@ pub struct OptimiseArguments {
         requires = "int8"
     )]
     pub calibration_images: u32,
+    /// Fine-tune with the network before pruning as the teacher: the smaller network learns to reproduce its
+    /// outputs, too (keys `train.teacher_weight`, `train.teacher_temperature`)
+    #[arg(long, requires = "prune", conflicts_with = "checkpoint")]
+    pub teacher: bool,
     /// Epochs of fine-tuning [default: a fifth of those of the run]
     #[arg(
         long,
@@ -169,6 +173,7 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     let options = OptimiseOptions {
         checkpoint,
         prune: arguments.prune,
+        teacher: arguments.teacher,
         int8: arguments.int8.map(|layers| QuantiseOptions {
             images: arguments.calibration_images as usize,
             max_loss_points: arguments.keep,

@@ -41,6 +41,7 @@ mod same_data;
 mod segmentation;
 mod stores;
 mod sweep;
+mod teacher;
 mod tensorboard;
 mod terminal_width;
 mod ui;
