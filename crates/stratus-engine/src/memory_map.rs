@@ -149,6 +149,7 @@ fn persistent(plan: &Plan) -> Vec<(&'static str, usize)> {
     let name = |role| match role {
         Role::Parameter => Some("parameters"),
         Role::Frozen => Some("frozen parameters"),
+        Role::Teacher => Some("parameters of the teacher"),
         Role::ComputeCopy => Some("copies of parameters in the compute precision"),
         Role::Buffer => Some("running statistics"),
         Role::OptimiserState => Some("optimiser state"),

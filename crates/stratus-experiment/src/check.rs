@@ -79,6 +79,12 @@ impl Experiment {
                 "set only train.parts: a worker processes its parts one after the other",
             );
         }
+        if self.teacher().is_some() && self.first_stage.network.is_some() {
+            return conflict(
+                "`train.teacher` and `first_stage.network` are both set".to_owned(),
+                "train the network of that stage in a run of its own, and set model.weights to that run",
+            );
+        }
         self.check_stages().map_or(Ok(()), |(problem, hint)| conflict(problem, hint))?;
         if let Some(deadline) = &self.train.deadline
             && let Err(problem) = Deadline::parse(deadline)
@@ -150,6 +156,7 @@ impl Experiment {
         }
         let conflicts = [
             ("train.micro_batches", train.micro_batches > 1, "use train.parts instead"),
+            ("train.teacher", self.teacher().is_some(), "use train.parts and several workers instead"),
             ("train.activations_kib", train.activations_kib.is_some(), "use more stages instead"),
             ("train.device", train.device == Device::Cuda, "stages run on CPUs only"),
             ("validation.mirror", validation.mirror, "evaluate views with `stratus eval`"),

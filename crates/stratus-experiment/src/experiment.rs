@@ -200,7 +200,8 @@ impl Experiment {
     fn resolve_paths(&mut self, folder: Option<&Path>) {
         let Some(folder) = folder else { return };
         let layer_file = self.layer_file().is_some().then_some(&mut self.model.name);
-        for path in layer_file.into_iter().chain(&mut self.model.weights).chain(&mut self.data.path) {
+        let files = [&mut self.model.weights, &mut self.data.path, &mut self.train.teacher];
+        for path in layer_file.into_iter().chain(files.into_iter().flatten()) {
             let resolved = folder.join(&*path);
             if let Some(text) = resolved.to_str().filter(|_| resolved.exists()) {
                 *path = text.to_owned();
@@ -211,6 +212,11 @@ impl Experiment {
     /// The layer file that describes the network; `None` for a network of the zoo.
     pub fn layer_file(&self) -> Option<&Path> {
         is_layer_file_name(&self.model.name).then_some(Path::new(&self.model.name))
+    }
+
+    /// The run whose network is the teacher; `None` without one, or if its loss has weight 0.
+    pub fn teacher(&self) -> Option<&Path> {
+        self.train.teacher.as_deref().filter(|_| self.train.teacher_weight > 0.0).map(Path::new)
     }
 
     /// Returns whether there is a data set. Networks of the zoo have one by default; that of a layer file

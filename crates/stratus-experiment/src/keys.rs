@@ -448,6 +448,17 @@ settings! {
         /// is divided by the weights of the batch's labels, or by their number if samples are mixed. Default:
         /// as `train.class_weighting` sets.
         class_weights: Option<Vec<f64>> = None, Constraint::AtLeast(0.0);
+        /// Directory of a finished run whose network is the teacher: training also follows the
+        /// probabilities that it gives to the same images, in inference (knowledge distillation). With
+        /// w = `train.teacher_weight` and T = `train.teacher_temperature`, the loss is (1 - w) times that of
+        /// the labels plus w T² times the mean divergence KL(teacher, network) of the samples or pixels with
+        /// a label, without class weights. Resuming needs this run, too. Default: no teacher.
+        teacher: Option<String> = None, Constraint::NotEmpty;
+        /// Temperature T: the logits of teacher and network are divided by it. The higher, the more the
+        /// probabilities of wrong classes count.
+        teacher_temperature: f64 = 2.0, Constraint::Inclusive(0.01, 1000.0);
+        /// Fraction w of the teacher in the training loss. 0: the teacher is not opened.
+        teacher_weight: f64 = 0.5, Constraint::Inclusive(0.0, 1.0);
         /// Seed of initial weights, order and augmentation.
         seed: u64 = 1, Constraint::AtLeast(0.0);
         /// Number format of activations and gradients.

@@ -1,4 +1,4 @@
-//! The files that the experiments of a launch name: layer files, weights and data.
+//! The files that the experiments of a launch name: layer files, weights, teachers and data.
 
 use crate::{Error, FileSet, Result};
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,7 @@ use stratus_store::is_address;
 
 const NETWORK: &str = "model.name";
 const WEIGHTS: &str = "model.weights";
+const TEACHER: &str = "train.teacher";
 const DATA: &str = "data.path";
 
 /// The files that an experiment names, by the key that is set to their path on the target.
@@ -37,6 +38,9 @@ impl UploadCollector {
         }
         if let Some(weights) = experiment.model.weights.as_deref() {
             uploads.push((WEIGHTS, self.load(WEIGHTS, Path::new(weights))?));
+        }
+        if let Some(teacher) = experiment.teacher() {
+            uploads.push((TEACHER, self.load(TEACHER, teacher)?));
         }
         if !remote_data && !needs_no_upload(experiment) {
             uploads.push((DATA, self.load(DATA, &path)?));
@@ -88,15 +92,16 @@ impl UploadedPaths {
     /// The experiment with the paths of its files on the target.
     ///
     /// # Errors
-    /// If a layer file or weights were not uploaded.
+    /// If a layer file, weights or a teacher were not uploaded.
     pub(crate) fn remote_experiment(&self, experiment: &Experiment) -> Result<Experiment> {
         let mut remote = experiment.clone();
-        for key in [NETWORK, WEIGHTS, DATA] {
+        for key in [NETWORK, WEIGHTS, TEACHER, DATA] {
             let Some(local) = local_path(experiment, key) else { continue };
             let path = self.0.get(&local.display().to_string()).cloned();
             match (key, path) {
                 (NETWORK, Some(path)) => remote.model.name = path,
                 (WEIGHTS, Some(path)) => remote.model.weights = Some(path),
+                (TEACHER, Some(path)) => remote.train.teacher = Some(path),
                 (_, Some(path)) => remote.data.path = Some(path),
                 // The data are on the target, synthetic, or opened by their address.
                 (DATA, None) => {}
@@ -115,6 +120,7 @@ fn local_path(experiment: &Experiment, key: &str) -> Option<PathBuf> {
     match key {
         NETWORK => experiment.layer_file().map(Path::to_owned),
         WEIGHTS => experiment.model.weights.as_ref().map(PathBuf::from),
+        TEACHER => experiment.teacher().map(Path::to_owned),
         _ => Some(experiment.data_path()),
     }
 }

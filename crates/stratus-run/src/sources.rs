@@ -1,4 +1,4 @@
-//! `sources.json`: the external files that a run started from. They are not needed to resume it, since its
+//! `sources.json`: the external files that a run started from. Only the teacher is needed to resume it: its
 //! checkpoints have the weights, and the layer file is copied.
 
 use std::fs::File;
@@ -16,6 +16,8 @@ pub struct Sources {
     pub weights: Option<Source>,
     /// The layer file.
     pub network: Option<Source>,
+    /// The weights of the teacher.
+    pub teacher: Option<Source>,
 }
 
 /// The state of a file at the start of the run.
@@ -78,7 +80,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sources.json");
         assert_eq!(Sources::read(&path).unwrap(), Sources::default());
-        let sources = Sources { weights: Some(Source::from_bytes(Path::new("w.pth"), b"1")), network: None };
+        let sources =
+            Sources { weights: Some(Source::from_bytes(Path::new("w.pth"), b"1")), ..Sources::default() };
         sources.write(&path).unwrap();
         assert_eq!(Sources::read(&path).unwrap(), sources);
         std::fs::write(&path, "[").unwrap();

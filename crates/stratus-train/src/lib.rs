@@ -10,7 +10,7 @@
 //! - [`compile`]: programs, plans and the session. [`weights`]: initial, pretrained and saved values.
 //! - [`run`]: the training loop. [`evaluate`]: evaluates weights. [`mod@bench`]: measures speed.
 //! - [`mod@infer`]: predicts classes of images. [`sizing`]: the memory of an experiment, the largest batch.
-//! - [`mod@optimise`]: makes a run's network smaller.
+//! - [`mod@optimise`]: makes a run's network smaller. [`teacher`]: a network that teaches another.
 //! - [`mod@forecast`]: forecasts training on this and other machines. [`workers`]: worker processes.
 //! - [`libraries`]: the libraries on this machine. [`Observer`]: receives progress reports.
 
@@ -33,6 +33,7 @@ pub mod resolve;
 pub mod run;
 mod run_limits;
 pub mod sizing;
+pub mod teacher;
 pub mod weights;
 pub mod workers;
 

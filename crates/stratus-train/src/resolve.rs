@@ -10,7 +10,9 @@
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::input::{InputPipeline, dataset_facts, usable_cores};
+use crate::teacher::Teacher;
 use std::ops::Deref;
+use std::sync::Arc;
 use stratus_data::{BatchSlice, Dataset, TtaView};
 use stratus_engine::{Precision, Stage};
 use stratus_experiment::{Experiment, NetworkFacts, ResolvedExperiment};
@@ -24,6 +26,7 @@ pub struct ResolvedProcess {
     input: InputPipeline,
     rank: Rank,
     stage: Option<Stage>,
+    teacher: Option<Arc<Teacher>>,
 }
 
 /// The rank of this process among the workers that divide batches.
@@ -50,12 +53,58 @@ impl Deref for ResolvedProcess {
 
 impl ResolvedProcess {
     /// Resolves an experiment that trains `graph` on `dataset` with `device`, for the only process of a run.
-    /// For evaluation, `dataset` is the data set to evaluate on.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and if the teacher cannot be opened or does not fit.
+    pub fn for_training(
+        experiment: &Experiment,
+        dataset: &dyn Dataset,
+        graph: &Graph,
+        device: &OpenDevice,
+    ) -> Result<Self, TrainError> {
+        let resolved = Self::resolve(experiment, dataset, graph, device)?;
+        let teacher = Teacher::open(experiment)?;
+        if let Some(teacher) = &teacher {
+            teacher.check_network(graph)?;
+            teacher.check_data(resolved.settings(), dataset)?;
+        }
+        Ok(Self { teacher, ..resolved })
+    }
+
+    /// Resolves an experiment without its teacher: for evaluation on `dataset`, and for training steps of the
+    /// loss of the labels alone.
     ///
     /// # Errors
     /// If the device does not support the number format of `train.precision`, or the network is not for the
     /// task of the data set.
     pub fn new(
+        experiment: &Experiment,
+        dataset: &dyn Dataset,
+        graph: &Graph,
+        device: &OpenDevice,
+    ) -> Result<Self, TrainError> {
+        let mut experiment = experiment.clone();
+        experiment.train.teacher = None;
+        Self::resolve(&experiment, dataset, graph, device)
+    }
+
+    /// Resolves an experiment for a teacher that is already open. Its data are not compared.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and if the teacher has images of another size or other outputs.
+    pub(crate) fn with_open_teacher(
+        experiment: &Experiment,
+        dataset: &dyn Dataset,
+        graph: &Graph,
+        device: &OpenDevice,
+        teacher: Option<&Arc<Teacher>>,
+    ) -> Result<Self, TrainError> {
+        teacher.map_or(Ok(()), |teacher| teacher.check_network(graph))?;
+        let resolved = Self::resolve(experiment, dataset, graph, device)?;
+        Ok(Self { teacher: teacher.cloned(), ..resolved })
+    }
+
+    fn resolve(
         experiment: &Experiment,
         dataset: &dyn Dataset,
         graph: &Graph,
@@ -70,7 +119,7 @@ impl ResolvedProcess {
             [_, height, width] => input.with_mask_size([height, width]),
             _ => input,
         };
-        Ok(Self { experiment, input, rank: Rank::SINGLE, stage: None })
+        Ok(Self { experiment, input, rank: Rank::SINGLE, stage: None, teacher: None })
     }
 
     /// The same experiment for another worker.
@@ -91,7 +140,7 @@ impl ResolvedProcess {
         let experiment = self.experiment.with_batch_size(batch);
         let (training, validation) = (experiment.settings().train.batch_size, experiment.validation_batch());
         let input = self.input.clone().with_batch_sizes(training, validation);
-        Self { experiment, input, ..*self }
+        Self { experiment, input, ..self.clone() }
     }
 
     /// The same experiment with at most `kib` KiB of activations and gradients alive at once; `None` keeps
@@ -105,6 +154,12 @@ impl ResolvedProcess {
     #[must_use]
     pub fn stage(&self) -> Option<Stage> {
         self.stage
+    }
+
+    /// The network whose outputs training follows besides the labels.
+    #[must_use]
+    pub fn teacher(&self) -> Option<&Teacher> {
+        self.teacher.as_deref()
     }
 
     /// The rank of this process among the workers.

@@ -43,6 +43,8 @@ fn tests() -> Vec<Case> {
             ));
         }
     }
+    let beside_a_teacher = SoftmaxCrossEntropy { main_weight: Some(0.3), ..PLAIN };
+    cases.extend(kernels([19, 7], uniform, beside_a_teacher, " beside a teacher"));
     let weighted = SoftmaxCrossEntropy { class_weighted: true, ..PLAIN };
     let large = Fill::Uniform { low: -300.0, high: 300.0 };
     cases.extend(kernels([6, 10], large, weighted, " weighted large"));
@@ -69,6 +71,7 @@ fn benchmarks() -> Vec<Case> {
 
 const PLAIN: SoftmaxCrossEntropy = SoftmaxCrossEntropy {
     auxiliary: None,
+    main_weight: None,
     smoothing: 0.0,
     mixed_labels: false,
     class_weighted: false,

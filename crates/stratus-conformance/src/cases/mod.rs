@@ -15,6 +15,7 @@ mod conv2d;
 mod conv_transpose2d;
 mod convert;
 mod count_labels;
+mod distillation;
 mod dropout;
 mod dropout2d;
 mod ema;
@@ -64,6 +65,7 @@ macro_rules! operation_files {
             conv_transpose2d::TABLE,
             convert::TABLE,
             count_labels::TABLE,
+            distillation::TABLE,
             dropout::TABLE,
             dropout2d::TABLE,
             ema::TABLE,

@@ -10,6 +10,7 @@ pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 const PLAIN: PixelCrossEntropy = PixelCrossEntropy {
     auxiliary: None,
+    main_weight: None,
     smoothing: 0.0,
     class_weighted: false,
     predicts: false,
@@ -27,6 +28,8 @@ fn tests() -> Vec<Case> {
     }
     cases.extend(kernels([2, 5, 8, 8], Fill::Integers { low: 0, high: 2 }, PLAIN, " ties"));
     cases.extend(kernels([1, 6, 8, 9], Fill::Uniform { low: -300.0, high: 300.0 }, weighted, " large"));
+    let beside_a_teacher = PixelCrossEntropy { main_weight: Some(0.3), ..weighted };
+    cases.extend(kernels([2, 6, 5, 7], uniform, beside_a_teacher, " beside a teacher"));
     for loss in [PLAIN, weighted] {
         let loss = PixelCrossEntropy { smoothing: 0.1, ..loss };
         let suffix = if loss.class_weighted { " weighted smoothed" } else { " smoothed" };

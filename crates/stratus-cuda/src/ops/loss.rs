@@ -42,7 +42,7 @@ impl GpuOp for SoftmaxCrossEntropy {
         let (source, scale) = scaled(source, operands, at_scale, self.loss_scaled)?;
         let class_weights = if self.class_weighted { Argument::Operand(at_weights) } else { Argument::Null };
         let label_counts = if self.partial { Argument::Operand(at_counts) } else { Argument::Null };
-        let weight = Argument::Double(f64::from(self.auxiliary.unwrap_or(1.0)));
+        let weight = Argument::Double(f64::from(self.factor()));
         let flag = |is: bool| Argument::Int(i32::from(is));
 
         let arguments = vec![

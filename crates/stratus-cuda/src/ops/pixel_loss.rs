@@ -46,7 +46,7 @@ impl GpuOp for PixelCrossEntropy {
         };
         let class_weights = operand(self.class_weighted, at_weights);
         let label_counts = operand(self.partial, at_counts);
-        let auxiliary = Argument::Double(f64::from(self.auxiliary.unwrap_or(1.0)));
+        let auxiliary = Argument::Double(f64::from(self.factor()));
         let grid =
             |blocks: usize, threads| Shape { grid: [blocks as u32, 1, 1], block: [threads, 1, 1], shared: 0 };
 

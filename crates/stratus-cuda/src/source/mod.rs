@@ -81,6 +81,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
             "depthwise_weights",
             concat!(include_str!("depthwise_common.cu"), include_str!("depthwise_weights.cu")),
         ),
+        ("distillation", concat!(include_str!("loss_scale_common.cu"), include_str!("distillation.cu"))),
         ("dropout", include_str!("dropout.cu")),
         ("elementwise", concat!(include_str!("elementwise_common.cu"), include_str!("elementwise.cu"))),
         ("ema", include_str!("ema.cu")),

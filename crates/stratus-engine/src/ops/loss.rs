@@ -47,6 +47,12 @@ pub struct SoftmaxCrossEntropy {
     /// The weight of an auxiliary loss and its gradient. It is added to the loss in `metrics`; hits are those
     /// of the main loss, which has `None`.
     pub auxiliary: Option<f32>,
+    /// The weight of the main loss and its gradient, beside that of a [`DistillationLoss`]; `None` for 1, and
+    /// for an auxiliary loss.
+    ///
+    /// [`DistillationLoss`]: super::DistillationLoss
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub main_weight: Option<f32>,
     /// Label smoothing: the share of the target that is distributed equally over all classes, in [0, 1).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub smoothing: f32,
@@ -74,6 +80,12 @@ pub(super) fn is_zero(smoothing: &f32) -> bool {
 }
 
 impl SoftmaxCrossEntropy {
+    /// The factor of the loss and its gradient.
+    #[must_use]
+    pub fn factor(&self) -> f32 {
+        self.auxiliary.or(self.main_weight).unwrap_or(1.0)
+    }
+
     /// Positions of operands: `[class weights, loss scale, label counts, metrics, gradient]`. An absent
     /// operand shares the position of the next one; a gradient at or past the end is absent.
     #[must_use]

@@ -17,6 +17,7 @@ mod conv2d;
 mod conv_transpose2d;
 mod convert;
 mod count_labels;
+mod distillation;
 mod dropout;
 mod dropout2d;
 mod ema;
@@ -59,6 +60,7 @@ pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 pub use count_labels::CountLabels;
+pub use distillation::DistillationLoss;
 pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
@@ -249,6 +251,7 @@ macro_rules! add_kernels {
             Conv2dForward,
             Convert,
             CountLabels,
+            DistillationLoss,
             Dropout,
             Dropout2d,
             EmaUpdate,

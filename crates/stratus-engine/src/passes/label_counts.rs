@@ -33,6 +33,10 @@ pub(super) fn count_labels(program: &Program) -> Result<Program, EngineError> {
                 loss.partial = true;
                 loss.positions()[2]
             }
+            Kernel::DistillationLoss(loss) => {
+                loss.partial = true;
+                loss.positions()[1]
+            }
             _ => continue,
         };
         step.inputs.insert(position, counts);

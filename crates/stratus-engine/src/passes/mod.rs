@@ -4,6 +4,7 @@
 //! | pass | effect |
 //! |---|---|
 //! | [`lower`] | graph to forward steps, with the loss |
+//! | [`teacher`] | adds the forward pass of a teacher, and the loss by its logits |
 //! | [`fuse`] | merges steps where the device profits |
 //! | [`quantise`] | replaces convolutions in inference by int8 products |
 //! | [`images`] | takes images as bytes and normalises them in the first step |
@@ -28,5 +29,6 @@ pub mod parts;
 pub mod quantise;
 pub mod recompute;
 pub mod stage;
+pub mod teacher;
 pub mod tile;
 pub mod update;

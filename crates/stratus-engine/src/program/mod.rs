@@ -31,6 +31,9 @@ pub enum Role {
     Parameter,
     /// A frozen parameter, or one of a frozen layer, in the master precision. It never changes.
     Frozen,
+    /// A parameter or running statistic of the teacher, in the master precision. It is set before the first
+    /// iteration and never changes. Checkpoints omit it.
+    Teacher,
     /// A parameter in the compute precision, kept equal to its master.
     #[serde(rename = "copy")]
     ComputeCopy,
@@ -103,6 +106,8 @@ impl Value {
 pub enum Phase {
     /// Forward.
     Forward,
+    /// Forward pass of the teacher, which has no backward pass.
+    Teacher,
     /// Loss, metrics and the gradient of the logits.
     Loss,
     /// Backward: the gradient of the input.
@@ -123,6 +128,7 @@ impl Phase {
     pub fn name(self) -> &'static str {
         match self {
             Self::Forward => "forward",
+            Self::Teacher => "teacher",
             Self::Loss => "loss",
             Self::BackwardData => "backward_data",
             Self::BackwardWeights => "backward_weights",

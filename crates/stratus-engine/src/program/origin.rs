@@ -58,7 +58,7 @@ impl Origin {
     }
 
     /// The same relation to another value.
-    pub(super) fn with_source(self, source: ValueId) -> Self {
+    pub(crate) fn with_source(self, source: ValueId) -> Self {
         match self {
             Self::Gradient(_) => Self::Gradient(source),
             Self::PartialGradient(_) => Self::PartialGradient(source),

@@ -27,7 +27,7 @@ impl ReferenceKernel for SoftmaxCrossEntropy {
         let width = if self.mixed_labels { MIXED_LABEL_LEN } else { 1 };
         let class_weight = |class: usize| class_weights.first().map_or(1.0, |weights| weights.get(class));
         let counted = (0..batch).filter(|&n| labels.get(n * width) >= 0.0).count() as f64;
-        let weight = f64::from(self.auxiliary.unwrap_or(1.0));
+        let weight = f64::from(self.factor());
         // The number of samples, or the sum of their class weights.
         let divisor = if let [label_counts] = label_counts {
             divisor(label_counts, class_weights.first().filter(|_| !self.mixed_labels))

@@ -19,6 +19,7 @@ mod concat;
 mod conv2d;
 mod convert;
 mod count_labels;
+mod distillation;
 mod dropout;
 mod dropout2d;
 mod ema;

@@ -43,7 +43,7 @@ impl ReferenceKernel for PixelCrossEntropy {
             true => divisor(&rest[at_counts - 2], rest.first().filter(|_| self.class_weighted)),
             false => weight,
         };
-        let factor = if divisor > 0.0 { f64::from(self.auxiliary.unwrap_or(1.0)) / divisor } else { 0.0 };
+        let factor = if divisor > 0.0 { f64::from(self.factor()) / divisor } else { 0.0 };
         let smoothing = f64::from(self.smoothing);
         let (mut loss, mut counted, mut right) = (0.0, 0.0, 0.0);
         for pixel in 0..n * pixels {

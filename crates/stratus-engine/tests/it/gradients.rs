@@ -139,7 +139,10 @@ fn check_case(case: &Case, into: &mut CheckCounts) -> bool {
         | Kernel::SumOfSquares(_)
         | Kernel::TreeSum(_) => false,
         // Losses, which every check uses or which have separate tests.
-        Kernel::CountLabels(_) | Kernel::PixelCrossEntropy(_) | Kernel::SoftmaxCrossEntropy(_) => false,
+        Kernel::CountLabels(_)
+        | Kernel::DistillationLoss(_)
+        | Kernel::PixelCrossEntropy(_)
+        | Kernel::SoftmaxCrossEntropy(_) => false,
         // Copies, inputs, statistics, inference, and a pooling norm without index.
         Kernel::AddBias(_)
         | Kernel::BatchNormStatistics(_)

@@ -19,6 +19,7 @@ mod recompute;
 mod reference;
 mod relu_pool;
 mod resize;
+mod teacher;
 mod tiling;
 mod training;
 mod update;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use stratus_conformance::{Case, cases};
 use stratus_engine::backend::PrepareRequest;
 use stratus_engine::ops::{
-    Adaptive, AdaptiveUpdate, AvgPooling, ClipFactor, ClipGradient, FULL_SHARE, LrnForward, MIXED_LABEL_LEN,
-    SgdUpdate, SoftmaxCrossEntropy, SumOfSquares,
+    Adaptive, AdaptiveUpdate, AvgPooling, ClipFactor, ClipGradient, DistillationLoss, FULL_SHARE, LrnForward,
+    MIXED_LABEL_LEN, SgdUpdate, SoftmaxCrossEntropy, SumOfSquares,
 };
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::{Layer, Mode};
@@ -201,6 +201,47 @@ fn assert_close(got: &[f64], expected: &[f64]) {
     let difference =
         got.iter().zip(expected).map(|(got, expected)| (got - expected).abs()).fold(0.0, f64::max);
     assert!(difference < 1e-8, "{got:?} is not {expected:?}");
+}
+
+/// Expected values are those of PyTorch 2.15 in double precision, with temperature 2 and weight 0.25: `0.75 *
+/// cross_entropy(z, y) + 0.25 * 4 * kl_div(log_softmax(z[m] / 2, 1), log_softmax(t[m] / 2, 1),
+/// reduction="batchmean", log_target=True)` of the samples `m` with a label, and its gradient.
+#[test]
+fn distillation_matches_pytorch() {
+    let student = [1.0, -2.0, 0.5, 0.25, 0.0, -1.0, 9.0, 9.0, 9.0];
+    let teacher = [0.0, 3.0, -1.0, 2.0, -0.5, 1.5, 1.0, 2.0, 3.0];
+    let labels = [2.0, 0.0, -100.0];
+    let logits = ("logits", &[3, 3][..], DType::F64, &student[..]);
+    let labels = ("labels", &[3][..], DType::I32, &labels[..]);
+    let main = SoftmaxCrossEntropy { main_weight: Some(0.75), ..SoftmaxCrossEntropy::default() };
+    let outputs =
+        [("metrics", &[4][..], DType::F64, &[0.0; 4][..]), ("dlogits", &[3, 3], DType::F64, &[0.0; 9])];
+    let before = one_step(main, &[logits, labels], &[], &outputs).unwrap();
+    assert_close(&before[0], &[0.75 * 0.864_937_549_201_822_5, 2.0, 1.0, 2.0]);
+    let loss = DistillationLoss {
+        weight: 0.25,
+        temperature: 2.0,
+        mixed_labels: false,
+        loss_scaled: false,
+        partial: false,
+    };
+    let inputs = [logits, ("teacher", &[3, 3], DType::F64, &teacher[..]), labels];
+    let updates =
+        [("metrics", &[4][..], DType::F64, &before[0][..]), ("dlogits", &[3, 3], DType::F64, &before[1][..])];
+    let after = one_step(loss, &inputs, &updates, &[]).unwrap();
+    assert_close(&after[0], &[1.255_769_199_085_598_6, 2.0, 1.0, 2.0]);
+    let gradient = [
+        0.310_222_361_602_766_45,
+        -0.144_894_730_477_007,
+        -0.165_327_631_125_759,
+        -0.211_074_701_712_754_33,
+        0.197_978_671_910_383_15,
+        0.013_096_029_802_371_213,
+        0.0,
+        0.0,
+        0.0,
+    ];
+    assert_close(&after[1], &gradient);
 }
 
 /// Expected values are those of PyTorch 2.15 in double precision: `cross_entropy(logits, labels,

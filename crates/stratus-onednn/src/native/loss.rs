@@ -43,6 +43,8 @@ pub struct Loss<'a> {
     pub classes: usize,
     /// The weight of an auxiliary loss.
     pub auxiliary: Option<f32>,
+    /// The weight of a main loss.
+    pub main_weight: f32,
     /// ε: the share of the target spread evenly over all classes.
     pub smoothing: f32,
     /// True if samples are mixed, with two classes.
@@ -67,7 +69,7 @@ pub fn softmax_cross_entropy<E: Element>(
     metrics: &mut [f64],
     gradient: &mut [E],
 ) -> Result<(), String> {
-    let Loss { classes, auxiliary, smoothing, mixed, class_weights, label_counts, tile } = loss;
+    let Loss { classes, auxiliary, main_weight, smoothing, mixed, class_weights, label_counts, tile } = loss;
     let width = if mixed { MIXED_LABEL_LEN } else { 1 };
     let (threads, batch) = (team.threads(), labels.len() / width);
     labels.chunks_exact(width).enumerate().try_for_each(|(n, label)| check(n, label, classes))?;
@@ -84,8 +86,8 @@ pub fn softmax_cross_entropy<E: Element>(
     let divisor = label_counts.map_or_else(weights_of_labels, |counts| divisor(counts, own_weights));
     let weight = match own_weights {
         _ if divisor == 0.0 => 0.0,
-        None => auxiliary.unwrap_or(1.0) / divisor as f32,
-        Some(_) => (f64::from(auxiliary.unwrap_or(1.0)) / divisor) as f32,
+        None => auxiliary.unwrap_or(main_weight) / divisor as f32,
+        Some(_) => (f64::from(auxiliary.unwrap_or(main_weight)) / divisor) as f32,
     };
     let wanted = !gradient.is_empty();
     let mut gradients = split_lengths(
@@ -127,7 +129,8 @@ pub fn softmax_cross_entropy<E: Element>(
             if tile.starts_sums() {
                 metrics.fill(0.0);
             }
-            let counts = [mean, counted as f64, total.top1 as f64, total.top5 as f64];
+            let counts =
+                [f64::from(main_weight) * mean, counted as f64, total.top1 as f64, total.top5 as f64];
             metrics.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
     }
@@ -276,6 +279,7 @@ mod tests {
         let config = Loss {
             classes: 3,
             auxiliary: None,
+            main_weight: 1.0,
             smoothing: 0.0,
             mixed: false,
             class_weights: None,
@@ -298,6 +302,7 @@ mod tests {
             let config = Loss {
                 classes: 3,
                 auxiliary: None,
+                main_weight: 1.0,
                 smoothing: 0.0,
                 mixed: true,
                 class_weights: None,
@@ -334,6 +339,7 @@ mod tests {
         let config = Loss {
             classes: 3,
             auxiliary: None,
+            main_weight: 1.0,
             smoothing: 0.0,
             mixed: true,
             class_weights: None,
@@ -368,6 +374,7 @@ mod tests {
         let mut config = Loss {
             classes: 3,
             auxiliary: None,
+            main_weight: 1.0,
             smoothing: 0.0,
             mixed: false,
             class_weights: None,

@@ -29,6 +29,7 @@ pub mod channel_scale;
 pub mod channels;
 pub mod concat;
 pub mod conv;
+pub mod distillation;
 pub mod dropout;
 pub mod dropout2d;
 pub mod elementwise;

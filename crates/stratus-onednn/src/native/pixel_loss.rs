@@ -18,7 +18,7 @@ use super::threads::{MAX_THREADS, split, split_lengths};
 use stratus_engine::backend::Tile;
 
 /// The number of pixels of a block.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 
 /// One number per pixel of a block.
 type Pixels = [f32; BLOCK];
@@ -30,6 +30,8 @@ pub struct PixelLoss {
     pub geometry: MapGeometry,
     /// The weight of an auxiliary loss.
     pub auxiliary: Option<f32>,
+    /// The weight of a main loss.
+    pub main_weight: f32,
     /// ε: the share of the target spread evenly over all classes.
     pub smoothing: f32,
 }
@@ -122,7 +124,8 @@ pub fn pixel_cross_entropy<A: Element, E: Element>(
         ));
     }
     let divisor = label_counts.map_or(counts.weight, |counts| divisor(counts, Some(weights)));
-    let factor = if divisor > 0.0 { f64::from(loss.auxiliary.unwrap_or(1.0)) / divisor } else { 0.0 };
+    let factor =
+        if divisor > 0.0 { f64::from(loss.auxiliary.unwrap_or(loss.main_weight)) / divisor } else { 0.0 };
     let gradient = (!gradient.is_empty()).then(|| {
         assert!(
             gradient.len() >= loss.geometry.planes * loss.geometry.plane_elements(),
@@ -346,7 +349,7 @@ fn store<A, E: Element>(context: &LossContext<'_, A, E>, [sample, start, count]:
 
 /// `exp(y)` for `y <= 0`; 0 below the smallest normal number. NaN is propagated.
 #[inline(always)]
-fn exp(y: f32) -> f32 {
+pub(super) fn exp(y: f32) -> f32 {
     const MIN_EXP_ARGUMENT: f32 = -87.0;
     let e = exp_of_negative(if y < MIN_EXP_ARGUMENT { MIN_EXP_ARGUMENT } else { y });
     if y < MIN_EXP_ARGUMENT { 0.0 } else { e }
@@ -357,7 +360,7 @@ fn exp(y: f32) -> f32 {
 /// With `x = 2ⁿ m`, `m` from √½ to √2, and `t = (m - 1) / (m + 1)`:
 /// `ln x = n ln 2 + 2 (t + t³/3 + t⁵/5 + t⁷/7 + t⁹/9 + …)`.
 #[inline(always)]
-fn ln(x: f32) -> f32 {
+pub(super) fn ln(x: f32) -> f32 {
     // Moves the boundary between exponents from 1 to √½.
     const SQRT_HALF_BITS: u32 = 0x3f35_04f3;
     let shifted = x.to_bits().wrapping_sub(SQRT_HALF_BITS);
@@ -404,7 +407,7 @@ mod tests {
             groups: 1,
             channels: 3,
         };
-        let loss = PixelLoss { geometry, auxiliary: None, smoothing: 0.0 };
+        let loss = PixelLoss { geometry, auxiliary: None, main_weight: 1.0, smoothing: 0.0 };
         let (mut metrics, mut predictions) = ([f64::NAN; 4], vec![7; pixels]);
         let (mut gradient, mut scratch) = (vec![f32::NAN; 3 * pixels], vec![0.0; scratch_elements(3, 2)]);
         let operands = PixelOperands {

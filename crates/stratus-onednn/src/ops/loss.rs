@@ -17,19 +17,29 @@ impl CpuOp for SoftmaxCrossEntropy {
         let team = cpu.team.clone();
         let SoftmaxCrossEntropy {
             auxiliary,
+            main_weight,
             smoothing,
             mixed_labels: mixed,
             class_weighted: weighted,
             loss_scaled: _,
             partial,
         } = *self;
+        let main_weight = main_weight.unwrap_or(1.0);
         let [at_weights, _, at_counts, at_metrics, at_gradient] = self.positions();
         Ok(typed!(operands.dtype(at_gradient).unwrap_or(DType::F32), E => fallible(move |o| {
             let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(at_metrics));
             let class_weights = weighted.then(|| &*o.elements(at_weights));
             let label_counts = partial.then(|| &*o.elements(at_counts));
-            let tile = o.tile();
-            let loss = Loss { classes, auxiliary, smoothing, mixed, class_weights, label_counts, tile };
+            let loss = Loss {
+                classes,
+                auxiliary,
+                main_weight,
+                smoothing,
+                mixed,
+                class_weights,
+                label_counts,
+                tile: o.tile(),
+            };
             softmax_cross_entropy::<E>(&team, logits, labels, loss, metrics, o.elements(at_gradient))
         })))
     }

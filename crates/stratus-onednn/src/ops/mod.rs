@@ -17,6 +17,7 @@ mod concat;
 mod conv2d;
 mod convert;
 mod count_labels;
+mod distillation;
 mod dropout;
 mod dropout2d;
 mod ema;

@@ -13,6 +13,7 @@ impl CpuOp for PixelCrossEntropy {
         let geometry = operands.common_geometry(0)?;
         let PixelCrossEntropy {
             auxiliary,
+            main_weight,
             smoothing,
             class_weighted: weighted,
             predicts,
@@ -20,7 +21,7 @@ impl CpuOp for PixelCrossEntropy {
             partial,
         } = *self;
         let [weights, _, label_counts, metrics, predictions, gradient] = self.positions();
-        let loss = PixelLoss { geometry, auxiliary, smoothing };
+        let loss = PixelLoss { geometry, auxiliary, main_weight: main_weight.unwrap_or(1.0), smoothing };
         let scratch = operands.values.len();
         let scratch_bytes = scratch_elements(geometry.channels, cpu.team.threads()) * size_of::<f32>();
         let (cpu, has_gradient) = (cpu.clone(), gradient < scratch);

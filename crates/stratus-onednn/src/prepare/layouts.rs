@@ -39,7 +39,12 @@ impl PlanBuilder<'_> {
         }
         let is_kept = matches!(
             value.role,
-            Role::Parameter | Role::Frozen | Role::ComputeCopy | Role::OptimiserState | Role::Average
+            Role::Parameter
+                | Role::Frozen
+                | Role::Teacher
+                | Role::ComputeCopy
+                | Role::OptimiserState
+                | Role::Average
         );
         if is_kept || needs.weights[id.0] {
             // Vectors, and factors `[C, 1, 1]`, have only one layout.

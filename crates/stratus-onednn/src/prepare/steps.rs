@@ -68,7 +68,7 @@ impl PlanBuilder<'_> {
         let kernel_layout = self.backend.remember_desc(desc, dtype)?;
         let mut step = step.clone();
         if chosen.candidate.name.ends_with(REORDERED) {
-            let forward = step.phase == Phase::Forward;
+            let forward = matches!(step.phase, Phase::Forward | Phase::Teacher);
             let label = if forward { "forward" } else { "backward_data" };
             step.inputs[1] = self.reordered(&step, weight, kernel_layout, label)?;
         } else {

@@ -112,6 +112,7 @@ fn native_kernels_refuse_maps_in_different_layouts() {
                 | Kernel::Conv2dForward(_)
                 | Kernel::Convert(_)
                 | Kernel::CountLabels(_)
+                | Kernel::DistillationLoss(_)
                 | Kernel::EmaUpdate(_)
                 | Kernel::FindOverflow(_)
                 | Kernel::Flatten(_)

@@ -172,7 +172,8 @@ impl Reader<'_> {
                 Phase::Forward => self.layer(step).map(Endpoint::Layer),
                 Phase::Loss => Some(Endpoint::Loss),
                 Phase::Layout | Phase::Communication => None,
-                Phase::BackwardData | Phase::BackwardWeights | Phase::Update => continue,
+                // The teacher is not a part of the network.
+                Phase::Teacher | Phase::BackwardData | Phase::BackwardWeights | Phase::Update => continue,
             };
             let carries = |id: &&ValueId| matches!(program.value(**id).role, Role::Images | Role::Transient);
             // Concatenated values: each part is written by its own step, which does not read the others.

@@ -34,6 +34,7 @@ fn phase(phase: stratus_engine::Phase) -> Phase {
     use stratus_engine::Phase as Engine;
     match phase {
         Engine::Forward => Phase::Forward,
+        Engine::Teacher => Phase::Teacher,
         Engine::Loss => Phase::Loss,
         Engine::BackwardData => Phase::BackwardData,
         Engine::BackwardWeights => Phase::BackwardWeights,

@@ -26,6 +26,8 @@ pub enum Phase {
     BackwardWeights,
     /// Updating parameters.
     Update,
+    /// Computing the outputs of the teacher.
+    Teacher,
     /// The loss and its gradient.
     Loss,
     /// Changing the layout of a value.
@@ -56,6 +58,7 @@ impl Phase {
             Self::BackwardData => "backward_data",
             Self::BackwardWeights => "backward_weights",
             Self::Update => "update",
+            Self::Teacher => "teacher",
             Self::Loss => "loss",
             Self::Layout => "layout",
             Self::Copy => "copy",

@@ -120,11 +120,12 @@ impl Bench {
         let device = device::open(&experiment.train)?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = &*with_class_weights(experiment, datasets.train.as_ref())?;
-        let resolved = ResolvedProcess::new(experiment, datasets.train.as_ref(), &graph, &device)?;
+        let resolved = ResolvedProcess::for_training(experiment, datasets.train.as_ref(), &graph, &device)?;
         let FittedRun { resolved, planned, .. } =
             fit(&resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
         session_state::set_class_weights(&mut compiled.session, &resolved)?;
+        session_state::set_teacher(&mut compiled, &resolved)?;
         initialise(&mut compiled.session, &graph, &resolved, &datasets.train)?;
         session_state::refresh(&mut compiled.session, compiled.ids.refresh)?;
         // A learning rate too small to change the weights: every step does the same work.

@@ -107,7 +107,7 @@ pub fn probe(
         });
     }
     device.warnings.iter().for_each(|warning| warn(warning));
-    let resolved = ResolvedProcess::new(&experiment, dataset, &graph, &device)?;
+    let resolved = ResolvedProcess::for_training(&experiment, dataset, &graph, &device)?;
     let FittedRun { resolved, mut planned, .. } =
         fit(&resolved, &graph, &device, &KernelSelection::Cached, None, warn)?;
     let planning_s = started.elapsed().as_secs_f64();

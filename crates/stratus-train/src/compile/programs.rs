@@ -113,6 +113,10 @@ fn micro_batch_program(
     let forward = if uses_class_weights(settings) { with_class_weights(forward)? } else { forward };
     let forward = if resolved.input().mixes() { with_mixed_labels(forward)? } else { forward };
     let forward = fuse_with(&forward, device.backend.fusions())?;
+    let forward = match resolved.teacher() {
+        Some(teacher) => teacher.teach(&forward, resolved, device)?,
+        None => forward,
+    };
     let forward = read_bytes_if_preferred(forward, resolved.input().training_scale_shifts(), device)?;
     Ok(recompute(&differentiate(&forward)?, variant.activations_limit())?)
 }

@@ -5,6 +5,7 @@ use crate::compile::{Programs, programs};
 use crate::device::OpenDevice;
 use crate::input::{Datasets, PlaceholderDataset, open_dataset};
 use crate::network::Network;
+use crate::teacher::Teacher;
 use crate::{ResolvedProcess, TrainError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub struct Planner {
     /// The validation data set, if it is on this machine.
     validation: Option<Arc<dyn Dataset>>,
     notes: Vec<String>,
+    teacher: Option<Arc<Teacher>>,
     plans: BTreeMap<(bool, usize, usize, &'static str, bool, usize), TrainingWork>,
 }
 
@@ -76,6 +78,13 @@ impl Planner {
         (images, epochs): (Option<u64>, Option<u64>),
         may_open: bool,
     ) -> Result<Self, TrainError> {
+        let teacher = Teacher::open(&experiment)?;
+        if teacher.is_some() && framework != Framework::Stratus {
+            return Err(TrainError::Configuration {
+                problem: format!("a teacher (train.teacher) is not forecast for {}", framework.name()),
+                hint: "forecast without it: --set train.teacher=".to_owned(),
+            });
+        }
         let mut notes = Vec::new();
         experiment.train.epochs = epochs.unwrap_or(experiment.train.epochs);
         let mut length = TrainingLength {
@@ -130,6 +139,7 @@ impl Planner {
             is_here,
             validation,
             notes,
+            teacher,
             plans: BTreeMap::new(),
         })
     }
@@ -197,6 +207,7 @@ impl Planner {
             is_here: self.is_here,
             validation: self.validation.clone(),
             notes: Vec::new(),
+            teacher: self.teacher.clone(),
             plans: BTreeMap::new(),
         })
     }
@@ -362,7 +373,8 @@ impl Planner {
         let mut device = OpenDevice::new(Box::new(backend));
         device.tile_kib = tile_kib;
         let graph = Network::for_dataset(&experiment, self.dataset.as_ref())?.graph;
-        let resolved = ResolvedProcess::new(&experiment, self.dataset.as_ref(), &graph, &device)?;
+        let (dataset, teacher) = (self.dataset.as_ref(), self.teacher.as_ref());
+        let resolved = ResolvedProcess::with_open_teacher(&experiment, dataset, &graph, &device, teacher)?;
         let programs = programs(&resolved, &graph, &device)?;
         let memory = backend.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
         Ok((programs, memory))

@@ -26,7 +26,7 @@ const FIXED_KEYS: [(&str, &str); 5] = [
 /// have stopped early.
 ///
 /// # Errors
-/// If a key of the request is invalid or cannot be set.
+/// If a key of the request is invalid, cannot be set, or contradicts its teacher.
 pub(super) fn fine_tuning_experiment(
     experiment: &Experiment,
     trained_epochs: u64,
@@ -50,6 +50,9 @@ pub(super) fn fine_tuning_experiment(
     tuned.train.epochs = request.epochs;
     tuned.train.deadline = None;
     tuned.train.budget = None;
+    if request.teacher {
+        tuned.train.teacher = Some(request.run.clone());
+    }
     let keys = [
         ("optimiser.learning_rate", first.to_string()),
         ("optimiser.learning_rate_batch", String::new()),
@@ -58,7 +61,15 @@ pub(super) fn fine_tuning_experiment(
         ("schedule.final_learning_rate", last.to_string()),
         ("schedule.warmup_epochs", "0".to_owned()),
     ];
-    Ok(tuned.with_overrides(&keys)?.with_overrides(&request.set)?)
+    let tuned = tuned.with_overrides(&keys)?.with_overrides(&request.set)?;
+    let is_teacher = tuned.teacher() == Some(Path::new(&request.run));
+    if request.teacher && !is_teacher {
+        return Err(configuration_error(
+            "`train.teacher` or `train.teacher_weight` contradicts --teacher",
+            "leave out --teacher, or these keys",
+        ));
+    }
+    Ok(tuned)
 }
 
 /// Checks that the fine-tuning of a network, which has not lost its channels yet, can start: its device, its
@@ -70,7 +81,7 @@ pub(super) fn check_fine_tuning(tuned: &Experiment, graph: &Graph) -> Result<(),
     let device = device::open(&tuned.train)?;
     let datasets = open_datasets(tuned)?;
     let tuned = &*with_class_weights(tuned, datasets.train.as_ref())?;
-    ResolvedProcess::new(tuned, datasets.train.as_ref(), graph, &device).map(drop)
+    ResolvedProcess::for_training(tuned, datasets.train.as_ref(), graph, &device).map(drop)
 }
 
 /// The first and the last learning rate of `epochs` epochs at the end of a run of `trained` epochs.
@@ -143,6 +154,25 @@ mod tests {
             ("schedule.warmup_epochs", "0"),
         ];
         assert_close(rates(&step, 4, 1), [0.1, 0.0]);
+    }
+
+    #[test]
+    fn the_run_itself_is_the_teacher_if_that_is_asked_for() {
+        let experiment = Experiment::builtin("digits").unwrap();
+        let tuned = |teacher: bool, key: &str, value: &str| {
+            let set = vec![(key.to_owned(), value.to_owned())];
+            let request = OptimiseRequest { epochs: 1, teacher, set, ..OptimiseRequest::example() };
+            fine_tuning_experiment(&experiment, 1, &request, Path::new("out"))
+        };
+        let run = OptimiseRequest::example().run;
+        let teacher = |teacher, key, value| tuned(teacher, key, value).unwrap().train.teacher;
+        assert_eq!(teacher(false, "train.seed", "2"), None);
+        assert_eq!(teacher(true, "train.teacher_weight", "0.9"), Some(run));
+        assert_eq!(teacher(false, "train.teacher", "runs/other").as_deref(), Some("runs/other"));
+        for (key, value) in [("train.teacher", "runs/other"), ("train.teacher_weight", "0")] {
+            let error = tuned(true, key, value).unwrap_err().to_string();
+            assert!(error.contains("contradicts --teacher"), "{error}");
+        }
     }
 
     #[test]

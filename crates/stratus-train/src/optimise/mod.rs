@@ -80,6 +80,9 @@ pub struct OptimiseRequest {
     pub granularity: usize,
     /// The epochs of fine-tuning; 0 if pruning was not asked for.
     pub epochs: u64,
+    /// True if the network before pruning is the teacher of the fine-tuning.
+    #[serde(default)]
+    pub teacher: bool,
     /// How layers that run in int8 are chosen; `None` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub int8: Option<QuantiseOptions>,
@@ -107,6 +110,8 @@ pub struct OptimiseOptions {
     pub calibration_batches: usize,
     /// Layers that lose channels keep a multiple of this number, at least one.
     pub granularity: usize,
+    /// True if the network before pruning is the teacher of the fine-tuning; needs `prune` or `target`.
+    pub teacher: bool,
     /// The epochs of fine-tuning; `None` for a fifth of those of the run, at least one.
     pub epochs: Option<u64>,
     /// Configuration keys of the fine-tuning, with their values.
@@ -360,14 +365,15 @@ impl OptimiseRequest {
                 (None, None) => 0,
                 _ => options.epochs.unwrap_or((trained_epochs / 5).max(1)),
             },
+            teacher: options.teacher && (options.prune.is_some() || options.target.is_some()),
             int8: options.int8,
             target: options.target,
             set: options.set.clone(),
         })
     }
 
-    /// What was asked for: without what was chosen to reach a latency, and without the paths of the run,
-    /// which may be written in several ways.
+    /// The request without what was chosen to reach a latency, and without the paths of the run, which may be
+    /// written in several ways.
     fn asked(&self) -> Self {
         let weights = Source { path: String::new(), ..self.weights.clone() };
         let mut asked = Self { run: String::new(), weights, ..self.clone() };
@@ -383,6 +389,7 @@ impl OptimiseRequest {
             run: "runs/digits/1".to_owned(),
             weights: Source::from_bytes(Path::new("weights.safetensors"), b"1"),
             prune: Some(0.5),
+            teacher: false,
             int8: None,
             target: None,
             importance: ImportanceCriterion::Taylor,
@@ -399,7 +406,7 @@ fn configuration_error(problem: &str, hint: &str) -> TrainError {
 }
 
 /// The epochs of a run that has finished, or stopped early because it no longer improved.
-fn finished_epochs(run: &RunDir) -> Result<u64, TrainError> {
+pub(crate) fn finished_epochs(run: &RunDir) -> Result<u64, TrainError> {
     let path = shell_path(run.path());
     let problem = match Summary::read(&run.summary()) {
         Ok(summary) if summary.status == Status::Completed => return Ok(u64::from(summary.epochs)),

@@ -4,11 +4,12 @@ use crate::compile::CompiledRun;
 use crate::device::OpenDevice;
 use crate::input::Datasets;
 use crate::resolve::{Rank, ResolvedProcess};
+use crate::teacher::Teacher;
 use std::path::Path;
 use stratus_base::text::significant;
 use stratus_data::{Dataset, Scratch};
 use stratus_engine::Stage;
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, Train};
 use stratus_graph::Graph;
 use stratus_run::data_label;
 
@@ -48,8 +49,15 @@ pub(super) fn run_lines(resolved: &ResolvedProcess, datasets: &Datasets, graph: 
         ("training", training_line(settings, resolved.samples())),
         ("optimiser", optimiser_line(settings)),
     ];
+    let teacher = resolved.teacher().map(|teacher| ("teacher", teacher_text(teacher, settings)));
     let processes = process_line(resolved).map(|text| ("workers", text));
-    lines.iter().chain(&processes).map(|(label, text)| line(label, text)).collect()
+    lines.iter().chain(&teacher).chain(&processes).map(|(label, text)| line(label, text)).collect()
+}
+
+/// Describes the teacher and its loss.
+fn teacher_text(teacher: &Teacher, settings: &Experiment) -> String {
+    let Train { teacher_weight: weight, teacher_temperature: temperature, .. } = settings.train;
+    format!("{}; {:.0} % of the loss, temperature {temperature}", teacher.describe(), 100.0 * weight)
 }
 
 /// Describes how batches are divided among processes. (The key `data.workers` means loader threads.)

@@ -205,7 +205,8 @@ impl ProcessGroup {
             None => Ok(()),
             Some(other) => self.agree(Err(TrainError::Configuration {
                 problem: format!(
-                    "worker {other} has a different experiment, checkpoint or program version than worker 0"
+                    "worker {other} has a different experiment, checkpoint, teacher or program version than \
+                     worker 0"
                 ),
                 hint: "start all workers with the same program, arguments and files".to_owned(),
             })),

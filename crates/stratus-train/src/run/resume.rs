@@ -228,7 +228,11 @@ fn kernels(plan: &Plan) -> String {
 /// Checks that the external files are those that the run started from.
 fn check_sources(run: &RunDir, sources: &Sources) -> Result<(), TrainError> {
     let recorded = Sources::read(&run.sources())?;
-    let pairs = [(&recorded.weights, &sources.weights), (&recorded.network, &sources.network)];
+    let pairs = [
+        (&recorded.weights, &sources.weights),
+        (&recorded.network, &sources.network),
+        (&recorded.teacher, &sources.teacher),
+    ];
     for (recorded, found) in pairs {
         if let (Some(recorded), Some(found)) = (recorded, found)
             && recorded.sha256 != found.sha256

@@ -100,8 +100,9 @@ impl ResolvedRun {
         let experiment = with_class_weights(experiment, train)?;
         let stage = group.stage(&experiment);
         let rank = if stage.is_some() { Rank::SINGLE } else { group.rank() };
-        let resolved =
-            ResolvedProcess::new(&experiment, train, &graph, &device)?.with_rank(rank).with_stage(stage);
+        let resolved = ResolvedProcess::for_training(&experiment, train, &graph, &device)?
+            .with_rank(rank)
+            .with_stage(stage);
         check_parts(&resolved)?;
         check_stages(&resolved)?;
         match (check_batch_norm_samples(&resolved, &graph), start) {
@@ -131,6 +132,8 @@ impl RunSetup {
         let resolved = same_data
             .and_then(|()| ResolvedRun::new(experiment, start, datasets.train.as_ref(), options, observer));
         let ResolvedRun { graph, layer_file, pretrained, device, resolved } = group.agree(resolved)?;
+        let teacher = resolved.teacher().map_or("", |teacher| teacher.source().sha256.as_str());
+        group.check_same_run(&[teacher.as_bytes()])?;
         let energy = SharedEnergyMeter::start(device.backend.meter());
         let train = datasets.train.as_ref();
         let mut warn = |text: &str| observer.warn(text);
@@ -165,6 +168,7 @@ impl RunSetup {
         if stage.is_none_or(Stage::is_last) {
             session_state::set_class_weights(&mut compiled.session, &resolved)?;
         }
+        session_state::set_teacher(&mut compiled, &resolved)?;
         Ok(Self {
             resolved,
             datasets,
@@ -216,6 +220,7 @@ impl RunSetup {
                 .layer_file
                 .as_ref()
                 .map(|file| Source::from_bytes(&file.path, file.text.as_bytes())),
+            teacher: self.resolved.teacher().map(|teacher| teacher.source().clone()),
         }
     }
 
@@ -265,9 +270,12 @@ impl RunSetup {
 
     /// Logs the external files.
     pub fn log_sources(&self, log: &mut Log) -> Result<(), TrainError> {
-        let Sources { weights, network } = self.sources();
+        let Sources { weights, network, teacher } = self.sources();
         for source in [network, weights].into_iter().flatten() {
             log.write(&format!("starting from {}, sha256 {}", source.path, source.sha256))?;
+        }
+        if let Some(source) = teacher {
+            log.write(&format!("learning from the teacher {}, sha256 {}", source.path, source.sha256))?;
         }
         let layers = self.pretrained.as_ref().and_then(Pretrained::reinitialised_layers);
         Ok(layers.map_or(Ok(()), |layers| log.write(layers))?)

@@ -126,7 +126,7 @@ pub fn memory_shortage(experiment: &Experiment) -> Result<Option<String>, TrainE
     let graph = Network::for_dataset(experiment, dataset.as_ref())?.graph;
     let device = device::open(&experiment.train)?;
     let Some(available) = device.memory_bytes else { return Ok(None) };
-    let resolved = ResolvedProcess::new(experiment, dataset.as_ref(), &graph, &device)?;
+    let resolved = ResolvedProcess::for_training(experiment, dataset.as_ref(), &graph, &device)?;
     let short = |needs: usize, word: &str| {
         let needed = needs as u64;
         (needed > available).then(|| format!("needs {word}{}, {} available", bytes(needed), bytes(available)))

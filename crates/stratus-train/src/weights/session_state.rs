@@ -7,11 +7,13 @@ use crate::{ResolvedProcess, TrainError};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use stratus_engine::ops::CLASS_WEIGHTS;
+use stratus_engine::passes::teacher::teacher_name;
 use stratus_engine::program::OptimiserState;
 use stratus_engine::session::{StateValue, View};
 use stratus_engine::{Clock, Role, Session};
 use stratus_exchange::WorkerGroup;
 use stratus_graph::Graph;
+use stratus_optimise::ModelError;
 use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Tensors, Values};
 use stratus_weights::{ExternalValues, ValuesRef};
 
@@ -213,6 +215,22 @@ pub(crate) fn set_class_weights(session: &mut Session, resolved: &ResolvedProces
     let Some(weights) = &resolved.settings().train.class_weights else { return Ok(()) };
     let weights: Vec<f32> = weights.iter().map(|&weight| weight as f32).collect();
     Ok(session.write(CLASS_WEIGHTS, &weights)?)
+}
+
+/// Sets the values of the teacher, if there is one. Checkpoints do not store them.
+pub(crate) fn set_teacher(compiled: &mut CompiledRun, resolved: &ResolvedProcess) -> Result<(), TrainError> {
+    let Some(teacher) = resolved.teacher() else { return Ok(()) };
+    let CompiledRun { session, ids, .. } = compiled;
+    let named: HashMap<String, &Vec<f32>> =
+        teacher.model().values.iter().map(|(name, values)| (teacher_name(name), values)).collect();
+    let values = session.plan(ids.train).program.values.iter();
+    let names: Vec<String> =
+        values.filter(|value| value.role == Role::Teacher).map(|value| value.name.clone()).collect();
+    for name in names {
+        let values = named.get(&name).ok_or_else(|| ModelError::Missing { parameter: name.clone() })?;
+        session.write(&name, values)?;
+    }
+    Ok(())
 }
 
 /// Runs `program`, which copies the f32 master weights to the bf16 or f16 weights that kernels read.

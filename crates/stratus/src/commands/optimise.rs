@@ -75,6 +75,10 @@ pub struct OptimiseArguments {
         requires = "quantises"
     )]
     pub calibration_images: u32,
+    /// Fine-tune with the network before pruning as the teacher: the smaller network learns to reproduce its
+    /// outputs, too (keys `train.teacher_weight`, `train.teacher_temperature`)
+    #[arg(long, requires = "fine_tunes", conflicts_with = "checkpoint")]
+    pub teacher: bool,
     /// Epochs of fine-tuning [default: a fifth of those of the run]
     #[arg(
         long,
@@ -233,6 +237,7 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     let options = OptimiseOptions {
         checkpoint,
         prune: arguments.prune,
+        teacher: arguments.teacher,
         int8: arguments.int8.map(|layers| QuantiseOptions {
             images,
             max_loss_points,

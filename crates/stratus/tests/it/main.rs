@@ -43,6 +43,7 @@ mod segmentation;
 mod stores;
 mod stream;
 mod sweep;
+mod teacher;
 mod tensorboard;
 mod terminal_width;
 mod ui;

@@ -34,6 +34,7 @@ pub(super) fn timeline_program(name: &str, session: &Session, program: usize) ->
         kind: plan.program.layer_kind(step),
         phase: match step.phase {
             Phase::Forward => timeline::Phase::Forward,
+            Phase::Teacher => timeline::Phase::Teacher,
             Phase::Loss => timeline::Phase::Loss,
             Phase::BackwardData => timeline::Phase::BackwardData,
             Phase::BackwardWeights => timeline::Phase::BackwardWeights,

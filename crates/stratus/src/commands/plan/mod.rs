@@ -130,7 +130,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     let mut progress = Progress::new(*output);
     let device = device::open_monitored(&experiment.train, &progress.startup_monitor())?;
     device.warnings.iter().for_each(|warning| progress.warn(warning));
-    let resolved = ResolvedProcess::new(&experiment, dataset.as_ref(), &graph, &device)?
+    let resolved = ResolvedProcess::for_training(&experiment, dataset.as_ref(), &graph, &device)?
         .with_rank(Rank { rank: 0, world_size: workers });
     if !arguments.largest_batch {
         run::check_parts(&resolved)?;
