@@ -4,10 +4,10 @@
     python3 scripts/benchmark-inference.py STRATUS > docs/benchmarks/raw/inference.txt
     python3 scripts/benchmark-inference.py STRATUS --networks '' RUN...    # runs of `stratus optimise`
 
-Networks have initial weights and are exported as ONNX; a RUN is measured with its `network.onnx`. Each cell is
-a network, number format and batch size. Its programs are measured one after the other, in several rounds; the
-median of the rounds counts. onnxruntime has no bf16 on CPUs, so its f32 stands in bf16 cells too. Needs numpy,
-onnxruntime and openvino, and an otherwise idle machine.
+Networks have initial weights and are exported as ONNX; a RUN is measured with its `network.onnx`. Each cell
+is a network, number format and batch size. Its programs are measured one after the other, in several rounds;
+the median of the rounds counts. onnxruntime has no bf16 on CPUs, so its f32 stands in bf16 cells too. Needs
+numpy, onnxruntime and openvino, and an otherwise idle machine.
 """
 import argparse
 import json

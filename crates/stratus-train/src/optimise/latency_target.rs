@@ -44,7 +44,7 @@ pub struct LatencyTarget {
     pub max_loss_points: f64,
 }
 
-/// What is done to a network to reach a latency.
+/// The changes to a network that reach a latency.
 pub(super) struct LatencyChoice {
     /// The network without some of its channels; `None` if it keeps all.
     pub pruned: Option<Model>,
@@ -124,8 +124,8 @@ impl SlowNetwork<'_> {
             let (ms, left) = smallest.unwrap_or_default();
             return Err(TrainError::Configuration {
                 problem: format!(
-                    "the network of {run} cannot take {} ms: with as few channels as possible, {left:.1} % of \
-                     the multiply-adds, it takes {ms:.3} ms",
+                    "the network of {run} cannot take {} ms: with as few channels as possible, {left:.1} % \
+                     of the multiply-adds, it takes {ms:.3} ms",
                     target.ms
                 ),
                 hint: "ask for more milliseconds, let other numbers of channels remain with a smaller \
@@ -244,9 +244,9 @@ fn layer_costs(model: &Model, latency: &BatchLatency) -> BTreeMap<String, f64> {
     costs.collect()
 }
 
-/// The smallest share of a network to remove, of those tried, with which it takes at most `ms`; `None` if even
-/// the smallest network takes longer. `measure` returns the milliseconds without a share. It is called with 1
-/// first, which removes as much as possible, and then with shares that halve the interval.
+/// The smallest share of a network to remove, of those tried, with which it takes at most `ms`; `None` if
+/// even the smallest network takes longer. `measure` returns the milliseconds without a share. It is called
+/// with 1 first, which removes as much as possible, and then with shares that halve the interval.
 fn smallest_share(
     ms: f64,
     mut measure: impl FnMut(f64) -> Result<f64, TrainError>,
