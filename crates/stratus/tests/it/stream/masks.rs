@@ -250,8 +250,8 @@ fn interrupt_ends_ffmpeg_too() {
     drop(input);
 }
 
-/// With ffmpeg, if it is installed: a lossless video through a pipe has the masks of its images, and the first
-/// frame is answered before the video has ended.
+/// With ffmpeg, if it is installed: a lossless video through a pipe has the masks of its images, and the
+/// first frame is answered before the video ends.
 #[test]
 fn real_video_on_standard_input_has_the_masks_of_its_frames() {
     if Command::new("ffmpeg").arg("-version").output().is_err() {
