@@ -24,10 +24,10 @@ fn every_name_is_answered_before_the_next_is_written() {
     let expected: Vec<Value> = (0..3).map(|image| expected(&dir, &format!("{image}.png"))).collect();
     for batch in ["1", "4"] {
         let mut stream = Streaming::start(&dir, &["run", "-", "--json", "--batch", batch]);
-        for image in 0..3 {
+        for (image, expected) in expected.iter().enumerate() {
             let name = format!("{image}.png");
             let answer = stream.ask_json(&name);
-            assert_eq!((&answer["path"], &answer["top"]), (&name.into(), &expected[image]));
+            assert_eq!((&answer["path"], &answer["top"]), (&name.into(), expected));
             assert!(answer["ms"].as_f64().unwrap() > 0.0 && answer.get("error").is_none(), "{answer}");
             for (name, words) in [
                 ("none.png", "No such file"),
