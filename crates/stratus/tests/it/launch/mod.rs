@@ -13,6 +13,7 @@ mod searches;
 mod sky;
 mod slurm;
 mod sweeps;
+mod teacher;
 
 use crate::common::{CommandOutput, RunResult, SETTINGS, TestDir, digits};
 use std::fs;
