@@ -20,6 +20,7 @@ mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;
+mod fake_quantise;
 mod joined;
 mod layer_norm;
 mod layer_scale;

@@ -20,6 +20,7 @@ mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;
+mod fake_quantise;
 mod joined;
 mod labels;
 mod layer_norm;
@@ -62,6 +63,7 @@ pub use count_labels::CountLabels;
 pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
+pub use fake_quantise::{FakeQuantise, FakeQuantiseBackward, FakeQuantiseWeights};
 pub use joined::{JoinWeights, MAX_JOINED_WEIGHTS, SplitGradient};
 pub use labels::{FULL_SHARE, MIXED_LABEL_LEN};
 pub use layer_norm::{LayerNormBackward, LayerNormForward, LayerNormGradients};
@@ -252,6 +254,9 @@ macro_rules! add_kernels {
             Dropout,
             Dropout2d,
             EmaUpdate,
+            FakeQuantise,
+            FakeQuantiseBackward,
+            FakeQuantiseWeights,
             FindOverflow,
             Flatten,
             JoinWeights,

@@ -20,6 +20,7 @@ mod count_labels;
 mod dropout;
 mod dropout2d;
 mod ema;
+mod fake_quantise;
 mod implementations;
 mod joined;
 mod layer_norm;

@@ -9,6 +9,7 @@
 //! A request that is killed before the first iteration is repeated: it removes the same channels with the
 //! same kernels, which the plan cache of the machine keeps. From then on it resumes with the same bits.
 
+mod fake_quantisation;
 mod fine_tuning;
 mod gradients;
 mod quantise;
@@ -73,7 +74,7 @@ pub struct OptimiseRequest {
     pub calibration_batches: usize,
     /// Layers that lose channels keep a multiple of this number.
     pub granularity: usize,
-    /// The epochs of fine-tuning; 0 if nothing is pruned.
+    /// The epochs of fine-tuning, without pruning with fake quantisation; 0 for none.
     pub epochs: u64,
     /// How layers that run in int8 are chosen; `None` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,7 +98,8 @@ pub struct OptimiseOptions {
     pub calibration_batches: usize,
     /// Layers that lose channels keep a multiple of this number, at least one.
     pub granularity: usize,
-    /// The epochs of fine-tuning; `None` for a fifth of those of the run, at least one.
+    /// The epochs of fine-tuning; `None` for a fifth of those of the run, at least one, or none if nothing is
+    /// pruned.
     pub epochs: Option<u64>,
     /// Configuration keys of the fine-tuning, with their values.
     pub set: Vec<(String, String)>,
@@ -128,6 +130,10 @@ pub fn optimise(
     let trained = load_trained_network(source, request.checkpoint, &mut |text: &str| observer.warn(text))?;
     let request = OptimiseRequest::new(source, request, &trained, trained_epochs)?;
     let Some(share) = request.prune else {
+        if request.epochs > 0 {
+            let start = fake_quantisation::Start { run: source, experiment, trained, trained_epochs };
+            return start.fine_tune(&request, options, machine, observer);
+        }
         // The calibration needs images: checked before anything is written.
         open_datasets(&experiment.with_overrides(&request.set)?)?;
         return copy_run(&origin, &trained, &request, out);
@@ -197,6 +203,7 @@ impl StartFiles {
         let files = [
             target.optimise_request(),
             target.optimise_pruning(),
+            target.optimise_fake_quantisation(),
             target.optimise_network(),
             target.optimise_weights(),
         ];
@@ -305,7 +312,7 @@ impl OptimiseRequest {
             granularity: options.granularity,
             epochs: match options.prune {
                 Some(_) => options.epochs.unwrap_or((trained_epochs / 5).max(1)),
-                None => 0,
+                None => options.epochs.unwrap_or(0),
             },
             int8: options.int8,
             set: options.set.clone(),

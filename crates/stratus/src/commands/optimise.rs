@@ -61,13 +61,9 @@ pub struct OptimiseArguments {
         requires = "int8"
     )]
     pub calibration_images: u32,
-    /// Epochs of fine-tuning [default: a fifth of those of the run]
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
-        requires = "prune"
-    )]
+    /// Epochs of fine-tuning; without `--prune`, with the rounded numbers of `--int8` (fake quantisation)
+    /// [default: with `--prune` a fifth of those of the run, else none]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub epochs: Option<u64>,
     /// Directory of the new run; if it has a run of the same request, that is resumed [default:
     /// RUN-optimised]

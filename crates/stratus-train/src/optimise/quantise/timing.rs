@@ -3,7 +3,6 @@
 use super::Selection;
 use crate::infer::{BatchLatency, Predictor, measure_latency};
 use crate::optimise::compared_precisions;
-use crate::weights::CheckpointChoice;
 use crate::{Observer, TrainError};
 use std::collections::{BTreeMap, BTreeSet};
 use stratus_run::quantisation::KeptLayer;
@@ -91,8 +90,8 @@ impl Selection<'_> {
             let precision_key = ("train.precision".to_owned(), (*precision).to_owned());
             let overrides = [self.overrides, &[precision_key]].concat();
             let quantisation = (!layers.is_empty()).then(|| self.with_layers(precision, layers));
-            let newest = CheckpointChoice::Newest;
-            predictors.push(Predictor::from_run_as(self.run, newest, &overrides, quantisation, warn)?);
+            let choice = self.checkpoint;
+            predictors.push(Predictor::from_run_as(self.run, choice, &overrides, quantisation, warn)?);
         }
         let predictors: Vec<&Predictor> = predictors.iter().collect();
         let latencies = measure_latency(&predictors, &[1], LATENCY_RUNS, self.stop, warn)?;
