@@ -183,12 +183,12 @@ fn the_batch_can_be_split_and_maps_recomputed() {
         let mut test = TestSession::filled(program);
         let loss = test.loss().to_bits();
         let parameters = program.values.iter().filter(|value| value.role == Role::Parameter);
-        let values = parameters.flat_map(|value| test.read(&value.name)).map(f64::to_bits);
-        (loss, values.collect::<Vec<_>>())
+        let gradients = parameters.flat_map(|value| test.read_gradient(&value.name)).map(f64::to_bits);
+        (loss, gradients.collect::<Vec<_>>())
     };
     let again = recompute(&whole, 0).unwrap();
     assert!(again.steps.len() > whole.steps.len());
-    assert_eq!(bits(&update(&again, sgd()).unwrap()), bits(&update(&whole, sgd()).unwrap()));
+    assert!(bits(&again) == bits(&whole), "recomputed maps change the gradients");
 }
 
 #[test]
