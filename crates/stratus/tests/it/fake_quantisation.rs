@@ -120,7 +120,7 @@ fn impossible_requests_are_refused_before_anything_is_written() {
     let dir = trained();
     let refused = |more: &[&str], code: i32, message: &str| {
         let error = dir.run(&[&TUNE[..], more].concat()).expect(code).err;
-        assert!(error.contains(message) && error.contains("hint: "), "{more:?}: {error}");
+        assert!(error.contains(message), "{more:?}: {error}");
         assert!(!dir.path("tuned").exists(), "{more:?}");
     };
     let moved = format!("data.path={}", dir.path("moved").display());
@@ -209,7 +209,8 @@ fn weights_adapt_to_the_rounding() {
         three_levels(&dir.path(run), &file);
         let file = file.display().to_string();
         let data = format!("data.path={}", crate::common::digits().display());
-        let arguments = ["eval", "digits", "--weights", &file, "--set", &data, "--json"];
+        let settings = ["--set", &data, "--set", "data.verify=false", "--json"];
+        let arguments = [&["eval", "digits", "--weights", &file][..], &settings].concat();
         let report = json(&dir.run(&arguments).expect(0).out);
         (report["loss"].as_f64().unwrap(), report["measures"]["top1"].as_f64().unwrap())
     });
