@@ -86,6 +86,7 @@ impl Experiment {
             );
         }
         self.check_stages().map_or(Ok(()), |(problem, hint)| conflict(problem, hint))?;
+        self.check_fake_quantisation().map_or(Ok(()), |(problem, hint)| conflict(problem, hint))?;
         if let Some(deadline) = &self.train.deadline
             && let Err(problem) = Deadline::parse(deadline)
         {

@@ -12,6 +12,7 @@ mod check;
 mod deadline;
 mod error;
 mod experiment;
+mod fake_quantisation;
 pub mod foreign_names;
 mod keys;
 mod metric;
@@ -28,10 +29,11 @@ mod tests;
 pub use deadline::Deadline;
 pub use error::{ExperimentError, Origin, UnknownXmlKey};
 pub use experiment::{ExperimentText, MAX_FILE_BYTES, ParsedExperiment};
+pub use fake_quantisation::FakeQuantisedLayer;
 pub use keys::{
     Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, Experiment,
-    ExperimentSettings, FirstStage, KEYS, Key, Model, OnBadSample, Optimiser, OptimiserName, Padding,
-    Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
+    ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, Model, OnBadSample, Optimiser,
+    OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
 };
 pub use metric::{Direction, EpochMetric};
 pub use resolve::{DatasetFacts, DeviceFacts, NetworkFacts, ResolvedExperiment};

@@ -53,6 +53,9 @@ pub const OPTIMISE_REQUEST: &str = "request.json";
 pub const OPTIMISE_PRUNING: &str = "pruning.json";
 /// The file in [`OPTIMISE`] that says which layers run in int8, see [`crate::quantisation`].
 pub const OPTIMISE_QUANTISATION: &str = "quantisation.json";
+/// The file in [`OPTIMISE`] with the layers and ranges of a fine-tuning with fake quantisation, chosen for
+/// the weights before it, see [`crate::quantisation`]; missing without one.
+pub const OPTIMISE_FAKE_QUANTISATION: &str = "fake_quantisation.json";
 /// The comparison of the variants of a network that `stratus optimise` tried; missing in other runs.
 pub const VARIANTS: &str = "variants.csv";
 /// The ONNX model that `stratus optimise` writes at the end; missing in other runs.

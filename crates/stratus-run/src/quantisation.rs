@@ -55,6 +55,34 @@ pub struct MapRange {
     pub method: String,
 }
 
+/// The start of a fine-tuning with fake quantisation. The content of `optimise/fake_quantisation.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FakeQuantisation {
+    /// Accuracy or mean IoU on the validation images, of the network before the fine-tuning, without int8.
+    pub score: f64,
+    /// The layers and the ranges of maps. The checksum is that of the file of weights before the fine-tuning.
+    #[serde(flatten)]
+    pub quantisation: Quantisation,
+}
+
+impl FakeQuantisation {
+    /// Reads the file; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read or is damaged.
+    pub fn read(path: &Path) -> Result<Option<Self>> {
+        if path.exists() { atomic::read_json(path).map(Some) } else { Ok(None) }
+    }
+
+    /// Replaces the file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        atomic::write_json(path, self)
+    }
+}
+
 impl Quantisation {
     /// Reads the file; `None` if there is none.
     ///

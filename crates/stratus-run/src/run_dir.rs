@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::layout::{
     self, CHECKPOINTS, CLASSES, DATA, EVENTS, EXPERIMENT, LABELS, LOCK, MACHINE, NETWORK, ONNX_MODEL,
-    OPTIMISE, OPTIMISE_PRUNING, OPTIMISE_QUANTISATION, OPTIMISE_REQUEST, PLAN, SOURCES, TENSORBOARD,
-    TIMELINE, VALIDATION, VARIANTS, WEIGHTS, WORKERS,
+    OPTIMISE, OPTIMISE_FAKE_QUANTISATION, OPTIMISE_PRUNING, OPTIMISE_QUANTISATION, OPTIMISE_REQUEST, PLAN,
+    SOURCES, TENSORBOARD, TIMELINE, VALIDATION, VARIANTS, WEIGHTS, WORKERS,
 };
 use crate::lock::{Lock, LockState, lock_state};
 use crate::remote::RemoteRun;
@@ -250,6 +250,12 @@ impl RunDir {
     #[must_use]
     pub fn optimise_quantisation(&self) -> PathBuf {
         self.optimise().join(OPTIMISE_QUANTISATION)
+    }
+
+    /// The path of [`OPTIMISE_FAKE_QUANTISATION`].
+    #[must_use]
+    pub fn optimise_fake_quantisation(&self) -> PathBuf {
+        self.optimise().join(OPTIMISE_FAKE_QUANTISATION)
     }
 
     /// The path of [`VARIANTS`].

@@ -19,6 +19,7 @@ mod distillation;
 mod dropout;
 mod dropout2d;
 mod ema;
+mod fake_quantise;
 mod joined;
 mod layer_norm;
 mod layer_scale;
@@ -102,11 +103,12 @@ pub fn for_precision(precision: Precision) -> Vec<Case> {
     all().into_iter().filter(|case| case.precisions.contains(&precision)).collect()
 }
 
-/// The test cases of int8 inference, which only some backends have, in a precision: that of the maps
-/// that are not in int8.
+/// The test cases of int8 inference, and of training for it, which only some backends have, in a precision:
+/// that of the maps that are not in int8.
 #[must_use]
 pub fn quantised(precision: Precision) -> Vec<Case> {
-    quantised::tests().into_iter().filter(|case| case.precisions.contains(&precision)).collect()
+    let cases = quantised::tests().into_iter().chain(fake_quantise::tests());
+    cases.filter(|case| case.precisions.contains(&precision)).collect()
 }
 
 /// Kernels at the sizes of real networks, for micro-benchmarks, in a precision.

@@ -38,7 +38,7 @@ pub(super) fn tests() -> Vec<Case> {
 }
 
 /// Restricts a case to the precisions of CPUs.
-fn in_cpu_precisions(mut case: Case) -> Case {
+pub(super) fn in_cpu_precisions(mut case: Case) -> Case {
     case.precisions = vec![Precision::F32, Precision::Bf16];
     case.without_gradients()
 }

@@ -21,6 +21,7 @@ mod distillation;
 mod dropout;
 mod dropout2d;
 mod ema;
+mod fake_quantise;
 mod joined;
 mod labels;
 mod layer_norm;
@@ -64,6 +65,7 @@ pub use distillation::DistillationLoss;
 pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
+pub use fake_quantise::{FakeQuantise, FakeQuantiseBackward, FakeQuantiseWeights};
 pub use joined::{JoinWeights, MAX_JOINED_WEIGHTS, SplitGradient};
 pub use labels::{FULL_SHARE, MIXED_LABEL_LEN};
 pub use layer_norm::{LayerNormBackward, LayerNormForward, LayerNormGradients};
@@ -255,6 +257,9 @@ macro_rules! add_kernels {
             Dropout,
             Dropout2d,
             EmaUpdate,
+            FakeQuantise,
+            FakeQuantiseBackward,
+            FakeQuantiseWeights,
             FindOverflow,
             Flatten,
             JoinWeights,

@@ -41,7 +41,20 @@ impl Uint8Scale {
         if byte.is_nan() { 0.0 } else { byte.clamp(0.0, 255.0) }
     }
 
-    fn check(self) -> Result<(), String> {
+    /// The number that a real number becomes as a byte; NaN stays NaN.
+    #[must_use]
+    pub fn rounded(self, real: f64) -> f64 {
+        if real.is_nan() { real } else { self.real(self.byte(real)) }
+    }
+
+    /// Returns whether a real number is out of the range of the bytes, after it was rounded.
+    #[must_use]
+    pub fn clips(self, real: f64) -> bool {
+        let byte = (real / f64::from(self.scale)).round_ties_even() + f64::from(self.zero_point);
+        !(byte.is_nan() || (0.0..=255.0).contains(&byte))
+    }
+
+    pub(super) fn check(self) -> Result<(), String> {
         if self.scale.is_normal() && self.scale > 0.0 {
             return Ok(());
         }
@@ -93,7 +106,7 @@ fn expect_dtype(value: &Value, dtype: DType) -> Result<(), String> {
     Err(format!("`{}`: expected {dtype}, got {}", value.name, value.dtype))
 }
 
-fn expect_real(value: &Value) -> Result<(), String> {
+pub(super) fn expect_real(value: &Value) -> Result<(), String> {
     if matches!(value.dtype, DType::F32 | DType::Bf16 | DType::F16 | DType::F64) {
         return Ok(());
     }

@@ -43,7 +43,7 @@ pub(super) fn add_section(program: &mut Program, first: usize, count: usize) {
 /// Returns whether a step runs once for all pieces, because it depends only on parameters or on the labels of
 /// the whole batch.
 pub(super) fn runs_once(step: &Step) -> bool {
-    matches!(step.kernel, Kernel::JoinWeights(_) | Kernel::CountLabels(_))
+    matches!(step.kernel, Kernel::JoinWeights(_) | Kernel::FakeQuantiseWeights(_) | Kernel::CountLabels(_))
 }
 
 /// The gradients of the parameters, by the last step that writes them.

@@ -7,6 +7,7 @@
 //! | [`teacher`] | adds the forward pass of a teacher, and the loss by its logits |
 //! | [`fuse`] | merges steps where the device profits |
 //! | [`quantise`] | replaces convolutions in inference by int8 products |
+//! | [`fake_quantise`] | rounds what int8 layers read, in the training step of such a network |
 //! | [`images`] | takes images as bytes and normalises them in the first step |
 //! | [`differentiate`] | adds the backward steps |
 //! | [`recompute`] | recomputes activations instead of keeping them |
@@ -20,6 +21,7 @@
 pub mod average;
 mod batch_split;
 pub mod differentiate;
+pub mod fake_quantise;
 pub mod fuse;
 pub mod images;
 mod label_counts;

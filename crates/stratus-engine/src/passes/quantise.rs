@@ -103,29 +103,38 @@ pub fn quantisable(program: &Program, scales: &BTreeMap<String, Uint8Scale>) -> 
         .map(|step| Quantisable {
             layer: main_layer(program, step).to_owned(),
             input: program.value(step.inputs[0]).name.clone(),
-            obstacle: input_scale(program, step, scales).err(),
+            obstacle: named_scale(program, step, scales).err(),
         })
         .collect()
 }
 
-fn main_layer<'a>(program: &'a Program, step: &Step) -> &'a str {
+pub(super) fn main_layer<'a>(program: &'a Program, step: &Step) -> &'a str {
     &program.layers[step.layers[0]].name
 }
 
-/// The scale of the input of a layer that can run in int8.
-fn input_scale(
+/// The scale of the input of a layer that can run in int8, among those of values by name.
+fn named_scale(
     program: &Program,
     step: &Step,
     scales: &BTreeMap<String, Uint8Scale>,
+) -> Result<Uint8Scale, Obstacle> {
+    input_scale(program, step, scales.get(&program.value(step.inputs[0]).name).copied())
+}
+
+/// The scale of the input of a layer that can run in int8; `scale` is `None` if it is not known.
+pub(super) fn input_scale(
+    program: &Program,
+    step: &Step,
+    scale: Option<Uint8Scale>,
 ) -> Result<Uint8Scale, Obstacle> {
     let Kernel::Conv2dForward(forward) = &step.kernel else { return Err(Obstacle::NoKernel) };
     let conv = &forward.conv;
     if program.value(step.inputs[0]).role == Role::Images {
         return Err(Obstacle::ReadsImages);
     }
-    let scale = scales.get(&program.value(step.inputs[0]).name).ok_or(Obstacle::UnknownRange)?;
+    let scale = scale.ok_or(Obstacle::UnknownRange)?;
     let is_padded = conv.padding_before.iter().chain(&conv.padding_after).any(|&padding| padding > 0);
-    if is_padded && scale.zero_point != 0 { Err(Obstacle::PaddedNegativeInput) } else { Ok(*scale) }
+    if is_padded && scale.zero_point != 0 { Err(Obstacle::PaddedNegativeInput) } else { Ok(scale) }
 }
 
 /// Replaces the convolutions of `layers` in an evaluation program that is fused but not tiled. `scales` are
@@ -187,7 +196,7 @@ impl Pass<'_> {
             if !missing.remove(layer.as_str()) {
                 continue;
             }
-            let input = input_scale(&self.program, &step, self.scales).map_err(|obstacle| {
+            let input = named_scale(&self.program, &step, self.scales).map_err(|obstacle| {
                 let reason = obstacle.reason();
                 EngineError::InvalidRequest(format!("layer `{layer}` cannot run in int8: {reason}"))
             })?;

@@ -19,6 +19,8 @@ pub enum Origin {
     /// A parameter in the compute precision.
     #[serde(rename = "copy")]
     ComputeCopy(ValueId),
+    /// A parameter rounded as for int8, in the compute precision: see [`crate::passes::fake_quantise`].
+    Rounded(ValueId),
     /// The state that an optimiser keeps for a parameter.
     OptimiserState {
         /// The parameter.
@@ -48,6 +50,7 @@ impl Origin {
             Self::Gradient(source)
             | Self::PartialGradient(source)
             | Self::ComputeCopy(source)
+            | Self::Rounded(source)
             | Self::OptimiserState { parameter: source, .. }
             | Self::Average(source)
             | Self::Recomputed(source)
@@ -63,6 +66,7 @@ impl Origin {
             Self::Gradient(_) => Self::Gradient(source),
             Self::PartialGradient(_) => Self::PartialGradient(source),
             Self::ComputeCopy(_) => Self::ComputeCopy(source),
+            Self::Rounded(_) => Self::Rounded(source),
             Self::OptimiserState { state, .. } => Self::OptimiserState { parameter: source, state },
             Self::Average(_) => Self::Average(source),
             Self::Recomputed(_) => Self::Recomputed(source),
@@ -78,6 +82,7 @@ impl Origin {
             Self::Gradient(_) => "gradient",
             Self::PartialGradient(_) => "partial_gradient",
             Self::ComputeCopy(_) => "copy",
+            Self::Rounded(_) => "rounded",
             Self::OptimiserState { state, .. } => state.name(),
             Self::Average(_) => "average",
             Self::Recomputed(_) => "again",
@@ -190,11 +195,11 @@ impl Program {
         self.derived(Origin::ComputeCopy(parameter))
     }
 
-    /// The parameter of a copy; any other value itself.
+    /// The parameter of a copy, rounded or not; any other value itself.
     #[must_use]
     pub fn master_of(&self, id: ValueId) -> ValueId {
         match self.value(id).origin {
-            Some(Origin::ComputeCopy(master)) => master,
+            Some(Origin::ComputeCopy(master) | Origin::Rounded(master)) => master,
             _ => id,
         }
     }

@@ -23,6 +23,7 @@ mod distillation;
 mod dropout;
 mod dropout2d;
 mod ema;
+mod fake_quantise;
 mod joined;
 mod layer_norm;
 mod layer_scale;

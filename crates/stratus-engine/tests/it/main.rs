@@ -8,6 +8,7 @@ mod branches;
 mod clip;
 mod common;
 mod decoder;
+mod fake_quantise;
 mod gradients;
 mod images;
 mod loss_scale;

@@ -8,7 +8,7 @@ use super::threads::{MAX_THREADS, ThreadTeam, split, split_lengths};
 use stratus_engine::ops::SgdUpdate;
 
 /// Below this size, waking the team costs more than it saves.
-const MIN_PARALLEL_ELEMENTS: usize = 1 << 15;
+pub(super) const MIN_PARALLEL_ELEMENTS: usize = 1 << 15;
 
 /// The number of elements whose squares form one term of the sum. It is fixed, so that the sum does not
 /// depend on the number of threads.

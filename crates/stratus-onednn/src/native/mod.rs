@@ -33,6 +33,7 @@ pub mod distillation;
 pub mod dropout;
 pub mod dropout2d;
 pub mod elementwise;
+pub mod fake_quantise;
 pub mod few_outputs;
 pub mod label_counts;
 pub mod lanes;

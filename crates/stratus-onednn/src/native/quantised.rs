@@ -6,7 +6,7 @@ use stratus_engine::ops::Uint8Scale;
 
 /// Added to a number from -255 to 255, it rounds it to an integer, whose two's complement is then in the
 /// lowest bits.
-const ROUNDING: f32 = 12_582_912.0;
+pub(super) const ROUNDING: f32 = 12_582_912.0;
 
 impl CpuContext {
     /// See [`stratus_engine::ops::Quantise`].

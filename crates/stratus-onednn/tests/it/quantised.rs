@@ -1,12 +1,13 @@
 //! Int8 inference against the reference backend.
 
 use crate::common::network::offered;
-use crate::common::{backend, choices, precisions};
+use crate::common::{LAYOUTS, backend, choices, precisions};
 use stratus_conformance::cases;
 use stratus_engine::Kernel;
 use stratus_engine::backend::step_key;
 
-/// Channels last, the layout of the kernels for bytes; every implementation of a convolution.
+/// Channels last, the layout of the kernels for bytes, and every layout of maps in real numbers; every
+/// implementation of a convolution.
 #[test]
 fn every_case_and_implementation_matches_the_reference() {
     let mut compared = 0;
@@ -16,13 +17,18 @@ fn every_case_and_implementation_matches_the_reference() {
             for case in cases::quantised(precision) {
                 let program = case.program(precision).unwrap();
                 let key = step_key(&program, &program.steps[0]);
-                let choices = choices(&case, "nhwc");
-                let names = match case.kernel {
-                    Kernel::QuantisedConv2d(_) => offered(&backend, &program, &choices, &key),
-                    _ => vec![String::new()],
+                let plain = choices(&case, "nhwc");
+                let tried = match case.kernel {
+                    Kernel::QuantisedConv2d(_) => {
+                        let names = offered(&backend, &program, &plain, &key);
+                        names.into_iter().map(|name| (plain.clone(), name)).collect()
+                    }
+                    Kernel::FakeQuantise(_) | Kernel::FakeQuantiseBackward(_) => {
+                        LAYOUTS.map(|layout| (choices(&case, layout), String::new())).to_vec()
+                    }
+                    _ => vec![(plain, String::new())],
                 };
-                for name in names {
-                    let mut choices = choices.clone();
+                for (mut choices, name) in tried {
                     if !name.is_empty() {
                         choices.implementations.insert(key.clone(), name.clone());
                     }

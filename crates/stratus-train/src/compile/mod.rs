@@ -11,6 +11,7 @@
 //! before it measures kernels.
 
 mod batch_norm;
+mod fake_quantisation;
 mod fit;
 mod inference;
 mod memory;

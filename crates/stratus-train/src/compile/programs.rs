@@ -1,5 +1,6 @@
 //! The programs of a run: the network lowered, fused, differentiated and tiled, before a backend sees it.
 
+use super::fake_quantisation::fake_quantised;
 use super::optimiser::optimisers;
 use super::variant::{ProgramVariant, StageBudget};
 use crate::TrainError;
@@ -112,6 +113,7 @@ fn micro_batch_program(
     let forward = with_label_smoothing(forward, settings.train.label_smoothing as f32)?;
     let forward = if uses_class_weights(settings) { with_class_weights(forward)? } else { forward };
     let forward = if resolved.input().mixes() { with_mixed_labels(forward)? } else { forward };
+    let forward = fake_quantised(forward, settings, device)?;
     let forward = fuse_with(&forward, device.backend.fusions())?;
     let forward = match resolved.teacher() {
         Some(teacher) => teacher.teach(&forward, resolved, device)?,

@@ -5,16 +5,17 @@ use crate::input::{open_datasets, with_class_weights};
 use crate::resolve::ResolvedProcess;
 use crate::{TrainError, device};
 use std::path::Path;
-use stratus_experiment::{Experiment, Schedule};
+use stratus_experiment::{Experiment, FakeQuantisation, Schedule};
 use stratus_graph::Graph;
 use stratus_run::layout::{NETWORK, OPTIMISE, WEIGHTS};
 
 /// The keys that cannot be set: they are those of the smaller network, or have an option of their own.
-const FIXED_KEYS: [(&str, &str); 5] = [
+const FIXED_KEYS: [(&str, &str); 6] = [
     ("model.", "the network is the smaller one of the run"),
     ("data.shape", "the network is made for images of the shape of the run"),
     ("first_stage.", "the network is not trained in two stages"),
     ("train.epochs", "use --epochs"),
+    ("train.fake_quantisation.", "use --int8 with --epochs, without --prune"),
     ("experiment.", "use --out"),
 ];
 
@@ -48,6 +49,7 @@ pub(super) fn fine_tuning_experiment(
     tuned.model.freeze.clear();
     tuned.first_stage.network = None;
     tuned.train.epochs = request.epochs;
+    tuned.fake_quantisation = FakeQuantisation::default();
     tuned.train.deadline = None;
     tuned.train.budget = None;
     if request.teacher {

@@ -9,24 +9,25 @@
 //! A request that is killed before the first iteration is repeated: it removes the same channels with the
 //! same kernels, which the plan cache of the machine keeps. From then on it resumes with the same bits.
 
+mod fake_quantisation;
 mod fine_tuning;
 mod gradients;
 mod latency_target;
 mod quantise;
+mod request;
 mod variants;
 
 use crate::input::open_datasets;
 use crate::run::{self, RunOptions, RunOutcome};
-use crate::weights::{
-    CheckpointChoice, TrainedNetwork, load_trained_network, model_from_tensors, model_tensors,
-};
+use crate::weights::{TrainedNetwork, load_trained_network, model_from_tensors, model_tensors};
 use crate::{Observer, TrainError};
 use fine_tuning::{check_fine_tuning, fine_tuning_experiment};
 use gradients::for_each_gradient;
 pub use latency_target::LatencyTarget;
 use latency_target::{LatencyChoice, SlowNetwork};
 pub use quantise::{QuantiseOptions, quantise_run};
-use serde::{Deserialize, Serialize};
+use request::recorded_request;
+pub use request::{ImportanceCriterion, OptimiseOptions, OptimiseRequest};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -43,80 +44,10 @@ use stratus_run::lock::{LockState, lock_state};
 use stratus_run::machine::Machine;
 use stratus_run::optimised::{PrunedLayer, Pruning};
 use stratus_run::quantisation::Quantisation;
-use stratus_run::sources::Source;
 use stratus_run::summary::{Status, Summary};
 use stratus_run::{RunDir, atomic};
 use stratus_weights::write_safetensors;
 pub use variants::{VariantTable, measure_variants};
-
-/// The criterion by which channels are chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ImportanceCriterion {
-    /// The expected change of the loss, by its gradients on training images (Molchanov et al.: "Importance
-    /// estimation for neural network pruning", 2019).
-    #[default]
-    Taylor,
-    /// The magnitude of the weights.
-    L1,
-    /// None: channels are drawn at random, to compare.
-    Random,
-}
-
-/// The request: a run, its weights and options. The content of `optimise/request.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OptimiseRequest {
-    /// The run whose network is made smaller.
-    pub run: String,
-    /// The weights of that run: SHA-256 in lower-case hexadecimal, and path.
-    pub weights: Source,
-    /// The share of the multiply-adds to remove, above 0 and below 1; `None` if nothing is pruned.
-    pub prune: Option<f64>,
-    /// The criterion by which channels are chosen.
-    pub importance: ImportanceCriterion,
-    /// The number of training batches whose gradients are used.
-    pub calibration_batches: usize,
-    /// Layers that lose channels keep a multiple of this number.
-    pub granularity: usize,
-    /// The epochs of fine-tuning; 0 if pruning was not asked for.
-    pub epochs: u64,
-    /// True if the network before pruning is the teacher of the fine-tuning.
-    #[serde(default)]
-    pub teacher: bool,
-    /// How layers that run in int8 are chosen; `None` for none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub int8: Option<QuantiseOptions>,
-    /// The latency to reach, by which the share and whether layers run in int8 were chosen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub target: Option<LatencyTarget>,
-    /// Configuration keys of the fine-tuning, with their values.
-    pub set: Vec<(String, String)>,
-}
-
-/// The options of [`optimise`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct OptimiseOptions {
-    /// The checkpoint to start from.
-    pub checkpoint: CheckpointChoice,
-    /// The share of the multiply-adds to remove, above 0 and below 1; `None` to prune nothing.
-    pub prune: Option<f64>,
-    /// How layers that run in int8 are chosen; `None` for none.
-    pub int8: Option<QuantiseOptions>,
-    /// The latency to reach, by which `prune` and `int8` are chosen; they are `None` then.
-    pub target: Option<LatencyTarget>,
-    /// The criterion by which channels are chosen.
-    pub importance: ImportanceCriterion,
-    /// The number of training batches whose gradients are used, at least one.
-    pub calibration_batches: usize,
-    /// Layers that lose channels keep a multiple of this number, at least one.
-    pub granularity: usize,
-    /// True if the network before pruning is the teacher of the fine-tuning; needs `prune` or `target`.
-    pub teacher: bool,
-    /// The epochs of fine-tuning; `None` for a fifth of those of the run, at least one.
-    pub epochs: Option<u64>,
-    /// Configuration keys of the fine-tuning, with their values.
-    pub set: Vec<(String, String)>,
-}
 
 /// An optimised run.
 #[derive(Debug)]
@@ -174,6 +105,11 @@ pub fn optimise(
         chosen = Some(choice);
     }
     let Some(share) = request.prune else {
+        if request.epochs > 0 && request.target.is_none() {
+            let start = fake_quantisation::Start { run: source, experiment, trained, trained_epochs };
+            let outcome = start.fine_tune(&request, options, machine, observer)?;
+            return Ok(Optimised { outcome, request });
+        }
         // The calibration needs images: checked before anything is written.
         open_datasets(&experiment.clone().with_overrides(&request.set)?)?;
         let quantisation = chosen.and_then(|LatencyChoice { quantisation, .. }| quantisation);
@@ -250,6 +186,7 @@ impl StartFiles {
         let files = [
             target.optimise_request(),
             target.optimise_pruning(),
+            target.optimise_fake_quantisation(),
             target.optimise_network(),
             target.optimise_weights(),
         ];
@@ -347,60 +284,6 @@ fn write_start(
     Ok(())
 }
 
-impl OptimiseRequest {
-    fn new(
-        run: &Path,
-        options: &OptimiseOptions,
-        trained: &TrainedNetwork,
-        trained_epochs: u64,
-    ) -> Result<Self, TrainError> {
-        Ok(Self {
-            run: run.display().to_string(),
-            weights: Source::from_file(&trained.checkpoint.evaluation_weights_file())?,
-            prune: options.prune,
-            importance: options.importance,
-            calibration_batches: options.calibration_batches,
-            granularity: options.granularity,
-            epochs: match (options.prune, options.target) {
-                (None, None) => 0,
-                _ => options.epochs.unwrap_or((trained_epochs / 5).max(1)),
-            },
-            teacher: options.teacher && (options.prune.is_some() || options.target.is_some()),
-            int8: options.int8,
-            target: options.target,
-            set: options.set.clone(),
-        })
-    }
-
-    /// The request without what was chosen to reach a latency, and without the paths of the run, which may be
-    /// written in several ways.
-    fn asked(&self) -> Self {
-        let weights = Source { path: String::new(), ..self.weights.clone() };
-        let mut asked = Self { run: String::new(), weights, ..self.clone() };
-        if asked.target.is_some() {
-            (asked.prune, asked.int8) = (None, None);
-        }
-        asked
-    }
-
-    #[cfg(test)]
-    fn example() -> Self {
-        Self {
-            run: "runs/digits/1".to_owned(),
-            weights: Source::from_bytes(Path::new("weights.safetensors"), b"1"),
-            prune: Some(0.5),
-            teacher: false,
-            int8: None,
-            target: None,
-            importance: ImportanceCriterion::Taylor,
-            calibration_batches: 16,
-            granularity: 16,
-            epochs: 2,
-            set: Vec::new(),
-        }
-    }
-}
-
 fn configuration_error(problem: &str, hint: &str) -> TrainError {
     TrainError::Configuration { problem: problem.to_owned(), hint: hint.to_owned() }
 }
@@ -415,39 +298,6 @@ pub(crate) fn finished_epochs(run: &RunDir) -> Result<u64, TrainError> {
     };
     let hint = format!("finish it with `stratus train {path}`");
     Err(TrainError::Configuration { problem, hint })
-}
-
-/// The recorded request of a run, which must be this one; that of a latency has what was chosen.
-fn recorded_request(run: &RunDir, request: &OptimiseRequest) -> Result<OptimiseRequest, TrainError> {
-    let folder = shell_path(run.path());
-    if !run.optimise_request().exists() {
-        let problem = format!("{folder} is a run that `stratus optimise` did not make");
-        return Err(configuration_error(&problem, "choose another directory with --out"));
-    }
-    let known: OptimiseRequest = atomic::read_json(&run.optimise_request())?;
-    let Some(difference) = difference(&known.asked(), &request.asked()) else {
-        return Ok(known);
-    };
-    Err(configuration_error(
-        &format!("{folder} was begun by another request: {difference}"),
-        "repeat that request, which `optimise/request.json` in it names, or choose another directory with \
-         --out",
-    ))
-}
-
-/// The first difference of two requests; `None` if they are equal.
-fn difference(known: &OptimiseRequest, request: &OptimiseRequest) -> Option<String> {
-    let fields = |request: &OptimiseRequest| match serde_json::to_value(request) {
-        Ok(serde_json::Value::Object(fields)) => fields,
-        _ => serde_json::Map::new(),
-    };
-    let [known, now] = [known, request].map(fields);
-    let (key, value) = known.iter().find(|(key, value)| now.get(*key) != Some(*value))?;
-    if key == "weights" {
-        return Some("the weights of the run are others".to_owned());
-    }
-    let asked = now.get(key).cloned().unwrap_or_default();
-    Some(format!("`{key}` was {value}, not {asked}"))
 }
 
 /// Removes channels of a trained network.

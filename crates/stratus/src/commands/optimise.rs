@@ -35,7 +35,7 @@ const LATENCY_RUNS: usize = 50;
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("what").args(["prune", "int8", "target_ms"]).multiple(true).required(true)))]
 #[command(group(ArgGroup::new("quantises").args(["int8", "target_ms"]).multiple(true)))]
-#[command(group(ArgGroup::new("fine_tunes").args(["prune", "target_ms"]).multiple(true)))]
+#[command(group(ArgGroup::new("fine_tunes").args(["prune", "target_ms", "epochs"]).multiple(true)))]
 pub struct OptimiseArguments {
     /// Directory of a finished run
     #[arg(value_name = "RUN")]
@@ -75,17 +75,13 @@ pub struct OptimiseArguments {
         requires = "quantises"
     )]
     pub calibration_images: u32,
-    /// Fine-tune with the network before pruning as the teacher: the smaller network learns to reproduce its
-    /// outputs, too (keys `train.teacher_weight`, `train.teacher_temperature`)
+    /// Fine-tune with the network as it was as the teacher: the new network learns to reproduce its outputs,
+    /// too (keys `train.teacher_weight`, `train.teacher_temperature`)
     #[arg(long, requires = "fine_tunes", conflicts_with = "checkpoint")]
     pub teacher: bool,
-    /// Epochs of fine-tuning [default: a fifth of those of the run]
-    #[arg(
-        long,
-        value_name = "NUMBER",
-        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
-        requires = "fine_tunes"
-    )]
+    /// Epochs of fine-tuning; for `--int8` alone, with the rounded numbers of int8 (fake quantisation)
+    /// [default: a fifth of those of the run; none for `--int8` alone]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub epochs: Option<u64>,
     /// Directory of the new run; if it has a run of the same request, that is resumed [default:
     /// RUN-optimised]

@@ -113,7 +113,7 @@ fn impossible_quantisations_are_refused() {
     refused(&["optimise", "run", "--int8=most"], 2, "most");
     refused(&["optimise", "run", "--prune", "0.3", "--keep", "1"], 2, "--int8");
     refused(&["optimise", "run", "--int8", "--keep=-1"], 2, "0 to 100");
-    refused(&["optimise", "run", "--int8", "--epochs", "3"], 2, "--prune");
+    refused(&["optimise", "run", "--epochs", "3"], 2, "--prune");
     let moved = format!("data.path={}", dir.path("moved").display());
     let mut no_images = INT8.to_vec();
     no_images.extend(["--set", &moved]);

@@ -11,6 +11,7 @@ mod deadline;
 mod evaluating;
 mod every_network;
 mod failed_images;
+mod fake_quantisation;
 mod finetune;
 mod forecast;
 mod hostile;

@@ -6,9 +6,13 @@
 //! the network with and without int8 ──measure──▶ layers that are faster
 //! validation images ──accuracy lost──▶ layers that may run in int8
 //! ```
+//!
+//! After a fine-tuning with fake quantisation, layers and ranges are those that it was made with: only their
+//! accuracy is measured.
 
 mod calibration;
 mod timing;
+mod tuned;
 
 use crate::compile::uint8_scales;
 use crate::evaluate::{EvaluatedForm, ImageSelection, evaluate_run_as};
@@ -25,7 +29,8 @@ use stratus_engine::passes::quantise::{Quantisable, quantisable};
 use stratus_optimise::quantise::{Histogram, Range, RangeMethod};
 use stratus_run::RunDir;
 use stratus_run::csv::Task;
-use stratus_run::quantisation::{KeptLayer, MapRange, Quantisation, QuantisedLayer};
+use stratus_run::quantisation::{FakeQuantisation, KeptLayer, MapRange, Quantisation, QuantisedLayer};
+pub(super) use tuned::layers_to_tune;
 
 /// The number of images on which predictions are compared, of classifiers and of segmentation networks.
 const COMPARED_IMAGES: [usize; 2] = [32, 4];
@@ -58,11 +63,11 @@ struct Group {
 /// The choice of layers of one run.
 struct Selection<'a> {
     run: &'a Path,
-    checkpoint: CheckpointChoice,
     /// The checksum of the weights.
     weights_sha256: String,
     options: QuantiseOptions,
     overrides: &'a [(String, String)],
+    checkpoint: CheckpointChoice,
     stop: &'a AtomicBool,
     groups: Vec<Group>,
     kept: Vec<KeptLayer>,
@@ -95,8 +100,15 @@ pub fn quantise_run(
     {
         return Ok(recorded);
     }
-    let weights = (run.path(), CheckpointChoice::Newest);
-    let quantisation = choose_quantisation(weights, &predictor, options, overrides, stop, observer)?;
+    let tuned = FakeQuantisation::read(&run.optimise_fake_quantisation())?;
+    let newest = CheckpointChoice::Newest;
+    let quantisation = match tuned {
+        Some(tuned) => {
+            let selection = Selection::new(run.path(), newest, options, overrides, stop);
+            selection.choose_tuned(&predictor, tuned, observer)?
+        }
+        None => choose_quantisation((run.path(), newest), &predictor, options, overrides, stop, observer)?,
+    };
     quantisation.write(&run.optimise_quantisation())?;
     Ok(quantisation)
 }
@@ -113,39 +125,77 @@ pub(super) fn choose_quantisation(
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Quantisation, TrainError> {
-    let model = predictor.folded_model()?;
-    let compared = COMPARED_IMAGES[usize::from(predictor.task() == Task::Segmentation)];
-    let mut selection = Selection {
-        run,
-        checkpoint,
-        weights_sha256: predictor.weights_sha256().to_owned(),
-        options,
-        overrides,
-        stop,
-        groups: Vec::new(),
-        kept: Vec::new(),
-        other_ranges: BTreeMap::new(),
-        ms: BTreeMap::new(),
-    };
-    let mut calibration = Calibration::new(predictor.experiment(), &model, options.images, observer)?;
-    observer.info(&format!("ranges of maps on {} training images", calibration.images()));
-    let histograms = calibration.histograms(|| selection.check_stop())?;
-    let program = calibration.program()?;
-    selection.find_groups(&program, &histograms)?;
-    let real = calibration.logits(None, compared)?;
-    observer.info(&format!("predictions with each of {} maps in int8", selection.groups.len()));
-    selection.choose_ranges(&program, &mut calibration, &histograms, &real, compared)?;
-    drop(calibration);
-    let (precision, layers) = if options.all_layers {
-        // A run records `bf16` or `f32`, or `f16` if it was trained on a GPU.
-        let recorded = predictor.experiment().train.precision.as_str();
-        let precision = if recorded == "bf16" { "bf16" } else { "f32" };
-        (precision.to_owned(), selection.possible_layers())
-    } else {
-        observer.info("time of each layer with and without int8");
-        selection.faster_layers(observer)?
-    };
-    selection.accurate_layers(&precision, layers, observer)
+    let selection = Selection::new(run, checkpoint, options, overrides, stop);
+    let (selection, precision, layers) = selection.calibrated(predictor, observer)?;
+    let real = selection.accuracy(&precision, None, observer)?;
+    selection.accurate_layers(&precision, layers, real, observer)
+}
+
+impl<'a> Selection<'a> {
+    fn new(
+        run: &'a Path,
+        checkpoint: CheckpointChoice,
+        options: QuantiseOptions,
+        overrides: &'a [(String, String)],
+        stop: &'a AtomicBool,
+    ) -> Self {
+        Self {
+            run,
+            weights_sha256: String::new(),
+            options,
+            overrides,
+            checkpoint,
+            stop,
+            groups: Vec::new(),
+            kept: Vec::new(),
+            other_ranges: BTreeMap::new(),
+            ms: BTreeMap::new(),
+        }
+    }
+
+    /// The selection with the ranges of its maps, the number format of the other layers, and the layers that
+    /// are faster in int8, or all that can.
+    fn calibrated(
+        mut self,
+        predictor: &Predictor,
+        observer: &mut dyn Observer,
+    ) -> Result<(Self, String, BTreeSet<String>), TrainError> {
+        self.weights_sha256 = predictor.weights_sha256().to_owned();
+        let model = predictor.folded_model()?;
+        let compared = compared_images(predictor);
+        let mut calibration =
+            Calibration::new(predictor.experiment(), &model, self.options.images, observer)?;
+        observer.info(&format!("ranges of maps on {} training images", calibration.images()));
+        let histograms = calibration.histograms(|| self.check_stop())?;
+        let program = calibration.program()?;
+        self.find_groups(&program, &histograms)?;
+        let real = calibration.logits(None, compared)?;
+        observer.info(&format!("predictions with each of {} maps in int8", self.groups.len()));
+        let candidates = |input: &str| {
+            let histogram = histograms.get(input).into_iter();
+            let ranges = histogram.flat_map(|histogram| {
+                RangeMethod::ALL.map(|method| map_range(histogram.range(method), method))
+            });
+            ranges.collect()
+        };
+        self.choose_ranges(&program, &mut calibration, &candidates, &real, compared)?;
+        drop(calibration);
+        let (precision, layers) = if self.options.all_layers {
+            // A run records `bf16` or `f32`, or `f16` if it was trained on a GPU.
+            let recorded = predictor.experiment().train.precision.as_str();
+            let precision = if recorded == "bf16" { "bf16" } else { "f32" };
+            (precision.to_owned(), self.possible_layers())
+        } else {
+            observer.info("time of each layer with and without int8");
+            self.faster_layers(observer)?
+        };
+        Ok((self, precision, layers))
+    }
+}
+
+/// The number of images on which predictions are compared.
+fn compared_images(predictor: &Predictor) -> usize {
+    COMPARED_IMAGES[usize::from(predictor.task() == Task::Segmentation)]
 }
 
 impl Selection<'_> {
@@ -203,26 +253,24 @@ impl Selection<'_> {
         Ok(())
     }
 
-    /// Chooses the range of each map by the predictions with only this map in int8.
+    /// Chooses the range of each map among the candidates, by the predictions with only this map in int8.
     fn choose_ranges(
         &mut self,
         program: &Program,
         calibration: &mut Calibration<'_>,
-        histograms: &BTreeMap<String, Histogram>,
+        candidates: &dyn Fn(&str) -> Vec<MapRange>,
         real: &Logits,
         compared: usize,
     ) -> Result<(), TrainError> {
         for index in 0..self.groups.len() {
             let Group { input, layers, .. } = &self.groups[index];
-            let Some(histogram) = histograms.get(input) else { continue };
-            let mut tried: Vec<(Range, RangeMethod, f64)> = Vec::new();
-            for method in RangeMethod::ALL {
+            let mut tried: Vec<(MapRange, f64)> = Vec::new();
+            for range in candidates(input) {
                 self.check_stop()?;
-                let range = histogram.range(method);
-                if tried.iter().any(|(other, ..)| is_similar(*other, range)) {
+                if tried.iter().any(|(other, _)| is_similar(other, &range)) {
                     continue;
                 }
-                let ranges = BTreeMap::from([(input.clone(), map_range(range, method))]);
+                let ranges = BTreeMap::from([(input.clone(), range.clone())]);
                 let names = layers.iter().map(|layer| plain_layer(layer));
                 let alone = quantisation("", "f32", names.collect(), ranges);
                 // A range with another zero point may be out of the question.
@@ -233,13 +281,13 @@ impl Selection<'_> {
                     continue;
                 }
                 let divergence = real.divergence(&calibration.logits(Some(&alone), compared)?);
-                tried.push((range, method, divergence));
+                tried.push((range, divergence));
             }
-            let best = tried.into_iter().min_by(|one, other| one.2.total_cmp(&other.2));
+            let best = tried.into_iter().min_by(|one, other| one.1.total_cmp(&other.1));
             let group = &mut self.groups[index];
             match best {
-                Some((range, method, divergence)) if divergence.is_finite() => {
-                    (group.range, group.divergence) = (map_range(range, method), divergence);
+                Some((range, divergence)) if divergence.is_finite() => {
+                    (group.range, group.divergence) = (range, divergence);
                 }
                 _ => {
                     let reason = "its predictions are not finite in int8";
@@ -270,11 +318,13 @@ impl Selection<'_> {
         self.groups.iter().flat_map(|group| group.layers.iter().cloned()).collect()
     }
 
-    /// As many of the layers as lose at most the allowed points, those with the least divergence first.
+    /// As many of the layers as lose at most the allowed points of the accuracy `real`, those with the least
+    /// divergence first.
     fn accurate_layers(
         mut self,
         precision: &str,
         layers: BTreeSet<String>,
+        real: f64,
         observer: &mut dyn Observer,
     ) -> Result<Quantisation, TrainError> {
         let divergence = |layer: &String| {
@@ -283,7 +333,6 @@ impl Selection<'_> {
         };
         let mut order: Vec<String> = layers.into_iter().collect();
         order.sort_by(|one, other| divergence(one).total_cmp(&divergence(other)).then(one.cmp(other)));
-        let real = self.accuracy(precision, None, observer)?;
         let lost = |selection: &Self, count: usize, observer: &mut dyn Observer| {
             let set: BTreeSet<String> = order[..count].iter().cloned().collect();
             let quantisation = selection.with_layers(precision, &set);
@@ -295,8 +344,10 @@ impl Selection<'_> {
         let mut count = order.len();
         let all = lost(&self, count, observer)?;
         if all > allowed {
+            let advice = self.fine_tuning_advice()?;
             observer.info(&format!(
-                "with all these layers in int8, accuracy drops by {all:.2} points: some stay in {precision}"
+                "with all these layers in int8, accuracy drops by {all:.2} points: some stay in \
+                 {precision}{advice}"
             ));
             // The most layers, assuming that more layers lose more.
             let (mut fits, mut exceeds) = (0, count);
@@ -316,7 +367,10 @@ impl Selection<'_> {
                     "even with only the least sensitive layer in int8, accuracy drops by more than {allowed} \
                      points"
                 ),
-                hint: format!("allow a larger drop with --keep; with all layers it is {all:.2} points"),
+                hint: format!(
+                    "allow a larger drop with --keep; with all layers it is {all:.2} points{}",
+                    self.fine_tuning_advice()?
+                ),
             });
         }
         let chosen = order[..count].iter().cloned().collect();
@@ -347,7 +401,7 @@ impl Selection<'_> {
 }
 
 /// Returns whether two ranges are about as wide.
-fn is_similar(one: Range, other: Range) -> bool {
+fn is_similar(one: &MapRange, other: &MapRange) -> bool {
     let close = |one: f32, other: f32| (one - other).abs() <= SAME_RANGE * (other.abs().max(one.abs()));
     close(one.low, other.low) && close(one.high, other.high)
 }
