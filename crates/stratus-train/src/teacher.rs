@@ -46,12 +46,12 @@ impl Teacher {
         let shown = shell_path(path);
         if !RunDir::is_run(path) {
             return Err(configuration_error(
-                format!("{shown} is not a run directory"),
+                &format!("{shown} is not a run directory"),
                 "set it to the directory of a finished run, which `stratus runs` lists",
             ));
         }
         finished_epochs(&RunDir::open(path)?).map_err(|error| match error {
-            TrainError::Configuration { problem, hint } => configuration_error(problem, &hint),
+            TrainError::Configuration { problem, hint } => configuration_error(&problem, &hint),
             other => other,
         })?;
         let mut damage = Vec::new();
@@ -59,7 +59,7 @@ impl Teacher {
             load_trained_network(path, CheckpointChoice::Newest, &mut |text| damage.push(text.to_owned()))?;
         if let Some(problem) = damage.into_iter().next() {
             // Another checkpoint would be another teacher.
-            return Err(configuration_error(problem, "restore it from a copy, or choose another run"));
+            return Err(configuration_error(&problem, "restore it from a copy, or choose another run"));
         }
         let source = Source::from_file(&trained.checkpoint.evaluation_weights_file())?;
         let tensors = trained.checkpoint.evaluation_weights().to_vec();
@@ -100,7 +100,7 @@ impl Teacher {
                 graph.name,
                 extents(own)
             );
-            Err(configuration_error(problem, "choose a run on the same images and classes"))
+            Err(configuration_error(&problem, "choose a run on the same images and classes"))
         };
         if images != own_images {
             return differs("images of", &images.0, &own_images.0);
@@ -122,7 +122,7 @@ impl Teacher {
             let own = own.as_deref().unwrap_or_default();
             if theirs != own {
                 return Err(configuration_error(
-                    format!("{} was trained with {key} = {theirs:?}, not {own:?}", self.describe()),
+                    &format!("{} was trained with {key} = {theirs:?}, not {own:?}", self.describe()),
                     &format!("set {key} to the value of that run, or choose another one"),
                 ));
             }
@@ -132,7 +132,7 @@ impl Teacher {
         match other {
             None => Ok(()),
             Some((class, (theirs, own))) => Err(configuration_error(
-                format!("class {class} of {} is {theirs:?}, but that of the data set is {own:?}", self.run),
+                &format!("class {class} of {} is {theirs:?}, but that of the data set is {own:?}", self.run),
                 "choose a run on the same classes, in the same order",
             )),
         }
@@ -160,7 +160,7 @@ impl Teacher {
 }
 
 /// An error of `train.teacher`.
-fn configuration_error(problem: String, hint: &str) -> TrainError {
+fn configuration_error(problem: &str, hint: &str) -> TrainError {
     TrainError::Configuration { problem: format!("train.teacher: {problem}"), hint: hint.to_owned() }
 }
 
