@@ -2,6 +2,7 @@
 
 #![cfg(unix)]
 
+use crate::common::streets;
 use crate::common::tiny::{NET, arguments, copy, write_data};
 use crate::common::{CommandOutput, RunResult, TestDir, summary};
 use std::fs;
@@ -230,4 +231,32 @@ fn the_network_before_pruning_teaches_the_smaller_one() {
     assert!(error.contains("contradicts --teacher") && !dir.path("new").exists(), "{error}");
     dir.run(&["optimise", "run", "--int8", "--teacher"]).expect(2);
     optimise("new", &["--teacher", "--checkpoint", "best"]).expect(2);
+}
+
+/// A network without decoder cannot teach one with it; one of the same outputs can, in f32 and in bf16.
+#[test]
+fn a_segmentation_network_learns_from_another_one() {
+    let dir = TestDir::without_kernel_cache();
+    streets::write_streets(&dir);
+    let train = |out: &str, network: &str, more: &[&str]| {
+        streets::train(&dir, out, network, &[&["train.epochs=2"], more].concat())
+    };
+    train("teacher", "fcn_resnet18", &["model.width=6"]).expect(0);
+    let losses = ["f32", "bf16"].map(|precision| {
+        let precision_key = format!("train.precision={precision}");
+        let more = [TEACHER, precision_key.as_str(), "train.teacher_weight=0.8"];
+        train(precision, "fcn_resnet18", &more).expect(0);
+        summary(&dir.path(precision))["final"]["train_loss"].as_f64().unwrap()
+    });
+    assert!((losses[0] - losses[1]).abs() < 0.05 * losses[0], "{losses:?}");
+    train("plain", "fcn_resnet18", &[]).expect(0);
+    let hash = |run: &str| summary(&dir.path(run))["weights_sha256"].clone();
+    assert_ne!(hash("plain"), hash("f32"));
+    let error = train("encoder", "erfnet_encoder", &[TEACHER]).expect(2).err;
+    assert!(error.contains("train.teacher: teacher, fcn_resnet18 has outputs of "), "{error}");
+    write_data(&dir.path("data"));
+    fs::write(dir.path("net.toml"), NET.replace("[1, 12, 12]", "[3, 24, 32]")).unwrap();
+    let more = [TEACHER, "data.shape=[3,24,32]"];
+    let error = dir.run(&arguments(&["train", "net.toml", "--out", "classes"], &more)).expect(2).err;
+    assert!(error.contains("train.teacher: ") || error.contains("takes images of"), "{error}");
 }
