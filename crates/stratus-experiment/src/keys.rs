@@ -495,8 +495,8 @@ settings! {
     /// weights (fake quantisation). `stratus optimise --int8 --epochs` sets these keys. Validation computes
     /// in real numbers. CPU only.
     fake_quantisation "train.fake_quantisation": FakeQuantisation {
-        /// Convolutions, each as `layer2.0 0 6.25`: the name of the layer, the lowest and the highest number of
-        /// its input. Numbers beyond are clipped. Default: none, the training is the usual one.
+        /// Convolutions, each as `layer2.0 0 6.25`: the name of the layer, the lowest and the highest number
+        /// of its input. Numbers beyond are clipped. Default: none, the training is the usual one.
         layers: Vec<String> = Vec::new(), Constraint::NotEmpty;
         /// Largest magnitude of weights in int8: 127, or 63 for processors without VNNI.
         max_weight: usize = 127, Constraint::Inclusive(1.0, 127.0);
