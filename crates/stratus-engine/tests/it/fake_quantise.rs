@@ -217,7 +217,8 @@ fn layers_without_int8_are_refused() {
     }
     // A scale that is no number is refused by the check of every program.
     assert!(refused(&plain, "last", Uint8Scale { scale: f32::NAN, zero_point: 0 }).contains("above 0"));
-    let tiled = tile(&differentiate(&plain).unwrap(), 64, 1).unwrap();
+    let large = lower(&graph(), Mode::Train, Precision::F32, 64).unwrap();
+    let tiled = tile(&differentiate(&large).unwrap(), 8192, 1).unwrap();
     assert!(!tiled.sections.is_empty());
     assert!(refused(&tiled, "inner", unsigned).contains("only a program without tiles"));
     let (mut other, images) = GraphBuilder::new("other", Shape::image(1, 4, 4));

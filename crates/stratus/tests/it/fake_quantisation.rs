@@ -1,6 +1,6 @@
 //! `stratus optimise --int8 --epochs` fine-tunes with the rounded numbers of int8.
 
-use crate::common::{RunResult, SplitMix64, TestDir};
+use crate::common::{RunResult, SplitMix64, TestDir, last_epoch};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -263,4 +263,7 @@ fn a_loss_of_accuracy_names_the_command_that_recovers_it() {
     let rate = "optimiser.learning_rate=0.02";
     let tuned = measure(&["optimise", "bytes", "--epochs", "1", "--set", rate, "--out", "tuned"]);
     assert!(tuned > calibrated + 0.3, "{calibrated} {tuned}");
+    // The last validation rounded as int8 does.
+    let validated = last_epoch(&dir.path("tuned"), "val_top1");
+    assert!((tuned - validated).abs() < 0.01, "{tuned} {validated}");
 }
