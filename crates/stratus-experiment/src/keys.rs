@@ -502,9 +502,8 @@ settings! {
         tf32: bool = true, Constraint::Any;
     }
 
-    /// Fine-tuning for int8 inference: the training step computes convolutions with rounded inputs and
-    /// weights (fake quantisation). `stratus optimise --int8 --epochs` sets these keys. Validation computes
-    /// in real numbers. CPU only.
+    /// Fine-tuning for int8 inference: training and validation compute convolutions with rounded inputs and
+    /// weights (fake quantisation). `stratus optimise --int8 --epochs` sets these keys. CPU only.
     fake_quantisation "train.fake_quantisation": FakeQuantisation {
         /// Convolutions, each as `layer2.0 0 6.25`: the name of the layer, the lowest and the highest number
         /// of its input. Numbers beyond are clipped. Default: none, the training is the usual one.

@@ -1,6 +1,7 @@
-//! Fake quantisation: the training step of a network computes some convolutions with the rounded numbers that
-//! int8 inference would use, in real arithmetic, so that the weights adapt to the rounding (Jacob et al.,
-//! "Quantization and training of neural networks for efficient integer-arithmetic-only inference", 2018).
+//! Fake quantisation: training and validation of a network compute some convolutions with the rounded numbers
+//! that int8 inference would use, in real arithmetic, so that the weights adapt to the rounding (Jacob et
+//! al., "Quantization and training of neural networks for efficient integer-arithmetic-only inference",
+//! 2018).
 //!
 //! ```text
 //! conv2d (x, w) ─▶ y        fake_quantise x ─▶ x', fake_quantise_weights w ─▶ w', conv2d (x', w') ─▶ y
@@ -22,24 +23,24 @@
 
 use super::quantise::{Obstacle, input_scale, main_layer};
 use crate::ops::{FakeQuantise, FakeQuantiseWeights, Kernel, Uint8Scale};
-use crate::program::{Mode, Origin};
+use crate::program::Origin;
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::BTreeMap;
 
 /// Rounds what the convolutions `layers` read, each with the scale of its input. The program is that of
-/// [`lower`](super::lower::lower) in [`Mode::Train`], before fusion; all fusions fit as before.
+/// [`lower`](super::lower::lower), before fusion; all fusions fit as before.
 ///
 /// `max_weight` is the largest magnitude of weights in int8.
 ///
 /// # Errors
-/// If the program does not train, or one of the layers does not exist or cannot run in int8.
+/// If the program is tiled, or one of the layers does not exist or cannot run in int8.
 pub fn fake_quantise(
     forward: &Program,
     layers: &BTreeMap<String, Uint8Scale>,
     max_weight: i8,
 ) -> Result<Program, EngineError> {
-    if forward.mode != Mode::Train || !forward.sections.is_empty() {
-        let problem = "only a whole training program is quantised by rounding";
+    if !forward.sections.is_empty() {
+        let problem = "only a program without tiles is quantised by rounding";
         return Err(EngineError::InvalidRequest(problem.to_owned()));
     }
     let mut program = forward.clone();
@@ -69,8 +70,18 @@ pub fn fake_quantise(
     }
     weights.append(&mut steps);
     program.steps = weights;
+    drop_unread_copies(&mut program);
     program.verify("fake_quantise")?;
     Ok(program)
+}
+
+/// Drops the copies of parameters in the compute precision that no step reads any more.
+fn drop_unread_copies(program: &mut Program) {
+    let is_read = |id: usize| {
+        program.values[id].role != Role::ComputeCopy || program.readers(ValueId(id)).next().is_some()
+    };
+    let used: Vec<bool> = (0..program.values.len()).map(is_read).collect();
+    program.retain_values(&used);
 }
 
 fn refuse(layer: &str, obstacle: Obstacle) -> EngineError {

@@ -1,4 +1,4 @@
-//! `train.fake_quantisation`: the training program computes some convolutions with rounded numbers.
+//! `train.fake_quantisation`: training and validation compute some convolutions with rounded numbers.
 
 use crate::TrainError;
 use crate::device::OpenDevice;
@@ -11,8 +11,7 @@ use stratus_experiment::Experiment;
 /// The key that names the layers.
 const LAYERS: &str = "train.fake_quantisation.layers";
 
-/// Rounds what the convolutions of `train.fake_quantisation.layers` read in a training program that is not
-/// fused yet.
+/// Rounds what the convolutions of `train.fake_quantisation.layers` read in a program that is not fused yet.
 ///
 /// # Errors
 /// If the device is a GPU, or a layer does not exist or cannot run in int8.

@@ -27,7 +27,7 @@ use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::{BatchStride, Dataset, Loader, LoaderConfig, TtaView};
 use stratus_engine::{Clock, Program, Session, Stage};
 use stratus_exchange::{ExchangeError, WorkerGroup};
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, FakeQuantisation};
 use stratus_optimise::fold;
 use stratus_run::RunDir;
 use stratus_run::quantisation::Quantisation;
@@ -343,9 +343,9 @@ pub fn evaluate_run(
 /// The form of a network that is evaluated.
 #[derive(Clone, Copy)]
 pub(crate) enum EvaluatedForm<'a> {
-    /// As the run says: in int8, if `stratus optimise` has quantised it.
+    /// As the run says: in int8, if `stratus optimise` has quantised it, else as in its validations.
     Stored,
-    /// With these layers in int8, or none.
+    /// With these layers in int8, or none, and without the fake quantisation of a fine-tuning.
     Chosen(Option<&'a Quantisation>),
 }
 
@@ -372,6 +372,9 @@ pub(crate) fn evaluate_run_as(
         }
     };
     let mut experiment = load_for_inference(&run, quantisation, overrides)?;
+    if let EvaluatedForm::Chosen(_) = form {
+        experiment.fake_quantisation = FakeQuantisation::default();
+    }
     let checkpoint = load_checkpoint(&run, choice, warn)?;
     check_weights(path, quantisation, &checkpoint)?;
     let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();

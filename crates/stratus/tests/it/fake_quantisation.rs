@@ -1,6 +1,6 @@
 //! `stratus optimise --int8 --epochs` fine-tunes with the rounded numbers of int8.
 
-use crate::common::{RunResult, SplitMix64, TestDir};
+use crate::common::{RunResult, SplitMix64, TestDir, last_epoch};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -168,26 +168,31 @@ fn impossible_requests_are_refused_before_anything_is_written() {
     assert!(error.contains("fake_quantisation.json is missing"), "{error}");
 }
 
-/// The weights of the two int8 layers with three values in each channel, `-s`, 0 and `s`.
-fn three_levels(run: &Path, to: &Path) {
+/// Writes the weights of a run after a change of each tensor, by name and shape.
+fn write_changed(run: &Path, to: &Path, change: impl Fn(&str, &[usize], &mut [f32])) {
     let file = WeightsFile::open(weights(run)).unwrap();
     let mut tensors = Vec::new();
     for tensor in file.float_tensors() {
         let mut values = file.read(tensor).unwrap();
-        if ["layer2.0.weight", "layer3.0.weight"].contains(&tensor.name.as_str()) {
-            let length = values.len() / tensor.shape[0];
-            for channel in values.chunks_mut(length) {
-                let scale = channel.iter().fold(0.0_f32, |most, weight| most.max(weight.abs()));
-                channel.iter_mut().for_each(|weight| *weight = (*weight / scale).round() * scale);
-            }
-        }
+        change(&tensor.name, &tensor.shape, &mut values);
         tensors.push((tensor.name.clone(), tensor.shape.clone(), values));
     }
     let tensors: Vec<TensorRef> =
         tensors.iter().map(|(name, shape, values)| TensorRef::f32(name, shape, values)).collect();
-    let metadata = file.metadata().clone();
     let mut out = fs::File::create(to).unwrap();
-    write_safetensors(&mut out, &tensors, &metadata).unwrap();
+    write_safetensors(&mut out, &tensors, file.metadata()).unwrap();
+}
+
+/// The weights of the two int8 layers with three values in each channel, `-s`, 0 and `s`.
+fn three_levels(run: &Path, to: &Path) {
+    write_changed(run, to, |name, shape, values| {
+        if ["layer2.0.weight", "layer3.0.weight"].contains(&name) {
+            for channel in values.chunks_mut(shape[1..].iter().product()) {
+                let scale = channel.iter().fold(0.0_f32, |most, weight| most.max(weight.abs()));
+                channel.iter_mut().for_each(|weight| *weight = (*weight / scale).round() * scale);
+            }
+        }
+    });
 }
 
 #[test]
@@ -218,4 +223,47 @@ fn weights_adapt_to_the_rounding() {
     // The same training in real numbers does not help.
     assert!(tuned < 0.5 * calibrated && tuned < 0.5 * longer, "{scores:?}");
     assert!(top1 > plain, "{scores:?}");
+}
+
+/// Weights of the same function in real numbers, whose map before `layer3.0` has four channels with numbers a
+/// thousand times as large: in bytes, the numbers of the others become 0.
+fn wide_channels(run: &Path, to: &Path) {
+    const FACTOR: f32 = 1000.0;
+    const CHANNELS: usize = 4;
+    write_changed(run, to, |name, shape, values| match name {
+        "layer2.1.weight" | "layer2.1.bias" => values[..CHANNELS].iter_mut().for_each(|v| *v *= FACTOR),
+        "layer3.0.weight" => {
+            let filter = shape[1..].iter().product();
+            let wide = CHANNELS * shape[2..].iter().product::<usize>();
+            values.chunks_mut(filter).flat_map(|filter| &mut filter[..wide]).for_each(|v| *v /= FACTOR);
+        }
+        _ => {}
+    });
+}
+
+#[test]
+fn a_loss_of_accuracy_names_the_command_that_recovers_it() {
+    let dir = trained();
+    wide_channels(&dir.path("run"), &dir.path("wide.safetensors"));
+    let weights = format!("model.weights={}", dir.path("wide.safetensors").display());
+    // Almost no training: the run is only to have these weights.
+    let still = ["optimiser.learning_rate=1e-7", "schedule.name=constant"];
+    let settings = [weights.as_str(), still[0], still[1]].map(|setting| ["--set", setting]).concat();
+    dir.train("wide", 1, &settings).expect(0);
+    let ran = dir.run(&["optimise", "wide", "--int8=all", "--out", "bytes"]).expect(0);
+    let command = "`stratus optimise bytes --int8=all --epochs 1` fine-tunes it for int8";
+    assert!(ran.err.contains("accuracy drops by") && ran.err.contains(command), "{}", ran.err);
+    let measure = |more: &[&str]| {
+        let arguments = ["--int8=all", "--keep", "100", "--json"];
+        let report = json(&dir.run(&[more, &arguments].concat()).expect(0).out);
+        assert_eq!(report["quantisation"]["layers"].as_array().unwrap().len(), 2);
+        report["variants"].as_array().unwrap().last().unwrap()["measure"].as_f64().unwrap()
+    };
+    let calibrated = measure(&["optimise", "wide", "--out", "all"]);
+    let rate = "optimiser.learning_rate=0.02";
+    let tuned = measure(&["optimise", "bytes", "--epochs", "1", "--set", rate, "--out", "tuned"]);
+    assert!(tuned > calibrated + 0.3, "{calibrated} {tuned}");
+    // The last validation rounded as int8 does.
+    let validated = last_epoch(&dir.path("tuned"), "val_top1");
+    assert!((tuned - validated).abs() < 0.01, "{tuned} {validated}");
 }

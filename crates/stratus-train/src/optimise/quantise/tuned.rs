@@ -113,7 +113,7 @@ impl Selection<'_> {
             return Ok("; more --epochs may recover more, with another --out".to_owned());
         }
         let epochs = (Summary::read(&run.summary())?.epochs / 5).max(1);
-        let run = shell_path(self.run);
-        Ok(format!("; `stratus optimise {run} --int8 --epochs {epochs}` fine-tunes the weights for int8"))
+        let (run, layers) = (shell_path(self.run), if self.options.all_layers { "=all" } else { "" });
+        Ok(format!("; `stratus optimise {run} --int8{layers} --epochs {epochs}` fine-tunes it for int8"))
     }
 }
