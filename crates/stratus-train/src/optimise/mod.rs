@@ -112,6 +112,12 @@ pub fn optimise(
         }
         // The calibration needs images: checked before anything is written.
         open_datasets(&experiment.clone().with_overrides(&request.set)?)?;
+        if chosen.is_some() && (request.teacher || asked.epochs.is_some()) {
+            observer.warn(
+                "int8 alone is fast enough: nothing is pruned or fine-tuned, so --teacher and --epochs have \
+                 no effect",
+            );
+        }
         let quantisation = chosen.and_then(|LatencyChoice { quantisation, .. }| quantisation);
         let outcome = copy_run(&origin, &trained, &request, quantisation.as_ref(), out)?;
         return Ok(Optimised { outcome, request });
