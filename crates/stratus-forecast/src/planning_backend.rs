@@ -77,6 +77,11 @@ impl Backend for PlanningBackend {
         }
     }
 
+    /// Training plans do not depend on the number; a GPU does not run in int8.
+    fn max_int8_weight(&self) -> Option<i8> {
+        (!self.gpu).then_some(i8::MAX)
+    }
+
     fn prefers_tiling(&self) -> bool {
         !self.gpu
     }

@@ -29,7 +29,7 @@ pub(super) fn fake_quantised(
     if layers.is_empty() {
         return Ok(program);
     }
-    if device.is_accelerator {
+    if device.backend.max_int8_weight().is_none() {
         let problem = format!("fake quantisation is not supported on {}", device.backend.describe());
         return Err(refused(problem, "train on the CPU with --device cpu"));
     }

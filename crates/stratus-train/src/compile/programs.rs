@@ -173,7 +173,7 @@ fn validation_program(
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
     let forward = lower(graph, Mode::Evaluate, resolved.precision(), resolved.validation_batch())?;
-    finish_evaluation(fake_quantised(forward, resolved.settings(), device)?, resolved, device)
+    finish_evaluation(&fake_quantised(forward, resolved.settings(), device)?, resolved, device)
 }
 
 /// Forward and loss for inference, in real numbers.
@@ -192,15 +192,15 @@ pub(super) fn untiled_evaluation_program(
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
     let forward = lower(graph, Mode::Evaluate, resolved.precision(), resolved.validation_batch())?;
-    finish_evaluation(forward, resolved, device)
+    finish_evaluation(&forward, resolved, device)
 }
 
 fn finish_evaluation(
-    forward: Program,
+    forward: &Program,
     resolved: &ResolvedProcess,
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
-    let forward = fuse_with(&forward, device.backend.fusions())?;
+    let forward = fuse_with(forward, device.backend.fusions())?;
     read_bytes_if_preferred(forward, resolved.input().evaluation_scale_shifts(), device)
 }
 
