@@ -26,6 +26,14 @@ pub enum TrainError {
         /// The suggested fix.
         hint: String,
     },
+    /// A network has no layer that runs in int8 on this machine, faster and accurately enough.
+    #[error("{problem}")]
+    NoInt8Layer {
+        /// The reason.
+        problem: String,
+        /// The suggested fix.
+        hint: String,
+    },
     /// An error that all workers have found, after which they end together.
     #[error(transparent)]
     AllWorkers(Box<TrainError>),
@@ -154,7 +162,9 @@ impl TrainError {
             Self::AllWorkers(error) => error.hint(),
             Self::Experiment(error) => error.hint(),
             Self::Forecast(error) => error.hint(),
-            Self::Configuration { hint, .. } | Self::WeightsMismatch { hint, .. } => Some(hint.clone()),
+            Self::Configuration { hint, .. }
+            | Self::NoInt8Layer { hint, .. }
+            | Self::WeightsMismatch { hint, .. } => Some(hint.clone()),
             Self::WeightsIncomplete { .. } => Some(
                 "an exported network needs all of its weights; change the network with --set model.classes= \
                  or --set model.width="
@@ -214,6 +224,7 @@ impl TrainError {
             error,
             Self::Experiment(_)
                 | Self::Configuration { .. }
+                | Self::NoInt8Layer { .. }
                 | Self::Forecast(_)
                 | Self::Graph(_)
                 | Self::LayerFile { .. }

@@ -82,7 +82,7 @@ pub fn inference_program(
     let (mut layers, mut maps) = (Vec::new(), BTreeMap::new());
     if let Some(quantisation) = form.quantisation {
         if device.backend.max_int8_weight().is_none() {
-            return Err(TrainError::Configuration {
+            return Err(TrainError::NoInt8Layer {
                 problem: format!("int8 is not supported on {}", device.backend.describe()),
                 hint: "run it on the CPU with `--device cpu`".to_owned(),
             });

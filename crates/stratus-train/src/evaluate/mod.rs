@@ -27,7 +27,7 @@ use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::{BatchStride, Dataset, Loader, LoaderConfig, TtaView};
 use stratus_engine::{Clock, Program, Session, Stage};
 use stratus_exchange::{ExchangeError, WorkerGroup};
-use stratus_experiment::{Experiment, FakeQuantisation};
+use stratus_experiment::Experiment;
 use stratus_optimise::fold;
 use stratus_run::RunDir;
 use stratus_run::quantisation::Quantisation;
@@ -371,10 +371,11 @@ pub(crate) fn evaluate_run_as(
             stored.as_ref()
         }
     };
-    let mut experiment = load_for_inference(&run, quantisation, overrides)?;
-    if let EvaluatedForm::Chosen(_) = form {
-        experiment.fake_quantisation = FakeQuantisation::default();
-    }
+    let mut experiment = match (form, quantisation) {
+        // As the run was validated, with the fake quantisation of its training.
+        (EvaluatedForm::Stored, None) => Experiment::load(&run.experiment())?.with_overrides(overrides)?,
+        _ => load_for_inference(&run, quantisation, overrides)?,
+    };
     let checkpoint = load_checkpoint(&run, choice, warn)?;
     check_weights(path, quantisation, &checkpoint)?;
     let names = stratus_run::classes::read_names(&run.classes()).unwrap_or_default();

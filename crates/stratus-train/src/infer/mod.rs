@@ -21,7 +21,7 @@ pub use session::{Inference, Int8Layers};
 use std::path::Path;
 use stratus_base::text::shell_path;
 use stratus_data::contact_sheet::RgbImage;
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, FakeQuantisation};
 use stratus_graph::Graph;
 use stratus_optimise::{Model, fold};
 use stratus_run::RunDir;
@@ -341,13 +341,17 @@ impl Predictor {
     }
 }
 
-/// The experiment of a run, in the number format that its int8 layers were chosen with.
+/// The experiment of a run, in the number format that its int8 layers were chosen with, without what concerns
+/// its training only and may contradict `overrides`.
 pub(crate) fn load_for_inference(
     run: &RunDir,
     quantisation: Option<&Quantisation>,
     overrides: &[(String, String)],
 ) -> Result<Experiment, TrainError> {
     let mut experiment = Experiment::load(&run.experiment())?;
+    experiment.train.teacher = None;
+    experiment.first_stage.network = None;
+    experiment.fake_quantisation = FakeQuantisation::default();
     if let Some(quantisation) = quantisation {
         experiment = experiment.with_overrides(&[("train.precision", &quantisation.precision)])?;
     }

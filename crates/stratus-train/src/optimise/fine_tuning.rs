@@ -52,9 +52,9 @@ pub(super) fn fine_tuning_experiment(
     tuned.fake_quantisation = FakeQuantisation::default();
     tuned.train.deadline = None;
     tuned.train.budget = None;
-    if request.teacher {
-        tuned.train.teacher = Some(request.run.clone());
-    }
+    // The run may have had another teacher itself. An absolute path, so that it resumes in any folder.
+    let teacher = std::path::absolute(&request.run).unwrap_or_else(|_| request.run.clone().into());
+    tuned.train.teacher = request.teacher.then(|| teacher.display().to_string());
     let keys = [
         ("optimiser.learning_rate", first.to_string()),
         ("optimiser.learning_rate_batch", String::new()),
@@ -64,7 +64,7 @@ pub(super) fn fine_tuning_experiment(
         ("schedule.warmup_epochs", "0".to_owned()),
     ];
     let tuned = tuned.with_overrides(&keys)?.with_overrides(&request.set)?;
-    let is_teacher = tuned.teacher() == Some(Path::new(&request.run));
+    let is_teacher = tuned.teacher() == Some(&*teacher);
     if request.teacher && !is_teacher {
         return Err(configuration_error(
             "`train.teacher` or `train.teacher_weight` contradicts --teacher",
@@ -166,7 +166,7 @@ mod tests {
             let request = OptimiseRequest { epochs: 1, teacher, set, ..OptimiseRequest::example() };
             fine_tuning_experiment(&experiment, 1, &request, Path::new("out"))
         };
-        let run = OptimiseRequest::example().run;
+        let run = std::path::absolute(OptimiseRequest::example().run).unwrap().display().to_string();
         let teacher = |teacher, key, value| tuned(teacher, key, value).unwrap().train.teacher;
         assert_eq!(teacher(false, "train.seed", "2"), None);
         assert_eq!(teacher(true, "train.teacher_weight", "0.9"), Some(run));

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stratus_data::Loader;
 use stratus_engine::session::IterationScalars;
 use stratus_engine::{Clock, Session};
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, FakeQuantisation};
 use stratus_graph::{Graph, ParameterKind};
 use stratus_optimise::{Model, ModelError};
 
@@ -87,6 +87,8 @@ fn with_plain_step(experiment: &Experiment) -> Result<Experiment, TrainError> {
         ("train.parts", "1"),
         ("train.stages", "1"),
     ])?;
+    plain.fake_quantisation = FakeQuantisation::default();
+    plain.train.teacher = None;
     plain.train.clip_norm = None;
     plain.train.ema_decay = None;
     plain.train.deadline = None;

@@ -1,9 +1,9 @@
-//! The choice of what to do to a network so that an image takes at most a given time on this machine.
+//! Chooses int8 layers and pruning so that one image takes at most a given time on this machine.
 //!
 //! ```text
-//! the network as it is, in each number format ──fast enough──▶ refused: nothing to do
+//! the network in each number format ──fast enough──▶ refused: nothing to change
 //! with int8 layers, within the accuracy that may be lost ──fast enough──▶ int8 alone
-//! without as few channels as are needed, with these int8 layers ──fast enough──▶ pruning and int8
+//! with int8 layers and as few channels removed as are needed ──▶ pruning and int8
 //! ```
 //!
 //! Networks are measured, not estimated: a pruned network is as fast before fine-tuning as after it. Channels
@@ -28,10 +28,10 @@ use stratus_run::quantisation::Quantisation;
 const LATENCY_RUNS: usize = 30;
 
 /// The number of pruned networks that are measured between the whole and the smallest one.
-const MAX_TRIED: usize = 6;
+const BISECTION_STEPS: usize = 6;
 
-/// The networks are searched for this share of the time that is asked for, because measured times vary.
-const SEARCHED_SHARE: f64 = 0.97;
+/// The bisection aims at this share of the target, because measured times vary.
+const AIMED_SHARE: f64 = 0.97;
 
 /// A latency to reach. A part of `optimise/request.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -61,8 +61,8 @@ impl LatencyTarget {
     }
 }
 
-/// A trained network whose latency is to be reduced.
-pub(super) struct SlowNetwork<'a> {
+/// The search of the changes to a trained network that reach a latency.
+pub(super) struct LatencySearch<'a> {
     pub run: &'a Path,
     pub checkpoint: CheckpointChoice,
     pub experiment: &'a Experiment,
@@ -72,14 +72,14 @@ pub(super) struct SlowNetwork<'a> {
 }
 
 /// The latency of a network in its fastest form.
-struct Fastest {
+struct FastestForm {
     /// Number format of the layers, such as `bf16` or `int8 and bf16`.
     form: String,
     latency: BatchLatency,
 }
 
-impl SlowNetwork<'_> {
-    /// Chooses what to do.
+impl LatencySearch<'_> {
+    /// Chooses the changes that reach the target.
     ///
     /// # Errors
     /// If the network is fast enough, cannot become as fast, or cannot be measured; or if it was stopped.
@@ -96,7 +96,7 @@ impl SlowNetwork<'_> {
         if ms <= target.ms {
             return Err(TrainError::Configuration {
                 problem: format!("the network of {run} takes {ms:.3} ms in {} already", whole.form),
-                hint: format!("use it as it is, with `--set train.precision={}`", whole.form),
+                hint: format!("no change is needed: run it with `--set train.precision={}`", whole.form),
             });
         }
         let quantisation = self.quantisation(target, observer)?;
@@ -111,12 +111,12 @@ impl SlowNetwork<'_> {
         let scores = channel_scores(self.model, self.experiment, self.request, self.stop, observer)?;
         let costs = layer_costs(self.model, &fastest.latency);
         let mut smallest = None;
-        let found = smallest_share(SEARCHED_SHARE * target.ms, |share| {
+        let found = smallest_share(target.ms, |share| {
             let pruned = self.without_channels(&scores, &costs, share)?;
             let fastest = self.fastest(&pruned, quantisation.as_ref(), observer)?;
             let ms = fastest.latency.ms_median;
             let left = 100.0 * (1.0 - removed_share(self.model, &pruned));
-            observer.info(&format!("with {left:.1} % of the multiply-adds, {ms:.3} ms in {}", fastest.form));
+            observer.info(&format!("tried {left:.1} % of the multiply-adds: {ms:.3} ms in {}", fastest.form));
             smallest.get_or_insert((ms, left));
             Ok(ms)
         })?;
@@ -128,9 +128,7 @@ impl SlowNetwork<'_> {
                      of the multiply-adds, it takes {ms:.3} ms",
                     target.ms
                 ),
-                hint: "ask for more milliseconds, let other numbers of channels remain with a smaller \
-                       --granularity, or train a smaller network"
-                    .to_owned(),
+                hint: "raise --target-ms, lower --granularity, or train a smaller network".to_owned(),
             });
         };
         let pruned = self.without_channels(&scores, &costs, share)?;
@@ -157,16 +155,15 @@ impl SlowNetwork<'_> {
         );
         match chosen {
             Ok(quantisation) => Ok(Some(quantisation)),
-            // The reason may be the machine, the network or its accuracy: pruning is left.
-            Err(TrainError::Configuration { problem, .. }) => {
-                observer.info(&format!("not in int8: {problem}"));
+            Err(TrainError::NoInt8Layer { problem, .. }) => {
+                observer.warn(&format!("not in int8: {problem}"));
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
-    /// The network without the least important channels that take this share of its time.
+    /// The network without its least important channels, which take this share of its time.
     fn without_channels(
         &self,
         scores: &Scores,
@@ -192,7 +189,7 @@ impl SlowNetwork<'_> {
         model: &Model,
         quantisation: Option<&Quantisation>,
         observer: &mut dyn Observer,
-    ) -> Result<Fastest, TrainError> {
+    ) -> Result<FastestForm, TrainError> {
         let (mut forms, mut predictors) = (Vec::new(), Vec::new());
         let real =
             compared_precisions(self.run, &self.request.set)?.iter().map(|&precision| (precision, None));
@@ -211,7 +208,7 @@ impl SlowNetwork<'_> {
         let warn = &mut |text: &str| observer.warn(text);
         let measured = measure_latency(&predictors, &[1], LATENCY_RUNS, self.stop, warn)?;
         let latencies = measured.into_iter().filter_map(|mut network| network.batches.pop());
-        let fastest = forms.into_iter().zip(latencies).map(|(form, latency)| Fastest { form, latency });
+        let fastest = forms.into_iter().zip(latencies).map(|(form, latency)| FastestForm { form, latency });
         fastest
             .min_by(|one, other| one.latency.ms_median.total_cmp(&other.latency.ms_median))
             .ok_or_else(|| super::configuration_error("no network was measured", "repeat the command"))
@@ -224,8 +221,8 @@ fn removed_share(model: &Model, pruned: &Model) -> f64 {
     1.0 - left / all.max(1.0)
 }
 
-/// Milliseconds of a multiply-add by the layer: those of the steps that compute the layer, and what is fused
-/// with it, divided by its multiply-adds. Layers that no step names have the mean of the others.
+/// The milliseconds per multiply-add of each layer, steps that are fused with it included. Layers that no
+/// step names have the mean of the others.
 fn layer_costs(model: &Model, latency: &BatchLatency) -> BTreeMap<String, f64> {
     let graph = &model.graph;
     let counts: BTreeMap<&str, u64> = stratus_optimise::prune::layer_multiply_adds(graph).collect();
@@ -244,20 +241,20 @@ fn layer_costs(model: &Model, latency: &BatchLatency) -> BTreeMap<String, f64> {
     costs.collect()
 }
 
-/// The smallest share of a network to remove, of those tried, with which it takes at most `ms`; `None` if
-/// even the smallest network takes longer. `measure` returns the milliseconds without a share. It is called
-/// with 1 first, which removes as much as possible, and then with shares that halve the interval.
+/// The smallest tried share whose removal reaches `target_ms`; `None` if even the smallest network takes
+/// longer. `measure` returns the milliseconds without a share. It is called with 1 first, which removes as
+/// much as possible, and then with shares that halve the interval.
 fn smallest_share(
-    ms: f64,
+    target_ms: f64,
     mut measure: impl FnMut(f64) -> Result<f64, TrainError>,
 ) -> Result<Option<f64>, TrainError> {
-    if measure(1.0)? > ms {
+    if measure(1.0)? > target_ms {
         return Ok(None);
     }
     let (mut slow, mut fast) = (0.0, 1.0);
-    for _ in 0..MAX_TRIED {
+    for _ in 0..BISECTION_STEPS {
         let share = f64::midpoint(slow, fast);
-        if measure(share)? > ms { slow = share } else { fast = share }
+        if measure(share)? > AIMED_SHARE * target_ms { slow = share } else { fast = share }
     }
     Ok(Some(fast))
 }
@@ -279,14 +276,16 @@ mod tests {
     #[test]
     fn the_smallest_share_that_is_fast_enough_is_found() {
         let mut tried = Vec::new();
-        let found = smallest_share(3.0, |share| {
+        let found = smallest_share(3.0 / AIMED_SHARE, |share| {
             tried.push(share);
             Ok(10.0 * (1.0 - share) + 1.0)
         });
         let found = found.unwrap().unwrap();
         assert!((0.8..0.8 + 1.0 / 64.0 + 1e-9).contains(&found), "{found}");
-        assert_eq!((tried[0], tried.len()), (1.0, 1 + MAX_TRIED));
+        assert_eq!((tried[0], tried.len()), (1.0, 1 + BISECTION_STEPS));
         assert_eq!(smallest_share(0.5, |share| Ok(2.0 - share)).unwrap(), None);
+        // The smallest network is enough if it takes the whole time that is allowed.
+        assert_eq!(smallest_share(1.0, |share| Ok(2.0 - share)).unwrap(), Some(1.0));
         let stopped = || TrainError::Interrupted { activity: "measuring" };
         assert!(smallest_share(1.0, |_| Err(stopped())).is_err());
     }

@@ -24,7 +24,7 @@ use crate::{Observer, TrainError};
 use fine_tuning::{check_fine_tuning, fine_tuning_experiment};
 use gradients::for_each_gradient;
 pub use latency_target::LatencyTarget;
-use latency_target::{LatencyChoice, SlowNetwork};
+use latency_target::{LatencyChoice, LatencySearch};
 pub use quantise::{QuantiseOptions, quantise_run};
 use request::recorded_request;
 pub use request::{ImportanceCriterion, OptimiseOptions, OptimiseRequest};
@@ -91,7 +91,7 @@ pub fn optimise(
         RunDir::check_creatable(out)?;
         let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
         check_fine_tuning(&tuned, &model.graph)?;
-        let network = SlowNetwork {
+        let search = LatencySearch {
             run: source,
             checkpoint: asked.checkpoint,
             experiment: &experiment.clone().with_overrides(&request.set)?,
@@ -99,7 +99,7 @@ pub fn optimise(
             request: &request,
             stop: &options.stop,
         };
-        let choice = network.choose(target, observer)?;
+        let choice = search.choose(target, observer)?;
         request.prune = choice.share;
         request.int8 = choice.quantisation.as_ref().map(|_| target.int8());
         chosen = Some(choice);
@@ -136,7 +136,7 @@ pub fn optimise(
     };
     let remains = StartFiles::before(out);
     match write_start(out, &request, [&model, &pruned], &trained, observer) {
-        // Meanwhile, the same command has made the run.
+        // Another process ran the same command in the meantime.
         Err(_) if RunDir::is_run(out) && lock_state(out)? == LockState::Free => {
             let request = recorded_request(&RunDir::open(out)?, &request)?;
             return resume(out, request, options, observer);

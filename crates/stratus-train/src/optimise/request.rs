@@ -1,9 +1,11 @@
-//! What `stratus optimise` is asked for, and the record of it, by which the same request continues a run.
+//! The request of `stratus optimise` and its record, `optimise/request.json`, by which the same command
+//! continues a run.
 
 use super::{LatencyTarget, QuantiseOptions, configuration_error};
 use crate::TrainError;
 use crate::weights::{CheckpointChoice, TrainedNetwork};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::Path;
 use stratus_base::text::shell_path;
 use stratus_run::sources::Source;
@@ -38,7 +40,7 @@ pub struct OptimiseRequest {
     pub calibration_batches: usize,
     /// Layers that lose channels keep a multiple of this number.
     pub granularity: usize,
-    /// The epochs of fine-tuning, without pruning with fake quantisation; 0 for none.
+    /// The epochs of fine-tuning; 0 for none. Without pruning, it uses fake quantisation.
     pub epochs: u64,
     /// True if the network before the fine-tuning is its teacher.
     #[serde(default)]
@@ -46,7 +48,7 @@ pub struct OptimiseRequest {
     /// How layers that run in int8 are chosen; `None` for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub int8: Option<QuantiseOptions>,
-    /// The latency to reach, by which the share and whether layers run in int8 were chosen.
+    /// The latency to reach, which determined `prune` and `int8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<LatencyTarget>,
     /// Configuration keys of the fine-tuning, with their values.
@@ -104,15 +106,15 @@ impl OptimiseRequest {
         })
     }
 
-    /// The request without what was chosen to reach a latency, and without the paths of the run, which may be
-    /// written in several ways.
-    fn asked(&self) -> Self {
+    /// The request as it was given: without what `target` determined, and without the paths of the run, which
+    /// may be written in several ways.
+    fn as_given(&self) -> Self {
         let weights = Source { path: String::new(), ..self.weights.clone() };
-        let mut asked = Self { run: String::new(), weights, ..self.clone() };
-        if asked.target.is_some() {
-            (asked.prune, asked.int8) = (None, None);
+        let mut given = Self { run: String::new(), weights, ..self.clone() };
+        if given.target.is_some() {
+            (given.prune, given.int8) = (None, None);
         }
-        asked
+        given
     }
 
     #[cfg(test)]
@@ -133,7 +135,7 @@ impl OptimiseRequest {
     }
 }
 
-/// The recorded request of a run, which must be this one; that of a latency has what was chosen.
+/// The recorded request of a run, which must equal this one. It adds what `target` determined.
 pub(super) fn recorded_request(
     run: &RunDir,
     request: &OptimiseRequest,
@@ -144,7 +146,7 @@ pub(super) fn recorded_request(
         return Err(configuration_error(&problem, "choose another directory with --out"));
     }
     let known: OptimiseRequest = atomic::read_json(&run.optimise_request())?;
-    let Some(difference) = difference(&known.asked(), &request.asked()) else {
+    let Some(difference) = difference(&known.as_given(), &request.as_given()) else {
         return Ok(known);
     };
     Err(configuration_error(
@@ -161,10 +163,16 @@ fn difference(known: &OptimiseRequest, request: &OptimiseRequest) -> Option<Stri
         _ => serde_json::Map::new(),
     };
     let [known, now] = [known, request].map(fields);
-    let (key, value) = known.iter().find(|(key, value)| now.get(*key) != Some(*value))?;
+    // An option that is not set may be absent.
+    let keys: BTreeSet<&String> = known.keys().chain(now.keys()).collect();
+    let value = |fields: &serde_json::Map<_, _>, key: &String| fields.get(key).cloned().unwrap_or_default();
+    let key = keys.into_iter().find(|key| value(&known, key) != value(&now, key))?;
     if key == "weights" {
-        return Some("the weights of the run are others".to_owned());
+        return Some("the weights of the source run have changed".to_owned());
     }
-    let asked = now.get(key).cloned().unwrap_or_default();
-    Some(format!("`{key}` was {value}, not {asked}"))
+    let shown = |fields| match value(fields, key) {
+        serde_json::Value::Null => "not set".to_owned(),
+        value => value.to_string(),
+    };
+    Some(format!("`{key}` was {}, not {}", shown(&known), shown(&now)))
 }

@@ -33,9 +33,9 @@ const LATENCY_RUNS: usize = 50;
 
 /// Arguments of `stratus optimise`.
 #[derive(Args, Debug)]
-#[command(group(ArgGroup::new("what").args(["prune", "int8", "target_ms"]).multiple(true).required(true)))]
-#[command(group(ArgGroup::new("quantises").args(["int8", "target_ms"]).multiple(true)))]
-#[command(group(ArgGroup::new("fine_tunes").args(["prune", "target_ms", "epochs"]).multiple(true)))]
+#[command(group(ArgGroup::new("goal").args(["prune", "int8", "target_ms"]).multiple(true).required(true)))]
+#[command(group(ArgGroup::new("int8_options").args(["int8", "target_ms"]).multiple(true)))]
+#[command(group(ArgGroup::new("fine_tuning").args(["prune", "target_ms", "epochs"]).multiple(true)))]
 pub struct OptimiseArguments {
     /// Directory of a finished run
     #[arg(value_name = "RUN")]
@@ -55,7 +55,12 @@ pub struct OptimiseArguments {
     pub int8: Option<Int8Argument>,
     /// Make an image take at most this time on this machine: by int8 layers if that is enough, else also by
     /// removing as few channels as are needed
-    #[arg(long, value_name = "MS", value_parser = parse_milliseconds, conflicts_with_all = ["prune", "int8"])]
+    #[arg(
+        long,
+        value_name = "MS",
+        value_parser = parse_milliseconds,
+        conflicts_with_all = ["prune", "int8", "checkpoint"]
+    )]
     pub target_ms: Option<f64>,
     /// Largest drop of accuracy or mean IoU on the validation images by int8 layers, in points
     #[arg(
@@ -63,7 +68,7 @@ pub struct OptimiseArguments {
         value_name = "POINTS",
         default_value_t = 0.5,
         value_parser = parse_points,
-        requires = "quantises"
+        requires = "int8_options"
     )]
     pub keep: f64,
     /// Number of training images for the ranges of int8 layers
@@ -72,15 +77,15 @@ pub struct OptimiseArguments {
         value_name = "IMAGES",
         default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=100_000),
-        requires = "quantises"
+        requires = "int8_options"
     )]
     pub calibration_images: u32,
-    /// Fine-tune with the network as it was as the teacher: the new network learns to reproduce its outputs,
-    /// too (keys `train.teacher_weight`, `train.teacher_temperature`)
-    #[arg(long, requires = "fine_tunes", conflicts_with = "checkpoint")]
+    /// Use the original network as the teacher of the fine-tuning: the new network also learns to reproduce
+    /// its outputs (keys `train.teacher_weight`, `train.teacher_temperature`)
+    #[arg(long, requires = "fine_tuning", conflicts_with = "checkpoint")]
     pub teacher: bool,
-    /// Epochs of fine-tuning; for `--int8` alone, with the rounded numbers of int8 (fake quantisation)
-    /// [default: a fifth of those of the run; none for `--int8` alone]
+    /// Epochs of fine-tuning; with `--int8` alone, it uses fake quantisation [default: a fifth of those of
+    /// the run; 0 with `--int8` alone]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub epochs: Option<u64>,
     /// Directory of the new run; if it has a run of the same request, that is resumed [default:
@@ -267,7 +272,7 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     let int8 = request.int8.map(|int8| quantise_run(&run, int8, &globals.set, &stop, &mut display));
     let quantisation = match int8 {
         // A latency may be reached without int8, whose layers were chosen before the pruning.
-        Some(Err(TrainError::Configuration { problem, .. })) if request.target.is_some() => {
+        Some(Err(TrainError::NoInt8Layer { problem, .. })) if request.target.is_some() => {
             display.warn(&format!("not in int8: {problem}"));
             None
         }

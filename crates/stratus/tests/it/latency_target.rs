@@ -78,7 +78,9 @@ fn contradicting_options_are_refused() {
         (&["--target-ms", "5", "--prune", "0.5"], "--prune"),
         (&["--target-ms", "5", "--int8"], "--int8"),
         (&["--keep", "1", "--prune", "0.5"], "--int8"),
-        (&["--epochs", "1", "--int8"], "--prune"),
+        (&["--epochs", "1"], "--prune"),
+        (&["--target-ms", "5", "--checkpoint", "best"], "--checkpoint"),
+        (&["--teacher", "--int8"], "--prune"),
         (&[], "--target-ms"),
     ] {
         refused(&dir, arguments, 2, message);

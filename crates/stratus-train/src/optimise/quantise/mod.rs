@@ -242,7 +242,7 @@ impl Selection<'_> {
             .collect();
         if self.groups.is_empty() {
             let reasons: BTreeSet<&str> = self.kept.iter().map(|kept| kept.reason.as_str()).collect();
-            return Err(TrainError::Configuration {
+            return Err(TrainError::NoInt8Layer {
                 problem: format!(
                     "no layer of the network can run in int8: {}",
                     reasons.into_iter().collect::<Vec<_>>().join("; ")
@@ -362,7 +362,7 @@ impl Selection<'_> {
             self.kept.push(KeptLayer { layer: layer.clone(), reason });
         }
         if count == 0 {
-            return Err(TrainError::Configuration {
+            return Err(TrainError::NoInt8Layer {
                 problem: format!(
                     "even with only the least sensitive layer in int8, accuracy drops by more than {allowed} \
                      points"

@@ -53,7 +53,7 @@ impl Selection<'_> {
             .min_by(|one, other| one.1.ms_median.total_cmp(&other.1.ms_median));
         let Some((Candidate { precision, layers }, _)) = fastest.filter(|(best, _)| !best.layers.is_empty())
         else {
-            return Err(TrainError::Configuration {
+            return Err(TrainError::NoInt8Layer {
                 problem: "no layer is faster in int8 on this machine".to_owned(),
                 hint: "leave out --int8, or use --int8=all if another machine runs the network".to_owned(),
             });

@@ -114,6 +114,9 @@ impl Selection<'_> {
         }
         let epochs = (Summary::read(&run.summary())?.epochs / 5).max(1);
         let (run, layers) = (shell_path(self.run), if self.options.all_layers { "=all" } else { "" });
-        Ok(format!("; `stratus optimise {run} --int8{layers} --epochs {epochs}` fine-tunes it for int8"))
+        Ok(format!(
+            "; `stratus optimise {run} --int8{layers} --epochs {epochs}` with the other options of this \
+             command fine-tunes it for int8"
+        ))
     }
 }

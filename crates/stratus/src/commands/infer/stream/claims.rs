@@ -126,7 +126,7 @@ impl MaskClaims {
     }
 
     /// Remembers a file that is read, if a mask could replace it.
-    fn add_input(&mut self, path: &Path) {
+    pub fn add_input(&mut self, path: &Path) {
         let Ok(path) = path.canonicalize() else { return };
         if path.parent() == Some(&self.canonical) {
             let hash = self.names.hash(file_name(&path));

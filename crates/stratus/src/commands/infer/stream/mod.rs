@@ -204,9 +204,14 @@ impl Stream<'_> {
     /// Answers a group of lines in order.
     fn answer_lines(&mut self, lines: Vec<Line>, networks: &mut Networks<'_>) -> StreamResult {
         let mut images = Vec::new();
-        for line in lines {
-            let Line { bytes, is_cut } = line;
-            let path = PathBuf::from(OsString::from_vec(bytes));
+        let paths =
+            lines.into_iter().map(|line| (PathBuf::from(OsString::from_vec(line.bytes)), line.is_cut));
+        let paths: Vec<(PathBuf, bool)> = paths.collect();
+        // No mask may replace an image that is waiting.
+        if let Some(claims) = &mut self.claims {
+            paths.iter().for_each(|(path, _)| claims.add_input(path));
+        }
+        for (path, is_cut) in paths {
             let problem = line_problem(&path, is_cut);
             if problem.is_none() && is_video(&path) {
                 self.answer_images(&mut images, networks)?;
