@@ -220,8 +220,8 @@ fn weights_adapt_to_the_rounding() {
         (report["loss"].as_f64().unwrap(), report["measures"]["top1"].as_f64().unwrap())
     });
     let [(calibrated, _), (longer, plain), (tuned, top1)] = scores;
-    // The same training in real numbers does not help.
-    assert!(tuned < 0.5 * calibrated && tuned < 0.5 * longer, "{scores:?}");
+    // The same training in real numbers helps less. Bits depend on the kernels that were measured as fastest.
+    assert!(tuned < 0.5 * calibrated && tuned < 0.8 * longer, "{scores:?}");
     assert!(top1 > plain, "{scores:?}");
 }
 
@@ -251,7 +251,7 @@ fn a_loss_of_accuracy_names_the_command_that_recovers_it() {
     let settings = [weights.as_str(), still[0], still[1]].map(|setting| ["--set", setting]).concat();
     dir.train("wide", 1, &settings).expect(0);
     let ran = dir.run(&["optimise", "wide", "--int8=all", "--out", "bytes"]).expect(0);
-    let command = "`stratus optimise bytes --int8=all --epochs 1` fine-tunes it for int8";
+    let command = "`stratus optimise bytes --int8=all --epochs 1` with the other options";
     assert!(ran.err.contains("accuracy drops by") && ran.err.contains(command), "{}", ran.err);
     let measure = |more: &[&str]| {
         let arguments = ["--int8=all", "--keep", "100", "--json"];

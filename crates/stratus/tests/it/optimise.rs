@@ -58,6 +58,8 @@ fn a_pruned_run_is_a_smaller_run_of_its_own() {
     assert_eq!(RunResult::read(&dir.path("small")).weights, weights);
     let other = dir.run(&[&PRUNE[..], &["--importance", "l1"]].concat()).expect(2);
     assert!(other.err.contains("`importance` was \"taylor\", not \"l1\""), "{}", other.err);
+    let other = dir.run(&[&PRUNE[..], &["--int8"]].concat()).expect(2);
+    assert!(other.err.contains("`int8` was not set, not {"), "{}", other.err);
     lists_and_tables_show_what_was_optimised(&dir);
     damage_is_named_before_anything_is_computed(&dir);
 }

@@ -218,7 +218,7 @@ fn the_network_before_pruning_teaches_the_smaller_one() {
     let optimise = |out: &str, more: &[&str]| dir.run(&[&prune[..], &["--out", out], more].concat());
     optimise("plain", &[]).expect(0);
     let told = optimise("taught", &["--teacher"]).expect(0).err;
-    assert!(told.contains("teacher    run, digits; 50 % of the loss"), "{told}");
+    assert!(told.contains("/run, digits; 50 % of the loss"), "{told}");
     let [plain, taught] = ["plain", "taught"].map(|run| RunResult::read(&dir.path(run)).weights);
     assert_ne!(plain, taught);
     assert_eq!(read_json(&dir.path("taught/optimise/request.json"))["teacher"], true);
