@@ -55,7 +55,7 @@ pub struct OptimiseRequest {
     pub set: Vec<(String, String)>,
 }
 
-/// The options of [`optimise`].
+/// The options of [`optimise`](super::optimise).
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimiseOptions {
     /// The checkpoint to start from.
