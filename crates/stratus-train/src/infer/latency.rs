@@ -68,6 +68,31 @@ pub struct StepLatency {
     pub bytes: u64,
 }
 
+#[cfg(test)]
+impl BatchLatency {
+    /// The latency of a network whose steps, named by their layers, take these milliseconds.
+    pub(crate) fn of_steps(steps: &[(&str, f64)]) -> Self {
+        let steps = steps.iter().map(|&(layer, ms)| StepLatency {
+            layer: layer.to_owned(),
+            kernel: String::new(),
+            implementation: String::new(),
+            ms,
+            percent: 0.0,
+            flops: 0,
+            bytes: 0,
+        });
+        Self {
+            batch: 1,
+            ms_median: 0.0,
+            ms_p90: 0.0,
+            ms_p99: 0.0,
+            images_per_second: 0.0,
+            bytes: 0,
+            steps: steps.collect(),
+        }
+    }
+}
+
 /// A network that is ready for batches of one size, with a batch of random images.
 struct MeasuredNetwork<'a> {
     inference: Inference<'a>,

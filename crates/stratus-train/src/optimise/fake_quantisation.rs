@@ -11,19 +11,18 @@
 use super::quantise::layers_to_tune;
 use super::{
     OptimiseRequest, StartFiles, check_fine_tuning, configuration_error, fine_tuning_experiment,
-    recorded_request, trained_model, write_model,
+    recorded_request, start_directory, trained_model,
 };
 use crate::run::{self, RunOptions, RunOutcome};
 use crate::weights::{CheckpointChoice, TrainedNetwork};
 use crate::{Observer, TrainError, device};
-use std::fs;
 use std::path::Path;
 use stratus_experiment::{Experiment, FakeQuantisation, FakeQuantisedLayer};
 use stratus_optimise::Model;
+use stratus_run::RunDir;
 use stratus_run::lock::{LockState, lock_state};
 use stratus_run::machine::Machine;
 use stratus_run::quantisation::FakeQuantisation as Record;
-use stratus_run::{RunDir, atomic};
 
 /// The run that the fine-tuning starts from.
 pub(super) struct Start<'a> {
@@ -98,16 +97,7 @@ impl Start<'_> {
         start: &Record,
         model: &Model,
     ) -> Result<(), TrainError> {
-        let target = RunDir::create_at(out)?;
-        // Another process with the same directory waits, or is refused.
-        let _lock = target.lock()?;
-        if RunDir::is_run(out) {
-            return Err(stratus_run::Error::NotEmpty { path: out.to_owned() }.into());
-        }
-        let folder = target.optimise();
-        fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
-        atomic::write_json(&target.optimise_request(), request)?;
-        write_model(model, &self.trained, &target)?;
+        let (target, _lock) = start_directory(out, request, model, &self.trained)?;
         Ok(start.write(&target.optimise_fake_quantisation())?)
     }
 }

@@ -262,7 +262,6 @@ fn smallest_share(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::infer::StepLatency;
     use stratus_graph::zoo::find;
     use stratus_optimise::prune::Importance;
 
@@ -290,30 +289,6 @@ mod tests {
         assert!(smallest_share(1.0, |_| Err(stopped())).is_err());
     }
 
-    fn latency(steps: Vec<StepLatency>) -> BatchLatency {
-        BatchLatency {
-            batch: 1,
-            ms_median: 0.0,
-            ms_p90: 0.0,
-            ms_p99: 0.0,
-            images_per_second: 0.0,
-            bytes: 0,
-            steps,
-        }
-    }
-
-    fn step(layer: &str, ms: f64) -> StepLatency {
-        StepLatency {
-            layer: layer.to_owned(),
-            kernel: String::new(),
-            implementation: String::new(),
-            ms,
-            percent: 0.0,
-            flops: 0,
-            bytes: 0,
-        }
-    }
-
     #[test]
     fn slow_layers_lose_their_channels_first() {
         let model = model();
@@ -324,9 +299,11 @@ mod tests {
         // The output channels of the second layer that remain, if its time is this one.
         let remaining = |ms: f64| {
             let steps = names.iter().enumerate().map(|(at, (name, count))| {
-                step(&format!("{name}+relu"), if at == 1 { ms } else { *count as f64 * 1e-6 })
+                (format!("{name}+relu"), if at == 1 { ms } else { *count as f64 * 1e-6 })
             });
-            let costs = layer_costs(&model, &latency(steps.collect()));
+            let steps: Vec<(String, f64)> = steps.collect();
+            let steps: Vec<(&str, f64)> = steps.iter().map(|(layer, ms)| (&layer[..], *ms)).collect();
+            let costs = layer_costs(&model, &BatchLatency::of_steps(&steps));
             assert!((costs[&names[1].0] * names[1].1 as f64 - ms).abs() < 1e-9 * ms);
             let target = Target { granularity: 4, ..Target::new(0.3) };
             let selection = choose_by_cost(&model.graph, &scores, &target, &costs).unwrap();
@@ -342,8 +319,8 @@ mod tests {
     fn layers_without_a_step_have_the_mean_cost() {
         let model = model();
         let (first, count) = stratus_optimise::prune::layer_multiply_adds(&model.graph).next().unwrap();
-        let steps = vec![step("pool", 9.0), step(first, 2.0), step(first, 1.0)];
-        let costs = layer_costs(&model, &latency(steps));
+        let latency = BatchLatency::of_steps(&[("pool", 9.0), (first, 2.0), (first, 1.0)]);
+        let costs = layer_costs(&model, &latency);
         assert!((costs[first] - 3.0 / count as f64).abs() < 1e-12);
         assert!(
             costs.len() > 1 && costs.values().all(|cost| (cost - costs[first]).abs() < 1e-15),

@@ -40,7 +40,7 @@ use stratus_optimise::prune::{
     choose, multiply_adds, remove,
 };
 use stratus_run::layout::{LOCK, OPTIMISE, OPTIMISE_REQUEST};
-use stratus_run::lock::{LockState, lock_state};
+use stratus_run::lock::{Lock, LockState, lock_state};
 use stratus_run::machine::Machine;
 use stratus_run::optimised::{PrunedLayer, Pruning};
 use stratus_run::quantisation::Quantisation;
@@ -274,20 +274,31 @@ fn write_start(
     trained: &TrainedNetwork,
     observer: &mut dyn Observer,
 ) -> Result<(), TrainError> {
+    let (target, _lock) = start_directory(out, request, pruned, trained)?;
+    let pruning = compare(model, pruned);
+    atomic::write_json(&target.optimise_pruning(), &pruning)?;
+    announce(&pruning, observer);
+    Ok(())
+}
+
+/// Locks a new run, and writes the request and the network that its training starts from.
+fn start_directory(
+    out: &Path,
+    request: &OptimiseRequest,
+    start: &Model,
+    trained: &TrainedNetwork,
+) -> Result<(RunDir, Lock), TrainError> {
     let target = RunDir::create_at(out)?;
     // Another process with the same directory waits, or is refused.
-    let _lock = target.lock()?;
+    let lock = target.lock()?;
     if RunDir::is_run(out) {
         return Err(stratus_run::Error::NotEmpty { path: out.to_owned() }.into());
     }
     let folder = target.optimise();
     fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
     atomic::write_json(&target.optimise_request(), request)?;
-    write_model(pruned, trained, &target)?;
-    let pruning = compare(model, pruned);
-    atomic::write_json(&target.optimise_pruning(), &pruning)?;
-    announce(&pruning, observer);
-    Ok(())
+    write_model(start, trained, &target)?;
+    Ok((target, lock))
 }
 
 fn configuration_error(problem: &str, hint: &str) -> TrainError {

@@ -122,34 +122,13 @@ fn compare_layers(real: &BatchLatency, int8: &BatchLatency) -> BTreeMap<String, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::infer::StepLatency;
-
-    fn latency(steps: &[(&str, f64)]) -> BatchLatency {
-        let steps = steps.iter().map(|&(layer, ms)| StepLatency {
-            layer: layer.to_owned(),
-            kernel: String::new(),
-            implementation: String::new(),
-            ms,
-            percent: 0.0,
-            flops: 0,
-            bytes: 0,
-        });
-        BatchLatency {
-            batch: 1,
-            ms_median: 0.0,
-            ms_p90: 0.0,
-            ms_p99: 0.0,
-            images_per_second: 0.0,
-            bytes: 0,
-            steps: steps.collect(),
-        }
-    }
 
     #[test]
     fn an_int8_layer_replaces_what_was_fused_with_it() {
-        let real = latency(&[("a+relu", 2.0), ("b", 3.0), ("add+relu2", 1.0), ("fc", 0.5)]);
+        let real = BatchLatency::of_steps(&[("a+relu", 2.0), ("b", 3.0), ("add+relu2", 1.0), ("fc", 0.5)]);
         // The conversion of the input of `a` has the layers of `a`.
-        let int8 = latency(&[("a+relu", 0.25), ("a+relu", 0.5), ("b+add+relu2", 1.0), ("fc", 0.5)]);
+        let int8 =
+            BatchLatency::of_steps(&[("a+relu", 0.25), ("a+relu", 0.5), ("b+add+relu2", 1.0), ("fc", 0.5)]);
         let expected = [("a", [2.0, 0.75]), ("b", [4.0, 1.0]), ("fc", [0.5, 0.5])];
         assert_eq!(compare_layers(&real, &int8), expected.map(|(layer, ms)| (layer.to_owned(), ms)).into());
     }
