@@ -71,8 +71,8 @@ impl ResolvedProcess {
         Ok(Self { teacher, ..resolved })
     }
 
-    /// Resolves an experiment without its teacher: for evaluation on `dataset`, and for training steps of the
-    /// loss of the labels alone.
+    /// Resolves an experiment without its teacher: for evaluation on `dataset`, and for training steps
+    /// without distillation.
     ///
     /// # Errors
     /// If the device does not support the number format of `train.precision`, or the network is not for the

@@ -47,8 +47,8 @@ pub struct SoftmaxCrossEntropy {
     /// The weight of an auxiliary loss and its gradient. It is added to the loss in `metrics`; hits are those
     /// of the main loss, which has `None`.
     pub auxiliary: Option<f32>,
-    /// The weight of the main loss and its gradient, beside that of a [`DistillationLoss`]; `None` for 1, and
-    /// for an auxiliary loss.
+    /// The factor of the main loss and its gradient beside a [`DistillationLoss`]. `None`: the factor is 1,
+    /// or the loss is auxiliary.
     ///
     /// [`DistillationLoss`]: super::DistillationLoss
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -41,13 +41,13 @@ impl Uint8Scale {
         if byte.is_nan() { 0.0 } else { byte.clamp(0.0, 255.0) }
     }
 
-    /// The number that a real number becomes as a byte; NaN stays NaN.
+    /// Rounds to the nearest number that a byte represents; NaN stays NaN.
     #[must_use]
     pub fn rounded(self, real: f64) -> f64 {
         if real.is_nan() { real } else { self.real(self.byte(real)) }
     }
 
-    /// Returns whether a real number is out of the range of the bytes, after it was rounded.
+    /// Returns whether a real number is rounded to a byte below 0 or above 255.
     #[must_use]
     pub fn clips(self, real: f64) -> bool {
         let byte = (real / f64::from(self.scale)).round_ties_even() + f64::from(self.zero_point);

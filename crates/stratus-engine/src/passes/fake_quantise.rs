@@ -40,7 +40,7 @@ pub fn fake_quantise(
     max_weight: i8,
 ) -> Result<Program, EngineError> {
     if !forward.sections.is_empty() {
-        let problem = "only a program without tiles is quantised by rounding";
+        let problem = "fake quantisation needs a program without tiles";
         return Err(EngineError::InvalidRequest(problem.to_owned()));
     }
     let mut program = forward.clone();

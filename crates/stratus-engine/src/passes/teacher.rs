@@ -110,7 +110,7 @@ fn check_same(what: &str, student: &Value, teacher: &Value) -> Result<(), Engine
         return Ok(());
     }
     Err(EngineError::InvalidRequest(format!(
-        "the network and its teacher have other {what}: {} {:?} and {} {:?}",
+        "the network and its teacher differ in {what}: {} {:?} and {} {:?}",
         student.dtype, student.shape, teacher.dtype, teacher.shape
     )))
 }

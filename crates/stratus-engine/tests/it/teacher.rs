@@ -259,7 +259,7 @@ fn a_teacher_of_other_images_or_classes_is_refused() {
         (digits([2, 8, 6], 4, 3), 3, "images"),
         (pixels(4), 4, "logits"),
     ] {
-        assert!(refused(graph, batch).contains(&format!("other {what}")), "{what}");
+        assert!(refused(graph, batch).contains(&format!("differ in {what}")), "{what}");
     }
     let evaluation = teacher(&digits([2, 8, 6], 4, 3), Precision::F32, 4);
     assert!(with_teacher(&evaluation, &evaluation, HALF).is_err());

@@ -56,8 +56,8 @@ pub fn choose(graph: &Graph, scores: &Scores, target: &Target) -> Result<Selecti
     choose_by_cost(graph, scores, target, &BTreeMap::new())
 }
 
-/// [`choose`], where a multiply-add of a layer costs what `costs` says by the layer's name, for example its
-/// measured time; of a layer without an entry it costs 1. Shares are those of the sum of these costs.
+/// [`choose`] with a cost per multiply-add for each layer by its name, such as a measured time; 1 for layers
+/// without an entry. Shares are those of the sum of these costs.
 ///
 /// # Errors
 /// As there, and if a cost is negative or not finite.
@@ -283,7 +283,7 @@ impl<'a> Search<'a> {
             self.channels[tensor.tensor.0] += count * tensor.channels_per_unit;
         }
         let share = remaining as f64 / self.scores.0[group].len() as f64;
-        // A step that saves nothing is the last.
+        // Steps that save nothing come last.
         let penalty = if saved > 0.0 { importance / share / saved } else { f64::MAX };
         Some(RemovalStep { penalty, group, remaining })
     }

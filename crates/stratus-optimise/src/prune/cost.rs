@@ -12,7 +12,7 @@ pub fn multiply_adds(graph: &Graph) -> u64 {
     layer_multiply_adds(graph).map(|(_, count)| count).fold(0, u64::saturating_add)
 }
 
-/// The layers that [`multiply_adds`] counts, with theirs.
+/// The multiply-adds of each layer that [`multiply_adds`] counts, by its name.
 pub fn layer_multiply_adds(graph: &Graph) -> impl Iterator<Item = (&str, u64)> {
     let channels = |tensor| graph.shape(tensor).0.first().copied().unwrap_or(0);
     graph.nodes.iter().filter_map(move |node| {

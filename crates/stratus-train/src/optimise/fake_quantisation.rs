@@ -1,5 +1,5 @@
 //! Fine-tuning with fake quantisation, for networks that lose too much accuracy in int8: calibration chooses
-//! layers and ranges, and the network is trained with the numbers that these layers will read.
+//! layers and ranges, and the network is trained with these layers rounded as in int8.
 //!
 //! ```text
 //! run ──calibrate──▶ layers, ranges ──optimise/fake_quantisation.json, train.fake_quantisation──▶ run::start
@@ -22,10 +22,10 @@ use stratus_optimise::Model;
 use stratus_run::RunDir;
 use stratus_run::lock::{LockState, lock_state};
 use stratus_run::machine::Machine;
-use stratus_run::quantisation::FakeQuantisation as Record;
+use stratus_run::quantisation::FakeQuantisation as FakeQuantisationRecord;
 
 /// The run that the fine-tuning starts from.
-pub(super) struct Start<'a> {
+pub(super) struct FineTuningStart<'a> {
     /// Its directory.
     pub run: &'a Path,
     /// Its experiment.
@@ -36,7 +36,7 @@ pub(super) struct Start<'a> {
     pub trained_epochs: u64,
 }
 
-impl Start<'_> {
+impl FineTuningStart<'_> {
     /// Fine-tunes its network in the directory of `options`, or resumes that.
     pub fn fine_tune(
         &self,
@@ -47,8 +47,8 @@ impl Start<'_> {
     ) -> Result<RunOutcome, TrainError> {
         let (Some(out), Some(int8)) = (&options.out, request.int8) else {
             return Err(configuration_error(
-                "there is nothing to fine-tune for",
-                "add --int8, or remove channels with --prune",
+                "there is nothing to fine-tune for: --epochs needs --int8, --prune or --target-ms",
+                "add one of them",
             ));
         };
         if RunDir::is_run(out) {
@@ -59,7 +59,7 @@ impl Start<'_> {
         let max_weight = max_int8_weight(&tuned)?;
         let model = trained_model(&self.trained)?;
         check_fine_tuning(&tuned, &model.graph)?;
-        // The checkpoint of the request, whatever it was called.
+        // The same checkpoint by its iteration: `best` may change.
         let checkpoint = CheckpointChoice::AfterIteration(self.trained.checkpoint.state.iteration);
         let layers = layers_to_tune(self.run, checkpoint, int8, &request.set, &options.stop, observer)?;
         let names = layers.inputs.iter().map(|(layer, range)| {
@@ -76,7 +76,7 @@ impl Start<'_> {
         start.quantisation.weights_sha256.clone_from(&request.weights.sha256);
         let remains = StartFiles::before(out);
         match self.write_start(out, request, &start, &model) {
-            // Meanwhile, the same command has made the run.
+            // Another process ran the same command in the meantime.
             Err(_) if RunDir::is_run(out) && lock_state(out)? == LockState::Free => {
                 return resume(out, request, options, observer);
             }
@@ -94,7 +94,7 @@ impl Start<'_> {
         &self,
         out: &Path,
         request: &OptimiseRequest,
-        start: &Record,
+        start: &FakeQuantisationRecord,
         model: &Model,
     ) -> Result<(), TrainError> {
         let (target, _lock) = start_directory(out, request, model, &self.trained)?;
@@ -113,7 +113,7 @@ fn resume(
     recorded_request(&run, request)?;
     // The layers are chosen with it at the end: it must be readable before hours of training.
     let path = run.optimise_fake_quantisation();
-    let problem = match Record::read(&path)? {
+    let problem = match FakeQuantisationRecord::read(&path)? {
         Some(known) if known.quantisation.weights_sha256 == request.weights.sha256 => {
             return run::resume(out, &RunOptions { out: None, ..options.clone() }, observer);
         }

@@ -106,7 +106,8 @@ pub fn optimise(
     }
     let Some(share) = request.prune else {
         if request.epochs > 0 && request.target.is_none() {
-            let start = fake_quantisation::Start { run: source, experiment, trained, trained_epochs };
+            let start =
+                fake_quantisation::FineTuningStart { run: source, experiment, trained, trained_epochs };
             let outcome = start.fine_tune(&request, options, machine, observer)?;
             return Ok(Optimised { outcome, request });
         }

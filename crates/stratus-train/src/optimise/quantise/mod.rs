@@ -7,8 +7,7 @@
 //! validation images ──accuracy lost──▶ layers that may run in int8
 //! ```
 //!
-//! After a fine-tuning with fake quantisation, layers and ranges are those that it was made with: only their
-//! accuracy is measured.
+//! A fine-tuning with fake quantisation has fixed layers and ranges: after it, only the accuracy is measured.
 
 mod calibration;
 mod timing;
@@ -153,8 +152,8 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// The selection with the ranges of its maps, the number format of the other layers, and the layers that
-    /// are faster in int8, or all that can.
+    /// Returns the selection with ranges, the number format of the layers that stay as they are, and the
+    /// layers that are faster in int8, or all that can.
     fn calibrated(
         mut self,
         predictor: &Predictor,
@@ -318,8 +317,8 @@ impl Selection<'_> {
         self.groups.iter().flat_map(|group| group.layers.iter().cloned()).collect()
     }
 
-    /// As many of the layers as lose at most the allowed points of the accuracy `real`, those with the least
-    /// divergence first.
+    /// The most layers that together lose at most the allowed points of the accuracy `real`, the least
+    /// sensitive first.
     fn accurate_layers(
         mut self,
         precision: &str,

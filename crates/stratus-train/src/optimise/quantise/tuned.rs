@@ -1,5 +1,5 @@
-//! Before and after a fine-tuning with fake quantisation: its layers and ranges, and the choice among these
-//! layers with the weights that it ended with.
+//! Chooses layers and ranges before a fine-tuning with fake quantisation, and after it those of these layers
+//! that are accurate.
 
 use super::{Calibration, Group, QuantiseOptions, Selection, compared_images};
 use crate::compile::uint8_scales;

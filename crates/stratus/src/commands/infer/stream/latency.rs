@@ -88,7 +88,7 @@ impl StreamTotals {
         let (failed, all) = (self.failed, self.requests());
         let plural = if all == 1 { "" } else { "s" };
         Err(Failure::failed(format!("no prediction for {failed} of {all} image{plural}"))
-            .with_hint("their answers have the reason"))
+            .with_hint("see the reason in their lines"))
     }
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for StreamTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows = vec![("images".to_owned(), self.predicted.to_string())];
         if self.failed > 0 {
-            rows.push(("without answer".to_owned(), self.failed.to_string()));
+            rows.push(("failed".to_owned(), self.failed.to_string()));
         }
         let names = ["per image", "decoding", "network", "writing"];
         let [decoding, network, writing] = &self.parts;
@@ -140,7 +140,7 @@ mod tests {
         let mut totals = StreamTotals::default();
         totals.record([0.001, 0.002, 0.0]);
         assert!(totals.check_all_predicted().is_ok());
-        assert!(!totals.to_string().contains("without answer"), "{totals}");
+        assert!(!totals.to_string().contains("failed"), "{totals}");
         totals.record_failure();
         let failure = totals.check_all_predicted().unwrap_err();
         assert_eq!(failure.error.to_string(), "no prediction for 1 of 2 images");
