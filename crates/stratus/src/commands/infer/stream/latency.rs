@@ -96,7 +96,7 @@ impl fmt::Display for StreamTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rows = vec![("images".to_owned(), self.predicted.to_string())];
         if self.failed > 0 {
-            rows.push(("failed".to_owned(), self.failed.to_string()));
+            rows.push(("without answer".to_owned(), self.failed.to_string()));
         }
         let names = ["per image", "decoding", "network", "writing"];
         let [decoding, network, writing] = &self.parts;
