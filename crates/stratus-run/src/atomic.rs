@@ -60,6 +60,14 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     })
 }
 
+/// Reads a JSON file; `None` if there is none.
+///
+/// # Errors
+/// As [`read_json`].
+pub fn read_json_if_exists<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    if path.exists() { read_json(path).map(Some) } else { Ok(None) }
+}
+
 /// The reason in [`Error::Damaged`] for a file with other JSON than expected.
 pub(crate) fn unexpected_json(error: &serde_json::Error) -> String {
     format!("not the expected JSON ({})", json_problem(error))

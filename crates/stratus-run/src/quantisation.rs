@@ -57,7 +57,7 @@ pub struct MapRange {
 
 /// The start of a fine-tuning with fake quantisation. The content of `optimise/fake_quantisation.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FakeQuantisation {
+pub struct FakeQuantisationStart {
     /// Accuracy or mean IoU on the validation images, of the network before the fine-tuning, without int8.
     pub score: f64,
     /// The layers and the ranges of maps. The checksum is that of the file of weights before the fine-tuning.
@@ -65,13 +65,13 @@ pub struct FakeQuantisation {
     pub quantisation: Quantisation,
 }
 
-impl FakeQuantisation {
+impl FakeQuantisationStart {
     /// Reads the file; `None` if there is none.
     ///
     /// # Errors
     /// If it cannot be read or is damaged.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        if path.exists() { atomic::read_json(path).map(Some) } else { Ok(None) }
+        atomic::read_json_if_exists(path)
     }
 
     /// Replaces the file.
@@ -89,7 +89,7 @@ impl Quantisation {
     /// # Errors
     /// If it cannot be read or is damaged.
     pub fn read(path: &Path) -> Result<Option<Self>> {
-        if path.exists() { atomic::read_json(path).map(Some) } else { Ok(None) }
+        atomic::read_json_if_exists(path)
     }
 
     /// Replaces the file.

@@ -6,9 +6,8 @@
 
 use crate::TrainError;
 use crate::device::OpenDevice;
-use crate::optimise::finished_epochs;
 use crate::resolve::ResolvedProcess;
-use crate::weights::{CheckpointChoice, load_trained_network, model_from_tensors};
+use crate::weights::{CheckpointChoice, finished_epochs, load_trained_network, model_from_tensors};
 use std::sync::Arc;
 use stratus_base::text::shell_path;
 use stratus_data::Dataset;

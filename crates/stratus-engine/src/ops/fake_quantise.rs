@@ -37,15 +37,20 @@ pub struct FakeQuantiseWeights {
     pub max_weight: i8,
 }
 
+/// Checks that there are this many inputs and an output, in real numbers and of the same shape.
+fn expect_maps(operands: &[&Value], counts: [usize; 3], inputs: usize) -> Result<(), String> {
+    expect_counts(counts, &[[inputs, 0, 1]])?;
+    operands[1..].iter().try_for_each(|value| expect_same_shape(operands[0], value))?;
+    operands.iter().try_for_each(|value| expect_real(value))
+}
+
 impl KernelSpec for FakeQuantise {
     fn name(&self) -> &'static str {
         "fake_quantise"
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[1, 0, 1]])?;
-        expect_same_shape(operands[0], operands[1])?;
-        operands.iter().try_for_each(|value| expect_real(value))?;
+        expect_maps(operands, counts, 1)?;
         self.bytes.check()
     }
 
@@ -81,10 +86,7 @@ impl KernelSpec for FakeQuantiseBackward {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[2, 0, 1]])?;
-        expect_same_shape(operands[0], operands[1])?;
-        expect_same_shape(operands[0], operands[2])?;
-        operands.iter().try_for_each(|value| expect_real(value))?;
+        expect_maps(operands, counts, 2)?;
         self.bytes.check()
     }
 
@@ -108,9 +110,7 @@ impl KernelSpec for FakeQuantiseWeights {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        expect_counts(counts, &[[1, 0, 1]])?;
-        expect_same_shape(operands[0], operands[1])?;
-        operands.iter().try_for_each(|value| expect_real(value))?;
+        expect_maps(operands, counts, 1)?;
         image_shape(operands[0])?;
         if self.max_weight < 1 {
             return Err(format!("the largest weight in int8 must be at least 1, got {}", self.max_weight));

@@ -12,6 +12,7 @@ mod fake_quantise;
 mod gradients;
 mod images;
 mod loss_scale;
+mod losses;
 mod micro_batches;
 mod operands;
 mod programs;

@@ -41,10 +41,10 @@ const MIN_PARALLEL_LOGITS: usize = 1 << 12;
 pub struct Loss<'a> {
     /// The number of classes, with one logit each.
     pub classes: usize,
-    /// The weight of an auxiliary loss.
-    pub auxiliary: Option<f32>,
-    /// The weight of a main loss.
-    pub main_weight: f32,
+    /// The factor of the loss and its gradient.
+    pub factor: f32,
+    /// True if the loss is added to that of the metrics, which are those of the main loss.
+    pub is_auxiliary: bool,
     /// ε: the share of the target spread evenly over all classes.
     pub smoothing: f32,
     /// True if samples are mixed, with two classes.
@@ -57,8 +57,8 @@ pub struct Loss<'a> {
     pub tile: Tile,
 }
 
-/// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` may be empty. An auxiliary loss is multiplied
-/// by its weight and added to that of `metrics`.
+/// See [`stratus_engine::ops::SoftmaxCrossEntropy`]; `gradient` may be empty. An auxiliary loss is added
+/// to that of `metrics`.
 ///
 /// If a label is out of range, or a share; names the sample.
 pub fn softmax_cross_entropy<E: Element>(
@@ -69,7 +69,7 @@ pub fn softmax_cross_entropy<E: Element>(
     metrics: &mut [f64],
     gradient: &mut [E],
 ) -> Result<(), String> {
-    let Loss { classes, auxiliary, main_weight, smoothing, mixed, class_weights, label_counts, tile } = loss;
+    let Loss { classes, factor, is_auxiliary, smoothing, mixed, class_weights, label_counts, tile } = loss;
     let width = if mixed { MIXED_LABEL_LEN } else { 1 };
     let (threads, batch) = (team.threads(), labels.len() / width);
     labels.chunks_exact(width).enumerate().try_for_each(|(n, label)| check(n, label, classes))?;
@@ -86,8 +86,8 @@ pub fn softmax_cross_entropy<E: Element>(
     let divisor = label_counts.map_or_else(weights_of_labels, |counts| divisor(counts, own_weights));
     let weight = match own_weights {
         _ if divisor == 0.0 => 0.0,
-        None => auxiliary.unwrap_or(main_weight) / divisor as f32,
-        Some(_) => (f64::from(auxiliary.unwrap_or(main_weight)) / divisor) as f32,
+        None => factor / divisor as f32,
+        Some(_) => (f64::from(factor) / divisor) as f32,
     };
     let wanted = !gradient.is_empty();
     let mut gradients = split_lengths(
@@ -123,14 +123,14 @@ pub fn softmax_cross_entropy<E: Element>(
         total.top5 += sums.top5;
     }
     let mean = if divisor == 0.0 { 0.0 } else { total.loss / divisor };
-    match (auxiliary, &mut *metrics) {
-        (Some(weight), [loss, ..]) => *loss += f64::from(weight) * mean,
+    let scaled = f64::from(factor) * mean;
+    match (is_auxiliary, &mut *metrics) {
+        (true, [loss, ..]) => *loss += scaled,
         _ => {
             if tile.starts_sums() {
                 metrics.fill(0.0);
             }
-            let counts =
-                [f64::from(main_weight) * mean, counted as f64, total.top1 as f64, total.top5 as f64];
+            let counts = [scaled, counted as f64, total.top1 as f64, total.top5 as f64];
             metrics.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
     }
@@ -278,8 +278,8 @@ mod tests {
         let (mut metrics, mut gradient) = ([f64::NAN; 4], vec![f32::NAN; logits.len()]);
         let config = Loss {
             classes: 3,
-            auxiliary: None,
-            main_weight: 1.0,
+            factor: 1.0,
+            is_auxiliary: false,
             smoothing: 0.0,
             mixed: false,
             class_weights: None,
@@ -301,8 +301,8 @@ mod tests {
         let loss = |labels: &[i32]| {
             let config = Loss {
                 classes: 3,
-                auxiliary: None,
-                main_weight: 1.0,
+                factor: 1.0,
+                is_auxiliary: false,
                 smoothing: 0.0,
                 mixed: true,
                 class_weights: None,
@@ -338,8 +338,8 @@ mod tests {
     fn a_zero_share_of_an_infinite_logit_is_zero() {
         let config = Loss {
             classes: 3,
-            auxiliary: None,
-            main_weight: 1.0,
+            factor: 1.0,
+            is_auxiliary: false,
             smoothing: 0.0,
             mixed: true,
             class_weights: None,
@@ -373,8 +373,8 @@ mod tests {
         let logits = [1.0, f32::NEG_INFINITY, 0.0, 3.0, 2.0, 1.0];
         let mut config = Loss {
             classes: 3,
-            auxiliary: None,
-            main_weight: 1.0,
+            factor: 1.0,
+            is_auxiliary: false,
             smoothing: 0.0,
             mixed: false,
             class_weights: None,

@@ -28,10 +28,10 @@ type Pixels = [f32; BLOCK];
 pub struct PixelLoss {
     /// The geometry of logits and their gradient: a class is a channel.
     pub geometry: MapGeometry,
-    /// The weight of an auxiliary loss.
-    pub auxiliary: Option<f32>,
-    /// The weight of a main loss.
-    pub main_weight: f32,
+    /// The factor of the loss and its gradient.
+    pub factor: f32,
+    /// True if the loss is added to that of the metrics, which are those of the main loss.
+    pub is_auxiliary: bool,
     /// ε: the share of the target spread evenly over all classes.
     pub smoothing: f32,
 }
@@ -124,8 +124,7 @@ pub fn pixel_cross_entropy<A: Element, E: Element>(
         ));
     }
     let divisor = label_counts.map_or(counts.weight, |counts| divisor(counts, Some(weights)));
-    let factor =
-        if divisor > 0.0 { f64::from(loss.auxiliary.unwrap_or(loss.main_weight)) / divisor } else { 0.0 };
+    let factor = if divisor > 0.0 { f64::from(loss.factor) / divisor } else { 0.0 };
     let gradient = (!gradient.is_empty()).then(|| {
         assert!(
             gradient.len() >= loss.geometry.planes * loss.geometry.plane_elements(),
@@ -179,8 +178,8 @@ pub fn pixel_cross_entropy<A: Element, E: Element>(
         correct += sums.correct;
     }
     let mean = total * factor;
-    match (loss.auxiliary, &mut *metrics) {
-        (Some(_), [loss, ..]) => *loss += mean,
+    match (loss.is_auxiliary, &mut *metrics) {
+        (true, [loss, ..]) => *loss += mean,
         _ => {
             if tile.starts_sums() {
                 metrics.fill(0.0);
@@ -407,7 +406,7 @@ mod tests {
             groups: 1,
             channels: 3,
         };
-        let loss = PixelLoss { geometry, auxiliary: None, main_weight: 1.0, smoothing: 0.0 };
+        let loss = PixelLoss { geometry, factor: 1.0, is_auxiliary: false, smoothing: 0.0 };
         let (mut metrics, mut predictions) = ([f64::NAN; 4], vec![7; pixels]);
         let (mut gradient, mut scratch) = (vec![f32::NAN; 3 * pixels], vec![0.0; scratch_elements(3, 2)]);
         let operands = PixelOperands {

@@ -17,14 +17,14 @@ impl CpuOp for SoftmaxCrossEntropy {
         let team = cpu.team.clone();
         let SoftmaxCrossEntropy {
             auxiliary,
-            main_weight,
+            main_weight: _,
             smoothing,
             mixed_labels: mixed,
             class_weighted: weighted,
             loss_scaled: _,
             partial,
         } = *self;
-        let main_weight = main_weight.unwrap_or(1.0);
+        let (factor, is_auxiliary) = (self.factor(), auxiliary.is_some());
         let [at_weights, _, at_counts, at_metrics, at_gradient] = self.positions();
         Ok(typed!(operands.dtype(at_gradient).unwrap_or(DType::F32), E => fallible(move |o| {
             let (logits, labels, metrics) = (o.elements(0), o.elements(1), o.elements(at_metrics));
@@ -32,8 +32,8 @@ impl CpuOp for SoftmaxCrossEntropy {
             let label_counts = partial.then(|| &*o.elements(at_counts));
             let loss = Loss {
                 classes,
-                auxiliary,
-                main_weight,
+                factor,
+                is_auxiliary,
                 smoothing,
                 mixed,
                 class_weights,

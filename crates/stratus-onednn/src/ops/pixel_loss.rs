@@ -13,7 +13,7 @@ impl CpuOp for PixelCrossEntropy {
         let geometry = operands.common_geometry(0)?;
         let PixelCrossEntropy {
             auxiliary,
-            main_weight,
+            main_weight: _,
             smoothing,
             class_weighted: weighted,
             predicts,
@@ -21,7 +21,8 @@ impl CpuOp for PixelCrossEntropy {
             partial,
         } = *self;
         let [weights, _, label_counts, metrics, predictions, gradient] = self.positions();
-        let loss = PixelLoss { geometry, auxiliary, main_weight: main_weight.unwrap_or(1.0), smoothing };
+        let (factor, is_auxiliary) = (self.factor(), auxiliary.is_some());
+        let loss = PixelLoss { geometry, factor, is_auxiliary, smoothing };
         let scratch = operands.values.len();
         let scratch_bytes = scratch_elements(geometry.channels, cpu.team.threads()) * size_of::<f32>();
         let (cpu, has_gradient) = (cpu.clone(), gradient < scratch);

@@ -1,13 +1,20 @@
 //! The fine-tuning that follows the removal of channels: the end of the run's recipe.
 
-use super::{OptimiseRequest, configuration_error};
+use super::{OptimiseRequest, configuration_error, directory, write_model};
 use crate::input::{open_datasets, with_class_weights};
 use crate::resolve::ResolvedProcess;
-use crate::{TrainError, device};
-use std::path::Path;
+use crate::run::{self, RunOptions, RunOutcome};
+use crate::weights::TrainedNetwork;
+use crate::{Observer, TrainError, device};
+use std::fs;
+use std::path::{Path, PathBuf};
 use stratus_experiment::{Experiment, FakeQuantisation, Schedule};
 use stratus_graph::Graph;
-use stratus_run::layout::{NETWORK, OPTIMISE, WEIGHTS};
+use stratus_optimise::Model;
+use stratus_run::layout::{LOCK, NETWORK, OPTIMISE, WEIGHTS};
+use stratus_run::lock::{LockState, lock_state};
+use stratus_run::machine::Machine;
+use stratus_run::{RunDir, atomic};
 
 /// The keys that cannot be set: they are those of the smaller network, or have an option of their own.
 const FIXED_KEYS: [(&str, &str); 6] = [
@@ -84,6 +91,105 @@ pub(super) fn check_fine_tuning(tuned: &Experiment, graph: &Graph) -> Result<(),
     let datasets = open_datasets(tuned)?;
     let tuned = &*with_class_weights(tuned, datasets.train.as_ref())?;
     ResolvedProcess::for_training(tuned, datasets.train.as_ref(), graph, &device).map(drop)
+}
+
+/// A fine-tuning that begins in a new directory.
+pub(super) struct FineTuning<'a> {
+    pub request: &'a OptimiseRequest,
+    /// The experiment.
+    pub tuned: &'a Experiment,
+    /// The network that it starts from.
+    pub start: &'a Model,
+    pub trained: &'a TrainedNetwork,
+}
+
+impl FineTuning<'_> {
+    /// Writes the directory `optimise` of the new run, with what `write_record` adds, and trains; `None` if
+    /// another process ran the same command in the meantime. If it cannot start, nothing is left.
+    ///
+    /// # Errors
+    /// If a file cannot be written, another process uses the directory, or training fails.
+    pub fn begin(
+        &self,
+        write_record: impl FnOnce(&RunDir) -> Result<(), TrainError>,
+        options: &RunOptions,
+        machine: Machine,
+        observer: &mut dyn Observer,
+    ) -> Result<Option<RunOutcome>, TrainError> {
+        let out = directory(options)?;
+        let remains = StartFiles::before(out);
+        match self.write(out, write_record) {
+            Err(_) if RunDir::is_run(out) && lock_state(out)? == LockState::Free => return Ok(None),
+            written => written?,
+        }
+        let started = run::start(self.tuned, options, machine, observer);
+        if started.is_err() {
+            remains.remove();
+        }
+        started.map(Some)
+    }
+
+    fn write(
+        &self,
+        out: &Path,
+        write_record: impl FnOnce(&RunDir) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        let target = RunDir::create_at(out)?;
+        // Another process with the same directory waits, or is refused.
+        let _lock = target.lock()?;
+        if RunDir::is_run(out) {
+            return Err(stratus_run::Error::NotEmpty { path: out.to_owned() }.into());
+        }
+        let folder = target.optimise();
+        fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
+        atomic::write_json(&target.optimise_request(), self.request)?;
+        write_model(self.start, self.trained, &target)?;
+        write_record(&target)
+    }
+}
+
+/// The files to remove of a directory in which no run could be started.
+struct StartFiles {
+    target: PathBuf,
+    is_new_folder: bool,
+    is_new_lock: bool,
+}
+
+impl StartFiles {
+    /// The state of a directory before anything is written.
+    fn before(target: &Path) -> Self {
+        Self {
+            target: target.to_owned(),
+            is_new_folder: !target.exists(),
+            is_new_lock: !target.join(LOCK).exists(),
+        }
+    }
+
+    /// Removes the files of a start, unless they belong to a run. What cannot be removed stays: the next
+    /// start replaces it.
+    fn remove(&self) {
+        let Ok(target) = RunDir::create_at(&self.target) else { return };
+        let Ok(lock) = target.lock() else { return };
+        if RunDir::is_run(&self.target) {
+            return;
+        }
+        let files = [
+            target.optimise_request(),
+            target.optimise_pruning(),
+            target.optimise_fake_quantisation(),
+            target.optimise_network(),
+            target.optimise_weights(),
+        ];
+        files.iter().for_each(|file| _ = fs::remove_file(file));
+        // Folders are removed only if nothing else is in them.
+        let _ = fs::remove_dir(target.optimise());
+        if self.is_new_lock {
+            let _ = fs::remove_file(lock.path());
+        }
+        if self.is_new_folder {
+            let _ = fs::remove_dir(&self.target);
+        }
+    }
 }
 
 /// The first and the last learning rate of `epochs` epochs at the end of a run of `trained` epochs.

@@ -38,13 +38,12 @@ const AIMED_SHARE: f64 = 0.97;
 pub struct LatencyTarget {
     /// Milliseconds of one image, median.
     pub ms: f64,
-    /// The number of training images that ranges of int8 follow from.
-    pub images: usize,
-    /// The points of accuracy or mean IoU that int8 may lose.
-    pub max_loss_points: f64,
+    /// How int8 layers are chosen.
+    pub int8: QuantiseOptions,
 }
 
 /// The changes to a network that reach a latency.
+#[derive(Default)]
 pub(super) struct LatencyChoice {
     /// The network without some of its channels; `None` if it keeps all.
     pub pruned: Option<Model>,
@@ -52,13 +51,6 @@ pub(super) struct LatencyChoice {
     pub share: Option<f64>,
     /// The layers that run in int8, chosen for the whole network.
     pub quantisation: Option<Quantisation>,
-}
-
-impl LatencyTarget {
-    /// The options of the choice of int8 layers.
-    pub(super) fn int8(self) -> QuantiseOptions {
-        QuantiseOptions { images: self.images, max_loss_points: self.max_loss_points, all_layers: false }
-    }
 }
 
 /// The search of the changes to a trained network that reach a latency.
@@ -148,7 +140,7 @@ impl LatencySearch<'_> {
         let chosen = choose_quantisation(
             (self.run, self.checkpoint),
             &predictor,
-            target.int8(),
+            target.int8,
             overrides,
             self.stop,
             observer,

@@ -17,11 +17,15 @@ mod quantise;
 mod request;
 mod variants;
 
+use crate::infer::load_for_inference;
 use crate::input::open_datasets;
 use crate::run::{self, RunOptions, RunOutcome};
-use crate::weights::{TrainedNetwork, load_trained_network, model_from_tensors, model_tensors};
+use crate::weights::{
+    CheckpointChoice, TrainedNetwork, finished_epochs, load_trained_network, model_from_tensors,
+    model_tensors,
+};
 use crate::{Observer, TrainError};
-use fine_tuning::{check_fine_tuning, fine_tuning_experiment};
+use fine_tuning::{FineTuning, check_fine_tuning, fine_tuning_experiment};
 use gradients::for_each_gradient;
 pub use latency_target::LatencyTarget;
 use latency_target::{LatencyChoice, LatencySearch};
@@ -29,9 +33,8 @@ pub use quantise::{QuantiseOptions, quantise_run};
 use request::recorded_request;
 pub use request::{ImportanceCriterion, OptimiseOptions, OptimiseRequest};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use stratus_base::text::shell_path;
 use stratus_experiment::Experiment;
 use stratus_graph::{Op, Parameter, ParameterKind, layer_file};
 use stratus_optimise::Model;
@@ -39,12 +42,11 @@ use stratus_optimise::prune::{
     Importance, PruneError, Scores, Selection as ChannelSelection, Target, TaylorScores, channel_groups,
     choose, multiply_adds, remove,
 };
-use stratus_run::layout::{LOCK, OPTIMISE, OPTIMISE_REQUEST};
-use stratus_run::lock::{Lock, LockState, lock_state};
+use stratus_run::layout::{OPTIMISE, OPTIMISE_REQUEST};
 use stratus_run::machine::Machine;
 use stratus_run::optimised::{PrunedLayer, Pruning};
 use stratus_run::quantisation::Quantisation;
-use stratus_run::summary::{Status, Summary};
+use stratus_run::summary::Summary;
 use stratus_run::{RunDir, atomic};
 use stratus_weights::write_safetensors;
 pub use variants::{VariantTable, measure_variants};
@@ -58,8 +60,20 @@ pub struct Optimised {
     pub request: OptimiseRequest,
 }
 
-/// Makes the network of a finished run smaller and fine-tunes it in the directory `options.out`, or resumes
-/// that.
+/// A finished run whose network is optimised.
+struct SourceRun<'a> {
+    path: &'a Path,
+    run: RunDir,
+    /// The experiment as it was trained.
+    experiment: Experiment,
+    /// The network with the weights of the chosen checkpoint.
+    trained: TrainedNetwork,
+    /// The epochs that it was trained.
+    epochs: u64,
+}
+
+/// Makes the network of a finished run smaller and faster in the directory `options.out`, and fine-tunes it;
+/// or resumes that.
 ///
 /// # Errors
 /// If the run is not finished or cannot be read, the target cannot be reached, the directory has another
@@ -71,142 +85,180 @@ pub fn optimise(
     machine: Machine,
     observer: &mut dyn Observer,
 ) -> Result<Optimised, TrainError> {
-    let Some(out) = &options.out else {
-        return Err(configuration_error(
-            "the directory of the optimised run is not set",
-            "give it with --out DIR",
-        ));
-    };
-    let origin = RunDir::open(source)?;
-    let trained_epochs = finished_epochs(&origin)?;
-    let experiment = Experiment::load(&origin.experiment())?;
-    let trained = load_trained_network(source, asked.checkpoint, &mut |text: &str| observer.warn(text))?;
-    let mut request = OptimiseRequest::new(source, asked, &trained, trained_epochs)?;
+    let out = directory(options)?;
+    let source = SourceRun::open(source, asked.checkpoint, observer)?;
+    let mut request = OptimiseRequest::new(source.path, asked, &source.trained, source.epochs)?;
+    let mut choice = LatencyChoice::default();
     if RunDir::is_run(out) {
         request = recorded_request(&RunDir::open(out)?, &request)?;
-    }
-    let model = trained_model(&trained)?;
-    let mut chosen = None;
-    if let (Some(target), false) = (request.target, RunDir::is_run(out)) {
-        RunDir::check_creatable(out)?;
-        let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
-        check_fine_tuning(&tuned, &model.graph)?;
-        let search = LatencySearch {
-            run: source,
-            checkpoint: asked.checkpoint,
-            experiment: &experiment.clone().with_overrides(&request.set)?,
-            model: &model,
-            request: &request,
-            stop: &options.stop,
-        };
-        let choice = search.choose(target, observer)?;
+    } else if let Some(target) = request.target {
+        choice = source.choose(target, asked.checkpoint, &request, options, observer)?;
         request.prune = choice.share;
-        request.int8 = choice.quantisation.as_ref().map(|_| target.int8());
-        chosen = Some(choice);
-    }
-    let Some(share) = request.prune else {
-        if request.epochs > 0 && request.target.is_none() {
-            let start =
-                fake_quantisation::FineTuningStart { run: source, experiment, trained, trained_epochs };
-            let outcome = start.fine_tune(&request, options, machine, observer)?;
-            return Ok(Optimised { outcome, request });
-        }
-        // The calibration needs images: checked before anything is written.
-        open_datasets(&experiment.clone().with_overrides(&request.set)?)?;
-        if chosen.is_some() && (request.teacher || asked.epochs.is_some()) {
+        request.int8 = choice.quantisation.as_ref().map(|_| target.int8);
+        if request.prune.is_none() && (request.teacher || asked.epochs.is_some()) {
             observer.warn(
                 "int8 alone is fast enough: nothing is pruned or fine-tuned, so --teacher and --epochs have \
                  no effect",
             );
         }
-        let quantisation = chosen.and_then(|LatencyChoice { quantisation, .. }| quantisation);
-        let outcome = copy_run(&origin, &trained, &request, quantisation.as_ref(), out)?;
-        return Ok(Optimised { outcome, request });
-    };
-    let tuned = fine_tuning_experiment(&experiment, trained_epochs, &request, out)?;
-    if RunDir::is_run(out) {
-        return resume(out, request, options, observer);
     }
-    RunDir::check_creatable(out)?;
-    let pruned = match chosen.and_then(|LatencyChoice { pruned, .. }| pruned) {
-        Some(pruned) => pruned,
-        None => {
-            check_fine_tuning(&tuned, &model.graph)?;
-            remove_channels(&model, &experiment, &request, share, &options.stop, observer)?
-        }
-    };
-    let remains = StartFiles::before(out);
-    match write_start(out, &request, [&model, &pruned], &trained, observer) {
-        // Another process ran the same command in the meantime.
-        Err(_) if RunDir::is_run(out) && lock_state(out)? == LockState::Free => {
-            let request = recorded_request(&RunDir::open(out)?, &request)?;
-            return resume(out, request, options, observer);
-        }
-        written => written?,
+    if request.prune.is_some() {
+        source.prune(request, choice.pruned, options, machine, observer)
+    } else if request.epochs > 0 && request.target.is_none() {
+        source.fine_tune_for_int8(request, options, machine, observer)
+    } else {
+        source.copy(&request, choice.quantisation.as_ref(), out)
     }
-    let started = run::start(&tuned, options, machine, observer);
-    if started.is_err() {
-        remains.remove();
-    }
-    Ok(Optimised { outcome: started?, request })
 }
 
-/// Resumes the run of the same request, or does nothing if it is complete.
+/// The directory of the optimised run.
+fn directory(options: &RunOptions) -> Result<&Path, TrainError> {
+    options.out.as_deref().ok_or_else(|| {
+        configuration_error("the directory of the optimised run is not set", "give it with --out DIR")
+    })
+}
+
+impl<'a> SourceRun<'a> {
+    fn open(
+        path: &'a Path,
+        checkpoint: CheckpointChoice,
+        observer: &mut dyn Observer,
+    ) -> Result<Self, TrainError> {
+        let run = RunDir::open(path)?;
+        let epochs = finished_epochs(&run)?;
+        let experiment = Experiment::load(&run.experiment())?;
+        let trained = load_trained_network(path, checkpoint, &mut |text: &str| observer.warn(text))?;
+        Ok(Self { path, run, experiment, trained, epochs })
+    }
+
+    /// The experiment with the keys of the request, without what concerns the training of the run only.
+    fn experiment_for(&self, request: &OptimiseRequest) -> Result<Experiment, TrainError> {
+        load_for_inference(&self.run, None, &request.set)
+    }
+
+    /// Chooses how to reach a latency.
+    fn choose(
+        &self,
+        target: LatencyTarget,
+        checkpoint: CheckpointChoice,
+        request: &OptimiseRequest,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) -> Result<LatencyChoice, TrainError> {
+        let out = directory(options)?;
+        RunDir::check_creatable(out)?;
+        let model = trained_model(&self.trained)?;
+        let tuned = fine_tuning_experiment(&self.experiment, self.epochs, request, out)?;
+        check_fine_tuning(&tuned, &model.graph)?;
+        let search = LatencySearch {
+            run: self.path,
+            checkpoint,
+            experiment: &self.experiment_for(request)?,
+            model: &model,
+            request,
+            stop: &options.stop,
+        };
+        search.choose(target, observer)
+    }
+
+    /// Fine-tunes the network without some of its channels; `pruned` is that network, if it is known.
+    fn prune(
+        &self,
+        request: OptimiseRequest,
+        pruned: Option<Model>,
+        options: &RunOptions,
+        machine: Machine,
+        observer: &mut dyn Observer,
+    ) -> Result<Optimised, TrainError> {
+        let out = directory(options)?;
+        let tuned = fine_tuning_experiment(&self.experiment, self.epochs, &request, out)?;
+        // The record of what was removed is a part of the result: it must be readable before the training.
+        let check = |run: &RunDir| Ok(Pruning::read(run).map(drop)?);
+        if RunDir::is_run(out) {
+            return resume(request, check, options, observer);
+        }
+        RunDir::check_creatable(out)?;
+        let model = trained_model(&self.trained)?;
+        let pruned = match pruned {
+            Some(pruned) => pruned,
+            None => {
+                check_fine_tuning(&tuned, &model.graph)?;
+                let experiment = self.experiment_for(&request)?;
+                remove_channels(&model, &experiment, &request, &options.stop, observer)?
+            }
+        };
+        let pruning = compare(&model, &pruned);
+        announce(&pruning, observer);
+        let start = FineTuning { request: &request, tuned: &tuned, start: &pruned, trained: &self.trained };
+        let record = |run: &RunDir| Ok(atomic::write_json(&run.optimise_pruning(), &pruning)?);
+        match start.begin(record, options, machine, observer)? {
+            Some(outcome) => Ok(Optimised { outcome, request }),
+            None => resume(recorded_request(&RunDir::open(out)?, &request)?, check, options, observer),
+        }
+    }
+
+    /// Copies the run, whose network is only quantised, with its int8 layers if they are chosen, unless that
+    /// was done before.
+    fn copy(
+        &self,
+        request: &OptimiseRequest,
+        quantisation: Option<&Quantisation>,
+        out: &Path,
+    ) -> Result<Optimised, TrainError> {
+        // The calibration needs images: checked before anything is written.
+        open_datasets(&self.experiment_for(request)?)?;
+        let summary = Summary::read(&self.run.summary())?;
+        let iteration = self.trained.checkpoint.state.iteration;
+        if summary.iterations != iteration {
+            let problem = format!(
+                "the results of the run are those after iteration {}, not after {iteration}",
+                summary.iterations
+            );
+            return Err(configuration_error(
+                &problem,
+                "int8 alone copies the run with its results: choose its last checkpoint, or add --prune",
+            ));
+        }
+        if !RunDir::is_run(out) {
+            RunDir::check_creatable(out)?;
+            // A copy that was killed is not a run: it is replaced.
+            let mut name = out.file_name().unwrap_or_default().to_owned();
+            name.push(".part");
+            let part = out.with_file_name(name);
+            if let Err(error) = RunDir::create_at(&part) {
+                let is_copy =
+                    atomic::read_json::<OptimiseRequest>(&part.join(OPTIMISE).join(OPTIMISE_REQUEST));
+                is_copy.map_err(|_| error)?;
+                fs::remove_dir_all(&part).map_err(stratus_run::Error::io("remove", &part))?;
+            }
+            let target = RunDir::create_at(&part)?;
+            let folder = target.optimise();
+            fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
+            atomic::write_json(&target.optimise_request(), request)?;
+            if let Some(quantisation) = quantisation {
+                quantisation.write(&target.optimise_quantisation())?;
+            }
+            let weights = self.trained.checkpoint.evaluation_weights_file();
+            self.run.copy_to(&target, weights.parent().unwrap_or(&weights))?;
+            fs::rename(&part, out).map_err(stratus_run::Error::io("create", out))?;
+        }
+        let run = RunDir::open(out)?;
+        let request = recorded_request(&run, request)?;
+        Ok(Optimised { outcome: RunOutcome { run, summary, interrupted: false }, request })
+    }
+}
+
+/// Resumes the run of a request, after `check`, or does nothing if it is complete.
 fn resume(
-    out: &Path,
     request: OptimiseRequest,
+    check: impl FnOnce(&RunDir) -> Result<(), TrainError>,
     options: &RunOptions,
     observer: &mut dyn Observer,
 ) -> Result<Optimised, TrainError> {
-    let run = RunDir::open(out)?;
-    // It is a part of the result: it must be readable before hours of training.
-    Pruning::read(&run)?;
+    let out = directory(options)?;
+    check(&RunDir::open(out)?)?;
     let outcome = run::resume(out, &RunOptions { out: None, ..options.clone() }, observer)?;
     Ok(Optimised { outcome, request })
-}
-
-/// The files to remove of a directory in which no run could be started.
-struct StartFiles {
-    target: PathBuf,
-    is_new_folder: bool,
-    is_new_lock: bool,
-}
-
-impl StartFiles {
-    /// The state of a directory before anything is written.
-    fn before(target: &Path) -> Self {
-        Self {
-            target: target.to_owned(),
-            is_new_folder: !target.exists(),
-            is_new_lock: !target.join(LOCK).exists(),
-        }
-    }
-
-    /// Removes the files that [`write_start`] wrote, unless they belong to a run. What cannot be removed
-    /// stays: the next start replaces it.
-    fn remove(&self) {
-        let Ok(target) = RunDir::create_at(&self.target) else { return };
-        let Ok(lock) = target.lock() else { return };
-        if RunDir::is_run(&self.target) {
-            return;
-        }
-        let files = [
-            target.optimise_request(),
-            target.optimise_pruning(),
-            target.optimise_fake_quantisation(),
-            target.optimise_network(),
-            target.optimise_weights(),
-        ];
-        files.iter().for_each(|file| _ = fs::remove_file(file));
-        // Folders are removed only if nothing else is in them.
-        let _ = fs::remove_dir(target.optimise());
-        if self.is_new_lock {
-            let _ = fs::remove_file(lock.path());
-        }
-        if self.is_new_folder {
-            let _ = fs::remove_dir(&self.target);
-        }
-    }
 }
 
 /// The number formats in which networks are compared: bf16 only if the device has native bf16.
@@ -214,108 +266,13 @@ fn compared_precisions(
     run: &Path,
     overrides: &[(String, String)],
 ) -> Result<&'static [&'static str], TrainError> {
-    let experiment = Experiment::load(&RunDir::open(run)?.experiment())?.with_overrides(overrides)?;
+    let experiment = load_for_inference(&RunDir::open(run)?, None, overrides)?;
     let has_bf16 = crate::device::open(&experiment.train)?.has_native_bf16;
     Ok(if has_bf16 { &["f32", "bf16"] } else { &["f32"] })
 }
 
-/// Copies a run whose network is only quantised, with its int8 layers if they are chosen, unless that was
-/// done before.
-fn copy_run(
-    origin: &RunDir,
-    trained: &TrainedNetwork,
-    request: &OptimiseRequest,
-    quantisation: Option<&Quantisation>,
-    out: &Path,
-) -> Result<RunOutcome, TrainError> {
-    let summary = Summary::read(&origin.summary())?;
-    let iteration = trained.checkpoint.state.iteration;
-    if summary.iterations != iteration {
-        let problem = format!(
-            "the results of the run are those after iteration {}, not after {iteration}",
-            summary.iterations
-        );
-        return Err(configuration_error(
-            &problem,
-            "int8 alone copies the run with its results: choose its last checkpoint, or add --prune",
-        ));
-    }
-    if !RunDir::is_run(out) {
-        RunDir::check_creatable(out)?;
-        // A copy that was killed is not a run: it is replaced.
-        let mut name = out.file_name().unwrap_or_default().to_owned();
-        name.push(".part");
-        let part = out.with_file_name(name);
-        if let Err(error) = RunDir::create_at(&part) {
-            let is_copy = atomic::read_json::<OptimiseRequest>(&part.join(OPTIMISE).join(OPTIMISE_REQUEST));
-            is_copy.map_err(|_| error)?;
-            fs::remove_dir_all(&part).map_err(stratus_run::Error::io("remove", &part))?;
-        }
-        let target = RunDir::create_at(&part)?;
-        let folder = target.optimise();
-        fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
-        atomic::write_json(&target.optimise_request(), request)?;
-        if let Some(quantisation) = quantisation {
-            quantisation.write(&target.optimise_quantisation())?;
-        }
-        let weights = trained.checkpoint.evaluation_weights_file();
-        origin.copy_to(&target, weights.parent().unwrap_or(&weights))?;
-        fs::rename(&part, out).map_err(stratus_run::Error::io("create", out))?;
-    }
-    let run = RunDir::open(out)?;
-    recorded_request(&run, request)?;
-    Ok(RunOutcome { run, summary, interrupted: false })
-}
-
-/// Writes the directory `optimise` of a new run: the request, the smaller network, and how they compare.
-fn write_start(
-    out: &Path,
-    request: &OptimiseRequest,
-    [model, pruned]: [&Model; 2],
-    trained: &TrainedNetwork,
-    observer: &mut dyn Observer,
-) -> Result<(), TrainError> {
-    let (target, _lock) = start_directory(out, request, pruned, trained)?;
-    let pruning = compare(model, pruned);
-    atomic::write_json(&target.optimise_pruning(), &pruning)?;
-    announce(&pruning, observer);
-    Ok(())
-}
-
-/// Locks a new run, and writes the request and the network that its training starts from.
-fn start_directory(
-    out: &Path,
-    request: &OptimiseRequest,
-    start: &Model,
-    trained: &TrainedNetwork,
-) -> Result<(RunDir, Lock), TrainError> {
-    let target = RunDir::create_at(out)?;
-    // Another process with the same directory waits, or is refused.
-    let lock = target.lock()?;
-    if RunDir::is_run(out) {
-        return Err(stratus_run::Error::NotEmpty { path: out.to_owned() }.into());
-    }
-    let folder = target.optimise();
-    fs::create_dir_all(&folder).map_err(stratus_run::Error::io("create the folder", &folder))?;
-    atomic::write_json(&target.optimise_request(), request)?;
-    write_model(start, trained, &target)?;
-    Ok((target, lock))
-}
-
 fn configuration_error(problem: &str, hint: &str) -> TrainError {
     TrainError::Configuration { problem: problem.to_owned(), hint: hint.to_owned() }
-}
-
-/// The epochs of a run that has finished, or stopped early because it no longer improved.
-pub(crate) fn finished_epochs(run: &RunDir) -> Result<u64, TrainError> {
-    let path = shell_path(run.path());
-    let problem = match Summary::read(&run.summary()) {
-        Ok(summary) if summary.status == Status::Completed => return Ok(u64::from(summary.epochs)),
-        Ok(summary) => format!("the run {path} is {}", summary.status.name()),
-        Err(_) => format!("the run {path} has no summary: it has not finished"),
-    };
-    let hint = format!("finish it with `stratus train {path}`");
-    Err(TrainError::Configuration { problem, hint })
 }
 
 /// Removes channels of a trained network.
@@ -323,11 +280,11 @@ fn remove_channels(
     model: &Model,
     experiment: &Experiment,
     request: &OptimiseRequest,
-    share: f64,
     stop: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Model, TrainError> {
     let scores = channel_scores(model, experiment, request, stop, observer)?;
+    let share = request.prune.unwrap_or_default();
     let target = Target { granularity: request.granularity, ..Target::new(share) };
     remove_selection(model, &choose(&model.graph, &scores, &target)?, &mut |text| observer.info(text))
 }

@@ -11,6 +11,7 @@ use stratus_optimise::{Model, ModelError};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoint, Checkpoints, Tensor, TensorRef, Values};
 use stratus_run::remote::RemoteRun;
+use stratus_run::summary::{Status, Summary};
 use stratus_weights::NetworkMetadata;
 
 /// A run's network and one of its checkpoints.
@@ -73,6 +74,18 @@ pub fn load_trained_network(
     let graph = Network::for_images(&experiment, shape, classes)?.graph;
     let metadata = metadata_of_run(&run, &experiment);
     Ok(TrainedNetwork { graph, checkpoint, metadata })
+}
+
+/// The epochs of a run that has finished, or stopped early because it no longer improved.
+pub(crate) fn finished_epochs(run: &RunDir) -> Result<u64, TrainError> {
+    let path = shell_path(run.path());
+    let problem = match Summary::read(&run.summary()) {
+        Ok(summary) if summary.status == Status::Completed => return Ok(u64::from(summary.epochs)),
+        Ok(summary) => format!("the run {path} is {}", summary.status.name()),
+        Err(_) => format!("the run {path} has no summary: it has not finished"),
+    };
+    let hint = format!("finish it with `stratus train {path}`");
+    Err(TrainError::Configuration { problem, hint })
 }
 
 /// A network in inference form with those of `tensors` that are its parameters.

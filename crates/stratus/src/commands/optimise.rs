@@ -234,17 +234,19 @@ pub fn run(arguments: &OptimiseArguments, globals: &Globals, output: &Output) ->
     RunDir::open(&arguments.run).map_err(Failure::usage)?;
     let out = arguments.out.clone().unwrap_or_else(|| default_directory(&arguments.run));
     let checkpoint = arguments.checkpoint.unwrap_or_default();
-    let (images, max_loss_points) = (arguments.calibration_images as usize, arguments.keep);
+    let faster_layers = QuantiseOptions {
+        images: arguments.calibration_images as usize,
+        max_loss_points: arguments.keep,
+        all_layers: false,
+    };
     let options = OptimiseOptions {
         checkpoint,
         prune: arguments.prune,
         teacher: arguments.teacher,
-        int8: arguments.int8.map(|layers| QuantiseOptions {
-            images,
-            max_loss_points,
-            all_layers: layers == Int8Argument::All,
-        }),
-        target: arguments.target_ms.map(|ms| LatencyTarget { ms, images, max_loss_points }),
+        int8: arguments
+            .int8
+            .map(|layers| QuantiseOptions { all_layers: layers == Int8Argument::All, ..faster_layers }),
+        target: arguments.target_ms.map(|ms| LatencyTarget { ms, int8: faster_layers }),
         importance: arguments.importance.into(),
         calibration_batches: arguments.calibration_batches as usize,
         granularity: arguments.granularity as usize,

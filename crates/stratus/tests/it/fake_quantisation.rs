@@ -1,6 +1,6 @@
 //! `stratus optimise --int8 --epochs` fine-tunes with the rounded numbers of int8.
 
-use crate::common::{RunResult, SplitMix64, TestDir, last_epoch};
+use crate::common::{RunResult, SplitMix64, TestDir, json, last_epoch};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,16 +11,6 @@ use stratus_weights::{TensorRef, WeightsFile, write_safetensors};
 /// The layers do not depend on measured times.
 const TUNE: [&str; 9] =
     ["optimise", "run", "--int8=all", "--epochs", "1", "--out", "tuned", "--calibration-images", "32"];
-
-fn trained() -> TestDir {
-    let dir = TestDir::new();
-    dir.train("run", 1, &[]).expect(0);
-    dir
-}
-
-fn json(text: &str) -> serde_json::Value {
-    serde_json::from_str(text).unwrap()
-}
 
 fn record(path: &Path) -> serde_json::Value {
     json(&fs::read_to_string(path).unwrap())
@@ -35,7 +25,7 @@ fn weights(run: &Path) -> PathBuf {
 
 #[test]
 fn a_fine_tuned_run_is_a_run_of_its_own_with_its_ranges() {
-    let dir = trained();
+    let dir = TestDir::trained();
     let original = RunResult::read(&dir.path("run"));
     let report = json(&dir.run(&[&TUNE[..], &["--json"]].concat()).expect(0).out);
     let layers = report["quantisation"]["layers"].as_array().unwrap();
@@ -93,7 +83,7 @@ fn a_fine_tuned_run_is_a_run_of_its_own_with_its_ranges() {
 #[test]
 fn killed_at_random_it_has_the_same_weights() {
     let kills = std::env::var("STRATUS_KILLS").map_or(3, |kills| kills.parse::<u64>().unwrap().min(20));
-    let dir = trained();
+    let dir = TestDir::trained();
     let more = ["--set", "checkpoint.every_seconds=0.05", "--set", "train.micro_batches=2"];
     let request = [&TUNE[..], &more].concat();
     dir.run(&request).expect(0);
@@ -117,7 +107,7 @@ fn killed_at_random_it_has_the_same_weights() {
 
 #[test]
 fn impossible_requests_are_refused_before_anything_is_written() {
-    let dir = trained();
+    let dir = TestDir::trained();
     let refused = |more: &[&str], code: i32, message: &str| {
         let error = dir.run(&[&TUNE[..], more].concat()).expect(code).err;
         assert!(error.contains(message), "{more:?}: {error}");
@@ -198,9 +188,12 @@ fn three_levels(run: &Path, to: &Path) {
 #[test]
 fn weights_adapt_to_the_rounding() {
     // Weights of three values, which calibration alone cannot make up for: 8 bits lose nothing on digits.
-    let dir = trained();
+    let dir = TestDir::new();
+    // In single precision, kernels differ by little.
+    let single = ["--set", "train.precision=f32"];
+    dir.train("run", 1, &single).expect(0);
     let weights_key = format!("model.weights={}", dir.path("run").display());
-    let tuning = ["--set", &weights_key, "--set", "train.seed=2"];
+    let tuning = [&single[..], &["--set", &weights_key, "--set", "train.seed=2"]].concat();
     dir.train("plain", 1, &tuning).expect(0);
     let rounded = [
         "--set",
@@ -220,8 +213,8 @@ fn weights_adapt_to_the_rounding() {
         (report["loss"].as_f64().unwrap(), report["measures"]["top1"].as_f64().unwrap())
     });
     let [(calibrated, _), (longer, plain), (tuned, top1)] = scores;
-    // The same training in real numbers helps less. Bits depend on the kernels that were measured as fastest.
-    assert!(tuned < 0.5 * calibrated && tuned < 0.8 * longer, "{scores:?}");
+    // The same training in real numbers does not help.
+    assert!(tuned < 0.5 * calibrated && tuned < 0.5 * longer, "{scores:?}");
     assert!(top1 > plain, "{scores:?}");
 }
 
@@ -243,7 +236,7 @@ fn wide_channels(run: &Path, to: &Path) {
 
 #[test]
 fn a_loss_of_accuracy_names_the_command_that_recovers_it() {
-    let dir = trained();
+    let dir = TestDir::trained();
     wide_channels(&dir.path("run"), &dir.path("wide.safetensors"));
     let weights = format!("model.weights={}", dir.path("wide.safetensors").display());
     // Almost no training: the run is only to have these weights.

@@ -1,7 +1,7 @@
 //! `stratus optimise --int8` chooses layers that run in int8; `infer`, `eval` and `bench infer` use
 //! them.
 
-use crate::common::{RunResult, SplitMix64, TestDir};
+use crate::common::{RunResult, SplitMix64, TestDir, json};
 use std::fs;
 use std::process::Stdio;
 use std::thread::sleep;
@@ -9,16 +9,6 @@ use std::time::Duration;
 
 /// The layers do not depend on measured times.
 const INT8: [&str; 7] = ["optimise", "run", "--int8=all", "--out", "bytes", "--calibration-images", "32"];
-
-fn trained() -> TestDir {
-    let dir = TestDir::new();
-    dir.train("run", 1, &[]).expect(0);
-    dir
-}
-
-fn json(text: &str) -> serde_json::Value {
-    serde_json::from_str(text).unwrap()
-}
 
 /// The kernels of the network, by `bench infer`.
 fn kernels(dir: &TestDir, run: &str) -> Vec<String> {
@@ -30,7 +20,7 @@ fn kernels(dir: &TestDir, run: &str) -> Vec<String> {
 
 #[test]
 fn a_quantised_run_computes_with_bytes_wherever_it_is_used() {
-    let dir = trained();
+    let dir = TestDir::trained();
     let report = json(&dir.run(&[&INT8[..], &["--json"]].concat()).expect(0).out);
     let quantisation = &report["quantisation"];
     let names = |list: &str, key: &str| -> Vec<String> {
@@ -77,7 +67,7 @@ fn a_quantised_run_computes_with_bytes_wherever_it_is_used() {
 #[test]
 fn a_pruned_network_is_quantised_too_and_kills_do_not_change_it() {
     let kills = std::env::var("STRATUS_KILLS").map_or(4, |kills| kills.parse::<u64>().unwrap().min(20));
-    let dir = trained();
+    let dir = TestDir::trained();
     let prune = ["--prune", "0.4", "--granularity", "4", "--calibration-batches", "4"];
     let request = [&INT8[..], &prune].concat();
     dir.run(&request).expect(0);
@@ -105,7 +95,7 @@ fn a_pruned_network_is_quantised_too_and_kills_do_not_change_it() {
 
 #[test]
 fn impossible_quantisations_are_refused() {
-    let dir = trained();
+    let dir = TestDir::trained();
     let refused = |arguments: &[&str], code: i32, message: &str| {
         let error = dir.run(arguments).expect(code).err;
         assert!(error.contains(message), "{arguments:?}: {error}");

@@ -1,6 +1,6 @@
 //! `stratus optimise --target-ms` chooses by itself how a network reaches a latency.
 
-use crate::common::{RunResult, TestDir};
+use crate::common::{RunResult, TestDir, json};
 use std::fs;
 
 /// A network whose smallest form is many times as fast, in the folder `run`.
@@ -8,10 +8,6 @@ fn trained() -> TestDir {
     let dir = TestDir::new();
     dir.train("run", 1, &["--set", "model.width=128"]).expect(0);
     dir
-}
-
-fn json(text: &str) -> serde_json::Value {
-    serde_json::from_str(text).unwrap()
 }
 
 fn refused(dir: &TestDir, arguments: &[&str], code: i32, message: &str) -> String {

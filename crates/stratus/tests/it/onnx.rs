@@ -1,6 +1,6 @@
 //! ONNX export and import on the command line. `scripts/check-onnx.sh` runs the files in onnxruntime.
 
-use crate::common::{PER_EPOCH, SETTINGS, TestDir, digits, root};
+use crate::common::{PER_EPOCH, SETTINGS, TestDir, digits, json, root};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -8,10 +8,6 @@ use stratus_weights::WeightsFile;
 
 fn fixture(name: &str) -> String {
     root().join("crates/stratus-onnx/tests/fixtures").join(name).display().to_string()
-}
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap()
 }
 
 /// The tensors of a file by name, without counters.

@@ -1,29 +1,18 @@
 //! `stratus optimise` makes the network of a run smaller; `stratus bench infer` measures latency.
 
-use crate::common::{RunResult, SplitMix64, TestDir, digits, summary};
+use crate::common::{RunResult, SplitMix64, TestDir, digits, json, summary};
 use std::fs;
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Trains digits for an epoch in the folder `run`.
-fn trained() -> TestDir {
-    let dir = TestDir::new();
-    dir.train("run", 1, &[]).expect(0);
-    dir
-}
-
 /// The arguments that prune the run to the folder `small`.
 const PRUNE: [&str; 9] =
     ["optimise", "run", "--prune", "0.4", "--granularity", "4", "--out", "small", "--calibration-batches=4"];
 
-fn json(text: &str) -> serde_json::Value {
-    serde_json::from_str(text).unwrap()
-}
-
 #[test]
 fn a_pruned_run_is_a_smaller_run_of_its_own() {
-    let dir = trained();
+    let dir = TestDir::trained();
     let original = fs::read(dir.path("run/summary.json")).unwrap();
     let report = json(&dir.run(&[&PRUNE[..], &["--json"]].concat()).expect(0).out);
     assert_eq!(report["run"], "small");
@@ -126,9 +115,19 @@ fn damage_is_named_before_anything_is_computed(dir: &TestDir) {
 }
 
 #[test]
+fn data_that_moved_are_read_from_their_new_place() {
+    let dir = TestDir::new();
+    std::os::unix::fs::symlink(digits(), dir.path("data")).unwrap();
+    dir.train("run", 1, &["--set", "data.path=data"]).expect(0);
+    fs::rename(dir.path("data"), dir.path("moved")).unwrap();
+    assert!(dir.run(&PRUNE).expect(1).err.contains("data"));
+    dir.run(&[&PRUNE[..], &["--set", "data.path=moved"]].concat()).expect(0);
+}
+
+#[test]
 fn killed_at_random_it_has_the_same_weights() {
     let kills = std::env::var("STRATUS_KILLS").map_or(4, |kills| kills.parse::<u64>().unwrap().min(20));
-    let dir = trained();
+    let dir = TestDir::trained();
     let epochs = ["--epochs", "2", "--set", "checkpoint.every_seconds=0.05"];
     dir.run(&[&PRUNE[..], &epochs].concat()).expect(0);
     let expected = RunResult::read(&dir.path("small"));
@@ -147,7 +146,7 @@ fn killed_at_random_it_has_the_same_weights() {
 
 #[test]
 fn impossible_requests_are_refused_before_anything_is_written() {
-    let dir = trained();
+    let dir = TestDir::trained();
     let refused = |arguments: &[&str], code: i32, message: &str| {
         let error = dir.run(arguments).expect(code).err;
         assert!(error.contains(message), "{arguments:?}: {error}");
@@ -214,7 +213,7 @@ fn unfinished_runs_are_refused() {
 
 #[test]
 fn a_directory_in_use_is_said_to_be_in_use() {
-    let dir = trained();
+    let dir = TestDir::trained();
     let slow = ["--epochs", "1000"];
     let mut first = dir.command(&[&PRUNE[..], &slow].concat()).stderr(Stdio::null()).spawn().unwrap();
     while !dir.path("small/epochs.csv").exists() {
@@ -234,7 +233,7 @@ fn a_directory_in_use_is_said_to_be_in_use() {
 
 #[test]
 fn latency_is_measured_by_batch_and_layer() {
-    let dir = trained();
+    let dir = TestDir::trained();
     let arguments = ["bench", "infer", "run", "--batch", "8,1,8", "--threads", "1", "--runs", "3", "--json"];
     let report = json(&dir.run(&arguments).expect(0).out);
     let batches = report["batches"].as_array().unwrap();

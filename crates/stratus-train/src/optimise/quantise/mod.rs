@@ -28,7 +28,7 @@ use stratus_engine::passes::quantise::{Quantisable, quantisable};
 use stratus_optimise::quantise::{Histogram, Range, RangeMethod};
 use stratus_run::RunDir;
 use stratus_run::csv::Task;
-use stratus_run::quantisation::{FakeQuantisation, KeptLayer, MapRange, Quantisation, QuantisedLayer};
+use stratus_run::quantisation::{FakeQuantisationStart, KeptLayer, MapRange, Quantisation, QuantisedLayer};
 pub(super) use tuned::layers_to_tune;
 
 /// The number of images on which predictions are compared, of classifiers and of segmentation networks.
@@ -99,7 +99,7 @@ pub fn quantise_run(
     {
         return Ok(recorded);
     }
-    let tuned = FakeQuantisation::read(&run.optimise_fake_quantisation())?;
+    let tuned = FakeQuantisationStart::read(&run.optimise_fake_quantisation())?;
     let newest = CheckpointChoice::Newest;
     let quantisation = match tuned {
         Some(tuned) => {

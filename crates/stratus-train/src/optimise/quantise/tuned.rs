@@ -12,13 +12,13 @@ use std::sync::atomic::AtomicBool;
 use stratus_base::text::shell_path;
 use stratus_engine::passes::quantise::{Obstacle, quantisable};
 use stratus_run::RunDir;
-use stratus_run::quantisation::{FakeQuantisation, KeptLayer, MapRange, Quantisation};
+use stratus_run::quantisation::{FakeQuantisationStart, KeptLayer, MapRange, Quantisation};
 use stratus_run::summary::Summary;
 
 /// The layers that run in int8 after a fine-tuning of a run, with the ranges of the maps that they read.
 pub(in crate::optimise) struct TunedLayers {
     /// The layers and all ranges, and the accuracy without int8.
-    pub start: FakeQuantisation,
+    pub start: FakeQuantisationStart,
     /// The range of the input of each layer.
     pub inputs: BTreeMap<String, MapRange>,
 }
@@ -48,7 +48,7 @@ pub(in crate::optimise) fn layers_to_tune(
     let mut quantisation = selection.with_layers(&precision, &layers);
     let score = selection.accuracy(&precision, None, observer)?;
     quantisation.kept = selection.kept;
-    Ok(TunedLayers { start: FakeQuantisation { score, quantisation }, inputs })
+    Ok(TunedLayers { start: FakeQuantisationStart { score, quantisation }, inputs })
 }
 
 impl Selection<'_> {
@@ -58,10 +58,10 @@ impl Selection<'_> {
     pub(super) fn choose_tuned(
         mut self,
         predictor: &Predictor,
-        tuned: FakeQuantisation,
+        tuned: FakeQuantisationStart,
         observer: &mut dyn Observer,
     ) -> Result<Quantisation, TrainError> {
-        let FakeQuantisation { score, quantisation: tuned } = tuned;
+        let FakeQuantisationStart { score, quantisation: tuned } = tuned;
         self.weights_sha256 = predictor.weights_sha256().to_owned();
         let model = predictor.folded_model()?;
         let compared = compared_images(predictor);

@@ -9,7 +9,7 @@ mod writer;
 use self::files::{InferenceFiles, frame_mask_name};
 use self::report::{ErrorReport, ImageReport, LatencyReport, Percentiles, Report, csv, render};
 use self::stream::StreamInput;
-use self::video::{VideoFrames, VideoSource};
+use self::video::{FrameSelection, VideoFrames, VideoSource};
 use self::writer::{PredictionWriter, WrittenPrediction};
 use super::target::RunOrExperiment;
 use super::windows::WindowArguments;
@@ -175,13 +175,12 @@ fn infer_video(
         Ok(decoded) => decoded,
         Err(failure) => return Ok(Err(failure)),
     };
-    let max_frames = arguments.frames.unwrap_or(u64::MAX);
-    let (mut number, mut count, mut ended) = (0, 0, None);
+    let (mut selection, mut ended) = (FrameSelection::new(arguments.every, arguments.frames), None);
     while ended.is_none() {
         let (mut batch, mut numbers, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
         while batch.len() < network.batch() && ended.is_none() {
             let started = Instant::now();
-            let frame = match if count < max_frames { decoded.next() } else { Ok(None) } {
+            let frame = match if selection.is_complete() { Ok(None) } else { decoded.next() } {
                 Ok(Some(frame)) => frame,
                 Ok(None) => {
                     ended = Some(Ok(()));
@@ -192,9 +191,7 @@ fn infer_video(
                     break;
                 }
             };
-            number += 1;
-            if (number - 1) % arguments.every == 0 {
-                count += 1;
+            if let Some(number) = selection.select() {
                 batch.push(frame);
                 numbers.push(number);
                 seconds.push(started.elapsed().as_secs_f64());

@@ -73,6 +73,40 @@ impl<'a> VideoSource<'a> {
     }
 }
 
+/// Which frames of a video are processed: every Nth, up to a maximum number.
+pub(super) struct FrameSelection {
+    every: u64,
+    max_frames: u64,
+    /// The number of frames so far.
+    decoded: u64,
+    /// The number of those that are processed.
+    processed: u64,
+}
+
+impl FrameSelection {
+    pub fn new(every: u64, max_frames: Option<u64>) -> Self {
+        Self { every, max_frames: max_frames.unwrap_or(u64::MAX), decoded: 0, processed: 0 }
+    }
+
+    /// The number of frames that are processed so far.
+    pub fn processed(&self) -> u64 {
+        self.processed
+    }
+
+    /// Returns whether no more frames are processed.
+    pub fn is_complete(&self) -> bool {
+        self.processed == self.max_frames
+    }
+
+    /// The number of the next frame, counted from 1, if it is processed.
+    pub fn select(&mut self) -> Option<u64> {
+        self.decoded += 1;
+        let is_selected = (self.decoded - 1).is_multiple_of(self.every);
+        self.processed += u64::from(is_selected);
+        is_selected.then_some(self.decoded)
+    }
+}
+
 /// A frame; `None` after the last.
 type Frame = Option<StoredImage>;
 
@@ -201,7 +235,7 @@ impl Drop for VideoFrames {
     }
 }
 
-/// Reads the frames to the end of the output, or until nobody receives them.
+/// Reads the frames to the end of the output, or until the receiver is dropped.
 fn read_frames(output: ChildStdout, sender: &SyncSender<std::result::Result<Frame, StreamProblem>>) {
     let mut output = BufReader::with_capacity(1 << 16, output);
     loop {
@@ -265,6 +299,18 @@ fn read_ppm(from: &mut impl Read) -> std::result::Result<Option<StoredImage>, St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_third_frame_is_selected_up_to_the_maximum() {
+        let mut selection = FrameSelection::new(3, Some(2));
+        let mut selected = Vec::new();
+        while !selection.is_complete() {
+            selected.push(selection.select());
+        }
+        assert_eq!(selected, [Some(1), None, None, Some(4)]);
+        assert_eq!(selection.processed(), 2);
+        assert!(!FrameSelection::new(1, None).is_complete());
+    }
 
     #[test]
     fn reads_consecutive_frames_of_different_sizes() {

@@ -138,11 +138,23 @@ impl TestDir {
         CommandOutput::new(self.command(arguments).output().unwrap())
     }
 
+    /// A folder with `run`, which was trained for an epoch.
+    pub fn trained() -> Self {
+        let dir = Self::new();
+        dir.train("run", 1, &[]).expect(0);
+        dir
+    }
+
     /// Trains `epochs` epochs with [`SETTINGS`] into the new run directory `out`.
     pub fn train(&self, out: &str, epochs: u32, more: &[&str]) -> CommandOutput {
         let arguments = train_arguments(out, epochs, more);
         self.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
+}
+
+/// A JSON document that a command printed.
+pub fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
 }
 
 /// The arguments that train with [`SETTINGS`].

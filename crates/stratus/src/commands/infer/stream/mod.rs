@@ -18,7 +18,7 @@ use self::claims::MaskClaims;
 use self::latency::StreamTotals;
 use self::lines::{Line, MAX_LINE_BYTES};
 use self::networks::Networks;
-use super::video::{VideoFrames, VideoSource, is_video};
+use super::video::{FrameSelection, VideoFrames, VideoSource, is_video};
 use super::writer::PredictionWriter;
 use super::{InferArguments, with_hint, without_path};
 use crate::errors::{Failure, INTERRUPTED, Result};
@@ -262,12 +262,11 @@ impl Stream<'_> {
             Err(failure) => return self.refuse_video(source, 0, &failure),
         };
         let arguments = self.writer.arguments;
-        let max_frames = arguments.frames.unwrap_or(u64::MAX);
-        let (mut number, mut count, mut ended) = (0, 0, None);
+        let (mut selection, mut ended) = (FrameSelection::new(arguments.every, arguments.frames), None);
         while ended.is_none() {
             let mut group = Vec::new();
             while group.len() < networks.batch() && ended.is_none() {
-                if count == max_frames {
+                if selection.is_complete() {
                     ended = Some(Ok(()));
                     break;
                 }
@@ -276,11 +275,7 @@ impl Stream<'_> {
                 self.check_running()?;
                 match frames.poll(timeout) {
                     Ok(Some(Some(frame))) => {
-                        number += 1;
-                        if (number - 1) % arguments.every == 0 {
-                            count += 1;
-                            group.push((number, frame));
-                        }
+                        group.extend(selection.select().map(|number| (number, frame)));
                     }
                     Ok(Some(None)) => ended = Some(Ok(())),
                     Ok(None) if group.is_empty() => {}
@@ -292,6 +287,7 @@ impl Stream<'_> {
         }
         // ffmpeg receives the signals of a terminal too, and ends.
         self.check_running()?;
+        let count = selection.processed();
         match (ended, source) {
             (Some(Err(failure)), _) => self.refuse_video(source, count, &failure),
             // The line of the path itself is the last one of its answer.
