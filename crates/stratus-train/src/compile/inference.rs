@@ -1,7 +1,7 @@
 //! Sessions of trained networks in inference, whose layers may run in int8.
 
 use super::plans::{EvaluationSession, KernelSelection, plan_evaluation};
-use super::programs::{real_evaluation_program, untiled_evaluation_program};
+use super::programs::{evaluation_program, untiled_evaluation_program};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::ResolvedProcess;
@@ -77,7 +77,7 @@ pub fn inference_program(
     // The pass that quantises needs whole batches.
     let mut program = match form.quantisation {
         Some(_) => untiled_evaluation_program(resolved, &model.graph, device)?,
-        None => real_evaluation_program(resolved, &model.graph, device)?,
+        None => evaluation_program(resolved, &model.graph, device)?,
     };
     let (mut layers, mut maps) = (Vec::new(), BTreeMap::new());
     if let Some(quantisation) = form.quantisation {

@@ -2,7 +2,7 @@
 //! them.
 
 use super::plan_cache::PlanCache;
-use super::programs::{Programs, evaluation_program, programs};
+use super::programs::{Programs, programs, validation_program};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::ResolvedProcess;
@@ -291,7 +291,7 @@ pub fn compile_evaluation(
     recorded: Option<&Plans>,
     warn: &mut dyn FnMut(&str),
 ) -> Result<EvaluationSession, TrainError> {
-    let program = evaluation_program(resolved, graph, device)?;
+    let program = validation_program(resolved, graph, device)?;
     let same = recorded.filter(|plans| plans.evaluate.program.batch == program.batch);
     if let Some(session) = same.and_then(|plans| replay(plans, resolved, graph, device).ok()) {
         return Ok(session);

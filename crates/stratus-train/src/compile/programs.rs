@@ -69,7 +69,7 @@ pub(crate) fn variant_programs(
     let micro_batch = |batch| micro_batch_program(variant, graph, device, batch);
     let train = micro_batch(settings.train.batch_size)?;
     let tail = resolved.tail_batch().map(micro_batch).transpose()?;
-    let evaluate = validation_program(resolved, graph, device)?;
+    let evaluate = untiled_validation_program(resolved, graph, device)?;
     let (partition, index) = match variant.stage {
         Some(stage) => {
             let states = optimisers(&settings.optimiser).weights.states().len();
@@ -157,17 +157,17 @@ fn uses_class_weights(settings: &Experiment) -> bool {
     settings.train.class_weights.is_some() || settings.train.class_weighting != ClassWeighting::None
 }
 
-/// Forward and loss for validation, as in training.
-pub(super) fn evaluation_program(
+/// Forward and loss for validation, with the fake quantisation of training.
+pub(super) fn validation_program(
     resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
-    tiled(validation_program(resolved, graph, device)?, resolved)
+    tiled(untiled_validation_program(resolved, graph, device)?, resolved)
 }
 
-/// The evaluation program before tiling, with the rounded numbers of `train.fake_quantisation`.
-fn validation_program(
+/// The program of [`validation_program`] before tiling.
+fn untiled_validation_program(
     resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
@@ -176,8 +176,8 @@ fn validation_program(
     finish_evaluation(&fake_quantised(forward, resolved.settings(), device)?, resolved, device)
 }
 
-/// Forward and loss for inference, in real numbers.
-pub(super) fn real_evaluation_program(
+/// Forward and loss for evaluation, without fake quantisation.
+pub(super) fn evaluation_program(
     resolved: &ResolvedProcess,
     graph: &Graph,
     device: &OpenDevice,
@@ -185,7 +185,7 @@ pub(super) fn real_evaluation_program(
     tiled(untiled_evaluation_program(resolved, graph, device)?, resolved)
 }
 
-/// The program of [`real_evaluation_program`] before tiling.
+/// The program of [`evaluation_program`] before tiling.
 pub(super) fn untiled_evaluation_program(
     resolved: &ResolvedProcess,
     graph: &Graph,
