@@ -162,7 +162,7 @@ impl Cache {
             }
         }
         part.sync_all().map_err(local_io(&part_path, "cannot be written"))?;
-        fs::rename(&part_path, target).map_err(local_io(target, "cannot be replaced"))?;
+        self.complete(&part_path, target)?;
         sync_folder(&self.folder);
         drop(part);
         find(target, request)

@@ -56,9 +56,7 @@ impl Cache {
     fn try_make_room(&self, target: &Path, info: &FileInfo) -> Result<u64, StoreError> {
         let max = self.max_bytes.saturating_sub(info.bytes);
         // Without the lock, two concurrent checks could reserve the same room.
-        let path = self.folder.join("lock");
-        let lock = File::create(&path).map_err(local_io(&path, "cannot be created"))?;
-        lock.lock().map_err(local_io(&path, "cannot be locked; use a folder of a local disk"))?;
+        let _lock = self.lock()?;
         let mut entries = self.entries(target)?;
         let mut sum = entries.iter().fold(0_u64, |sum, entry| sum.saturating_add(entry.bytes));
         entries.sort_by_key(|entry| entry.used);
@@ -76,7 +74,22 @@ impl Cache {
         Ok(sum)
     }
 
-    /// All complete files and downloads in progress, except `target`.
+    /// Renames a verified download. A listing that a rename interrupts may contain neither name, and a check
+    /// for room would then overlook the file; so the folder is locked.
+    pub(super) fn complete(&self, part: &Path, target: &Path) -> Result<(), StoreError> {
+        let _lock = self.lock()?;
+        fs::rename(part, target).map_err(local_io(target, "cannot be replaced"))
+    }
+
+    /// Locks the names of the folder, until the returned file is dropped.
+    fn lock(&self) -> Result<File, StoreError> {
+        let path = self.folder.join("lock");
+        let lock = File::create(&path).map_err(local_io(&path, "cannot be created"))?;
+        lock.lock().map_err(local_io(&path, "cannot be locked; use a folder of a local disk"))?;
+        Ok(lock)
+    }
+
+    /// All complete files and downloads in progress, except `target`. The caller holds the lock of the folder.
     fn entries(&self, target: &Path) -> Result<Vec<CacheEntry>, StoreError> {
         let mut entries = Vec::new();
         for item in fs::read_dir(&self.folder).map_err(local_io(&self.folder, "cannot be listed"))? {

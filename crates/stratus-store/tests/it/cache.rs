@@ -126,6 +126,33 @@ fn concurrent_fetches_wait_for_room() {
 }
 
 #[test]
+fn never_exceeds_its_limit() {
+    let server = Server::start(content(1000), |_| Reply::Serve);
+    let (_folder, cache) = cache(3500);
+    let fetchers: Vec<_> = (0..6)
+        .map(|fetcher| {
+            let (cache, store) = (cache.clone(), server.store());
+            thread::spawn(move || {
+                for file in 0..100 {
+                    cache.fetch(&store, &format!("{fetcher}-{file}"), None, None).unwrap();
+                }
+            })
+        })
+        .collect();
+    let mut max = 0;
+    while !fetchers.iter().all(thread::JoinHandle::is_finished) {
+        // The lock keeps the names, so that each file is counted once.
+        let lock = fs::File::create(cache.folder().join("lock")).unwrap();
+        lock.lock().unwrap();
+        max = max.max(content_bytes(&cache));
+    }
+    for fetcher in fetchers {
+        fetcher.join().unwrap();
+    }
+    assert!((1000..=3500).contains(&max), "{max}");
+}
+
+#[test]
 fn verifies_size_and_checksum() {
     let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let server = Server::start(b"abc".to_vec(), |_| Reply::Serve);
