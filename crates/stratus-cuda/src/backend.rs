@@ -34,7 +34,10 @@ pub struct Cuda {
 enum ExecutionTarget {
     Gpu(Arc<Gpu>),
     #[cfg(feature = "emulation")]
-    Emulated,
+    Emulated {
+        /// True if blocks and threads run in reverse, and the queues beside the kernels as late as possible.
+        reverse_order: bool,
+    },
     #[cfg(feature = "emulation")]
     CompileOnly,
     #[cfg(feature = "emulation")]
@@ -145,7 +148,7 @@ impl Cuda {
         match &self.machine {
             ExecutionTarget::Gpu(_) => Some(self.initially_free as u64),
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
         }
     }
 
@@ -168,7 +171,7 @@ impl Cuda {
         match &self.machine {
             ExecutionTarget::Gpu(gpu) => gpu.capability[0] >= 8,
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => true,
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => true,
         }
     }
 
@@ -213,7 +216,7 @@ impl Cuda {
     #[cfg(feature = "emulation")]
     pub fn emulated_with(multiprocessors: u32, reverse_order: bool) -> Result<Self, String> {
         let emulation = crate::emulation::Emulation::with(multiprocessors, reverse_order)?;
-        Ok(Self::with_target(Arc::new(emulation), None, ExecutionTarget::Emulated, 0))
+        Ok(Self::with_target(Arc::new(emulation), None, ExecutionTarget::Emulated { reverse_order }, 0))
     }
 
     /// The kernels that this emulation has launched.
@@ -268,7 +271,7 @@ impl Backend for Cuda {
                 format!("{} (compute capability {major}.{minor}), {libraries}{tf32}", gpu.name)
             }
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated => "emulated".to_owned(),
+            ExecutionTarget::Emulated { .. } => "emulated".to_owned(),
             #[cfg(feature = "emulation")]
             ExecutionTarget::CompileOnly => "compiling".to_owned(),
             #[cfg(feature = "emulation")]
@@ -291,8 +294,8 @@ impl Backend for Cuda {
                 Err(reason) => Err(EngineError::Device { device: gpu.name.clone(), reason }),
             },
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated => {
-                Ok(Some(Box::new(crate::emulation::EmulatedDevice::new(&self.clock))))
+            ExecutionTarget::Emulated { reverse_order } => {
+                Ok(Some(Box::new(crate::emulation::EmulatedDevice::new(&self.clock, *reverse_order))))
             }
             #[cfg(feature = "emulation")]
             ExecutionTarget::CompileOnly | ExecutionTarget::Counting => Err(EngineError::Device {
@@ -306,7 +309,7 @@ impl Backend for Cuda {
         match &self.machine {
             ExecutionTarget::Gpu(gpu) => Ok(Box::new(Cupti::start(gpu)?)),
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
                 Err("no GPU to trace".to_owned())
             }
         }
@@ -316,7 +319,7 @@ impl Backend for Cuda {
         match &self.machine {
             ExecutionTarget::Gpu(gpu) => Some(Box::new(Nvml::find(&gpu.bus_id().ok()?)?)),
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
         }
     }
 
@@ -326,7 +329,7 @@ impl Backend for Cuda {
                 gpu.free_bytes().ok().map(|free| self.initially_free.saturating_sub(free) as u64)
             }
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
         }
     }
 

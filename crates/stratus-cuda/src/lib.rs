@@ -8,6 +8,7 @@
 mod backend;
 #[cfg(feature = "emulation")]
 mod emulation;
+mod exchange;
 mod fastest_cache;
 mod ffi;
 mod gpu;

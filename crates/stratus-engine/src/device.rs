@@ -1,7 +1,10 @@
 //! Devices with their own memory, and the arena of a session.
 
+use crate::backend::StepKernel;
+use crate::exchange::{Communicator, ExchangeStep};
 use crate::{AlignedBytes, EngineError};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// The current use of a device by all programs. Unknown values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -88,6 +91,17 @@ pub trait Device: Send {
     /// # Errors
     /// The device's error message.
     fn stage(&mut self, buffer: usize, inputs: [(u64, &[u8]); 2]) -> Result<(), EngineError>;
+
+    /// The kernel of a communication step on values of this device. If the exchange fails, the program runs
+    /// to its end, and [`Device::finish`] returns the error.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    fn exchange_kernel(
+        &mut self,
+        step: ExchangeStep,
+        exchange: &Arc<dyn Communicator>,
+    ) -> Result<Box<dyn StepKernel>, EngineError>;
 
     /// Starts a program. Only one runs at a time: call [`Device::finish`] before the next.
     ///

@@ -62,6 +62,9 @@ pub enum EngineError {
         /// The error message of its driver or library.
         reason: String,
     },
+    /// Communication with the other workers failed while a device ran a program.
+    #[error("the exchange with other workers failed: {0}")]
+    Exchange(String),
     /// The caller requested a stop.
     #[error("interrupted before the first iteration")]
     Interrupted,

@@ -1,9 +1,9 @@
 //! Communication between the workers of a training: all-reduced buckets of sums and pipeline messages, in the
 //! background of the computing steps.
 
-use crate::backend::{Operands, StepKernel};
+use crate::backend::{Operands, StepKernel, Tile};
 use crate::ops::{AllReduceBucket, Kernel, MAX_BUCKET_VALUES, StageTransfer};
-use crate::{DType, PreparedStep, Program};
+use crate::{DType, Program};
 use std::sync::Arc;
 
 /// Communication with the other workers of a training.
@@ -45,26 +45,104 @@ pub trait Communicator: Send + Sync {
 /// same way.
 pub const NOT_CONNECTED_ERROR: &str = "this worker is not connected to the others";
 
-/// Replaces the kernel of a communication step with one that uses `to`; leaves other steps alone.
-pub(crate) fn connect(
-    program: &Program,
-    position: usize,
-    prepared: &mut PreparedStep,
-    to: &Arc<dyn Communicator>,
-) {
-    let step = &program.steps[position];
-    let Some(first) = step.operands().next() else { return };
-    let (exchange, count) = (Arc::clone(to), step.operands().count());
-    match step.kernel {
-        Kernel::AllReduceBucket(kernel) => {
-            let dtype = program.value(first).dtype;
-            prepared.kernel = Box::new(AllReduceKernel { exchange, kernel, dtype, count });
+/// A communication step, bound to the memory of its operands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExchangeStep {
+    /// What it does.
+    pub action: ExchangeAction,
+    /// The type of its values.
+    pub dtype: DType,
+    /// The bytes of each value, in the order of the operands.
+    pub value_bytes: Vec<usize>,
+}
+
+/// What a communication step does with its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExchangeAction {
+    /// Starts the all-reduce of a bucket.
+    StartAllReduce {
+        /// The index of the bucket.
+        bucket: usize,
+    },
+    /// Waits for the all-reduce of a bucket.
+    WaitAllReduce {
+        /// The index of the bucket.
+        bucket: usize,
+    },
+    /// Sends a message to another worker.
+    Send {
+        /// The rank of the receiver.
+        to: usize,
+        /// The index of the message.
+        message: usize,
+    },
+    /// Receives a message from another worker.
+    Receive {
+        /// The rank of the sender.
+        from: usize,
+        /// The index of the message.
+        message: usize,
+        /// True if each batch part has its own message.
+        per_part: bool,
+    },
+}
+
+impl ExchangeStep {
+    /// The communication step at `position`, whose operands have `value_bytes`; `None` for other steps.
+    pub(crate) fn of(program: &Program, position: usize, value_bytes: Vec<usize>) -> Option<Self> {
+        let step = &program.steps[position];
+        let dtype = program.value(step.operands().next()?).dtype;
+        let action = match step.kernel {
+            Kernel::AllReduceBucket(AllReduceBucket { bucket, waits: false }) => {
+                ExchangeAction::StartAllReduce { bucket }
+            }
+            Kernel::AllReduceBucket(AllReduceBucket { bucket, waits: true }) => {
+                ExchangeAction::WaitAllReduce { bucket }
+            }
+            Kernel::StageTransfer(StageTransfer { stage: to, message, sends: true, .. }) => {
+                ExchangeAction::Send { to, message }
+            }
+            Kernel::StageTransfer(StageTransfer { stage: from, message, .. }) => {
+                let per_part = program.section_of(position).is_some();
+                ExchangeAction::Receive { from, message, per_part }
+            }
+            _ => return None,
+        };
+        Some(Self { action, dtype, value_bytes })
+    }
+
+    /// The kernel of the step for values in the process's memory.
+    pub(crate) fn on_host(self, exchange: &Arc<dyn Communicator>) -> Box<dyn StepKernel> {
+        Box::new(HostExchange { exchange: Arc::clone(exchange), step: self })
+    }
+
+    /// Performs the step on its values. With `more`, another such message follows in the same iteration.
+    ///
+    /// # Errors
+    /// Those of [`Communicator`].
+    pub fn perform(
+        &self,
+        exchange: &dyn Communicator,
+        values: &mut [&mut [u8]],
+        more: bool,
+    ) -> Result<(), String> {
+        match self.action {
+            ExchangeAction::StartAllReduce { bucket } => {
+                exchange.start_all_reduce(bucket, self.dtype, values)
+            }
+            ExchangeAction::WaitAllReduce { bucket } => exchange.wait_all_reduce(bucket, values),
+            ExchangeAction::Send { to, message } => exchange.send(to, message, values),
+            ExchangeAction::Receive { from, message, .. } => exchange.receive(from, message, more, values),
         }
-        Kernel::StageTransfer(kernel) => {
-            let per_part = program.section_of(position).is_some();
-            prepared.kernel = Box::new(StageTransferKernel { exchange, kernel, count, per_part });
+    }
+
+    /// Returns whether another message like that of `tile` follows in the same iteration.
+    #[must_use]
+    pub fn expects_more(&self, tile: Tile) -> bool {
+        match self.action {
+            ExchangeAction::Receive { per_part, .. } => per_part && tile.micro_batch + 1 < tile.micro_batches,
+            _ => false,
         }
-        _ => {}
     }
 }
 
@@ -76,43 +154,17 @@ fn values<'a>(operands: &mut Operands<'a>, count: usize) -> [&'a mut [u8]; MAX_B
     })
 }
 
-struct StageTransferKernel {
+/// A communication step on values in the process's memory.
+struct HostExchange {
     exchange: Arc<dyn Communicator>,
-    kernel: StageTransfer,
-    count: usize,
-    /// True if each batch part has its own message.
-    per_part: bool,
+    step: ExchangeStep,
 }
 
-impl StepKernel for StageTransferKernel {
+impl StepKernel for HostExchange {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        let tile = operands.tile();
-        let mut values = values(operands, self.count);
-        let StageTransfer { stage, message, sends, .. } = self.kernel;
-        match sends {
-            true => self.exchange.send(stage, message, &values[..self.count]),
-            false => {
-                let more = self.per_part && tile.micro_batch + 1 < tile.micro_batches;
-                self.exchange.receive(stage, message, more, &mut values[..self.count])
-            }
-        }
-    }
-}
-
-struct AllReduceKernel {
-    exchange: Arc<dyn Communicator>,
-    kernel: AllReduceBucket,
-    dtype: DType,
-    count: usize,
-}
-
-impl StepKernel for AllReduceKernel {
-    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        let mut values = values(operands, self.count);
-        let AllReduceBucket { bucket, waits } = self.kernel;
-        match waits {
-            false => self.exchange.start_all_reduce(bucket, self.dtype, &values[..self.count]),
-            true => self.exchange.wait_all_reduce(bucket, &mut values[..self.count]),
-        }
+        let more = self.step.expects_more(operands.tile());
+        let count = self.step.value_bytes.len();
+        let mut values = values(operands, count);
+        self.step.perform(self.exchange.as_ref(), &mut values[..count], more)
     }
 }

@@ -1,12 +1,16 @@
 //! The device of the emulation: its memory is the process's, and work runs at once instead of being enqueued.
 //! Its clock counts how often it was read; step times are those recorded by the kernels.
 
+use super::queues::EmulatedQueues;
+use crate::exchange::Exchange;
 use crate::step_clock::StepClock;
 use crate::timestamps::{RecordedSteps, words};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 use stratus_engine::EngineError;
+use stratus_engine::backend::StepKernel;
+use stratus_engine::exchange::{Communicator, ExchangeStep};
 use stratus_engine::device::{Device, ProgramRun, RunTimes, StepTimer};
 
 /// Alignment of allocations in bytes.
@@ -24,6 +28,10 @@ pub(crate) struct EmulatedDevice {
     timed: Option<[usize; 2]>,
     /// The timestamps that the kernels of the last run wrote.
     words: Vec<u64>,
+    /// True if the other queues run as late as possible.
+    late_queues: bool,
+    /// The exchange with other workers, if there are any.
+    exchange: Option<Exchange<EmulatedQueues>>,
 }
 
 struct Allocation {
@@ -49,8 +57,9 @@ impl Allocation {
 }
 
 impl EmulatedDevice {
-    /// Creates a device without memory.
-    pub fn new(clock: &Arc<StepClock>) -> Self {
+    /// Creates a device without memory. The queues beside its kernels run at once, or with `late_queues` as
+    /// late as possible.
+    pub fn new(clock: &Arc<StepClock>, late_queues: bool) -> Self {
         Self {
             clock: Arc::clone(clock),
             allocations: Vec::new(),
@@ -58,7 +67,22 @@ impl EmulatedDevice {
             enqueued: HashMap::new(),
             timed: None,
             words: Vec::new(),
+            late_queues,
+            exchange: None,
         }
+    }
+
+    /// Runs the steps of a program, and what the other queues still have to do.
+    fn run(
+        &self,
+        enqueue: &mut dyn FnMut(&mut dyn StepTimer) -> Result<(), EngineError>,
+        timer: &mut dyn StepTimer,
+    ) -> Result<(), EngineError> {
+        if let Some(exchange) = &self.exchange {
+            exchange.begin();
+        }
+        enqueue(timer)?;
+        self.exchange.as_ref().map_or(Ok(()), Exchange::join).map_err(failed)
     }
 
     /// Writes bytes, if there are any.
@@ -103,6 +127,21 @@ impl Device for EmulatedDevice {
         inputs.into_iter().try_for_each(|(address, bytes)| self.write_any(address, bytes))
     }
 
+    fn exchange_kernel(
+        &mut self,
+        step: ExchangeStep,
+        exchange: &Arc<dyn Communicator>,
+    ) -> Result<Box<dyn StepKernel>, EngineError> {
+        let kernels = match &mut self.exchange {
+            Some(kernels) => kernels,
+            none => {
+                let queues = EmulatedQueues::new(self.late_queues);
+                none.insert(Exchange::new(queues, &self.clock).map_err(failed)?)
+            }
+        };
+        kernels.kernel(step, exchange).map_err(failed)
+    }
+
     fn launch(&mut self, run: ProgramRun<'_>) -> Result<(), EngineError> {
         let begin = Instant::now();
         run.inputs.into_iter().try_for_each(|(address, bytes)| self.write_any(address, bytes))?;
@@ -110,13 +149,13 @@ impl Device for EmulatedDevice {
         let key = [run.program, run.buffer];
         self.timed = None;
         if !run.timed {
-            return (run.enqueue)(&mut UntimedSteps);
+            return self.run(run.enqueue, &mut UntimedSteps);
         }
         self.words = vec![0; words(run.steps)];
         let address = self.words.as_mut_ptr().expose_provenance() as u64;
         let ends = self.enqueued.get(&key).map(|before| before.ends.clone()).unwrap_or_default();
         self.clock.begin(address, run.steps, ends);
-        if let Err(error) = (run.enqueue)(&mut TimedSteps(&self.clock)) {
+        if let Err(error) = self.run(run.enqueue, &mut TimedSteps(&self.clock)) {
             self.clock.cancel();
             return Err(error);
         }
@@ -126,6 +165,7 @@ impl Device for EmulatedDevice {
     }
 
     fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<RunTimes, EngineError> {
+        self.exchange.as_ref().map_or(Ok(()), Exchange::check).map_err(EngineError::Exchange)?;
         if let Some(enqueued) = self.timed.take().and_then(|key| self.enqueued.get(&key)) {
             enqueued.times(std::hint::black_box(&self.words), time);
         }

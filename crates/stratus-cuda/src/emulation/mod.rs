@@ -8,6 +8,8 @@ mod compile_only;
 mod counting;
 mod device;
 mod kernel;
+mod memory;
+mod queues;
 
 pub(crate) use compile_only::CompileOnly;
 pub(crate) use counting::Counting;

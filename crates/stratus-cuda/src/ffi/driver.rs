@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::Arc;
 
 /// Turns a result into an error that starts with `what`.
-fn check(what: &str, result: CUresult) -> Result<(), String> {
+pub(super) fn check(what: &str, result: CUresult) -> Result<(), String> {
     if result == CUresult::CUDA_SUCCESS {
         return Ok(());
     }

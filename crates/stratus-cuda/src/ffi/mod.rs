@@ -12,3 +12,4 @@ pub(crate) mod driver;
 pub(crate) mod libraries;
 pub(crate) mod nvml;
 pub(crate) mod nvrtc;
+pub(crate) mod queues;

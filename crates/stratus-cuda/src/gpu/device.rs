@@ -11,12 +11,16 @@
 //! Initialisation inside a library may not be capturable. If a capture fails, that run enqueues its steps one
 //! by one, which completes more of the initialisation, and the next run captures again.
 
+use crate::exchange::Exchange;
 use crate::ffi::driver::{CapturedGraph, DeviceMemory, Event, Gpu, PinnedBuffer};
+use crate::ffi::queues::GpuQueues;
 use crate::step_clock::StepClock;
 use crate::timestamps::{RecordedSteps, words};
 use std::collections::HashMap;
 use std::sync::Arc;
+use stratus_engine::backend::StepKernel;
 use stratus_engine::device::{ProgramRun, RunTimes, StepTimer};
+use stratus_engine::exchange::{Communicator, ExchangeStep};
 use stratus_engine::{Device, EngineError};
 
 /// The GPU that a session runs on.
@@ -31,6 +35,8 @@ pub(crate) struct GpuDevice {
     pinned: [[Option<PinnedBuffer>; 2]; 2],
     /// The run launched last.
     launched: Option<GraphKey>,
+    /// The exchange with other workers, if there are any.
+    exchange: Option<Exchange<GpuQueues>>,
 }
 
 /// The key of a captured CUDA graph.
@@ -85,6 +91,7 @@ impl GpuDevice {
             copies,
             pinned: Default::default(),
             launched: None,
+            exchange: None,
         })
     }
 
@@ -124,17 +131,24 @@ impl StepTimer for GpuStepTimer<'_> {
 }
 
 impl ProgramState {
-    /// Enqueues `steps` steps, timed if `clock` is given.
+    /// Enqueues `steps` steps, timed if `clock` is given, and the end of the exchange.
     fn enqueue(
         &mut self,
         clock: Option<&StepClock>,
+        exchange: Option<&Exchange<GpuQueues>>,
         steps: usize,
         enqueue: &mut dyn FnMut(&mut dyn StepTimer) -> Result<(), EngineError>,
     ) -> Result<(), CaptureError> {
         if let (Some(clock), Some(times)) = (clock, &self.times) {
             clock.begin(times.words.address(), steps, self.enqueued.ends.clone());
         }
+        if let Some(exchange) = exchange {
+            exchange.begin();
+        }
         let enqueued = enqueue(&mut GpuStepTimer(clock)).map_err(CaptureError);
+        if let Some(exchange) = exchange {
+            exchange.join()?;
+        }
         if let Some(clock) = clock {
             match enqueued {
                 Ok(()) => self.enqueued = clock.end()?,
@@ -193,6 +207,22 @@ impl Device for GpuDevice {
         Ok(())
     }
 
+    fn exchange_kernel(
+        &mut self,
+        step: ExchangeStep,
+        exchange: &Arc<dyn Communicator>,
+    ) -> Result<Box<dyn StepKernel>, EngineError> {
+        let failed = |reason: String| EngineError::Device { device: self.gpu.name.clone(), reason };
+        let kernels = match &mut self.exchange {
+            Some(kernels) => kernels,
+            none => {
+                let queues = GpuQueues::new(&self.gpu).map_err(failed)?;
+                none.insert(Exchange::new(queues, &self.clock).map_err(failed)?)
+            }
+        };
+        kernels.kernel(step, exchange).map_err(failed)
+    }
+
     fn launch(&mut self, run: ProgramRun<'_>) -> Result<(), EngineError> {
         let ProgramRun { program, buffer, is_staged, inputs, timed, steps, enqueue } = run;
         let gpu = Arc::clone(&self.gpu);
@@ -214,13 +244,14 @@ impl Device for GpuDevice {
         let first = !self.programs.contains_key(&key);
         let state = self.programs.entry(key).or_default();
         let clock = timed.then_some(&*self.clock);
+        let exchange = self.exchange.as_ref();
         if timed && state.times.is_none() {
             state.times = Some(Times::new(&gpu, steps).map_err(failed)?);
         }
         if state.graph.is_none() {
             let graph = match first {
                 true => None,
-                false => match CapturedGraph::capture(&gpu, || state.enqueue(clock, steps, enqueue)) {
+                false => match CapturedGraph::capture(&gpu, || state.enqueue(clock, exchange, steps, enqueue)) {
                     Ok(graph) => Some(graph),
                     Err(CaptureError(error)) if state.failed_captures == MAX_FAILED_CAPTURES => {
                         return Err(error);
@@ -233,7 +264,7 @@ impl Device for GpuDevice {
             };
             match graph {
                 Some(graph) => state.graph = Some(graph),
-                None => state.enqueue(clock, steps, enqueue).map_err(|CaptureError(error)| error)?,
+                None => state.enqueue(clock, exchange, steps, enqueue).map_err(|CaptureError(error)| error)?,
             }
         }
         if let Some(graph) = &state.graph {
@@ -249,6 +280,7 @@ impl Device for GpuDevice {
     fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<RunTimes, EngineError> {
         let failed = |reason: String| EngineError::Device { device: self.gpu.name.clone(), reason };
         self.gpu.wait().map_err(failed)?;
+        self.exchange.as_ref().map_or(Ok(()), Exchange::check).map_err(EngineError::Exchange)?;
         let Some(key) = self.launched.take().filter(|key| key.timed) else {
             return Ok(RunTimes::default());
         };

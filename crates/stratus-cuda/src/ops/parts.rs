@@ -1,10 +1,11 @@
-//! Sums over the parts of a batch. Workers communicate through the process's memory, which is not implemented
-//! for GPU memory.
+//! Sums over the parts of a batch, and the places of the communication between workers.
 
 use super::convert::common_element_count;
 use super::{BuildResult, GpuOp, KernelBuilder, Operand, long, vector};
-use crate::processor::{Argument, Implementation, Source};
-use stratus_engine::ops::{AllReduceBucket, StageTransfer, TreeSum};
+use crate::processor::{Argument, Call, Implementation, Source};
+use stratus_engine::backend::Operands;
+use stratus_engine::exchange::NOT_CONNECTED_ERROR;
+use stratus_engine::ops::{AllReduceBucket, KernelSpec, StageTransfer, TreeSum};
 
 /// The maximum number of levels that the kernel supports.
 const MAX_TREE_LEVELS: usize = 6;
@@ -32,18 +33,29 @@ impl GpuOp for TreeSum {
     }
 }
 
-const UNSUPPORTED_MULTI_WORKER: &str =
-    "training with several workers is not supported on GPUs; hint: use one worker";
+/// A communication step. [`Device::exchange_kernel`](stratus_engine::Device::exchange_kernel) replaces it when
+/// the session is connected.
+struct NotConnected;
+
+impl Call for NotConnected {
+    fn enqueue(&mut self, _operands: &Operands<'_>, _scratch: usize) -> Result<(), String> {
+        Err(NOT_CONNECTED_ERROR.to_owned())
+    }
+}
+
+fn not_connected(name: &str) -> Implementation {
+    Implementation { name: format!("stratus:{name}"), calls: vec![Box::new(NotConnected)], scratch_bytes: 0 }
+}
 
 impl GpuOp for AllReduceBucket {
     fn build(&self, _operands: &[Operand], _counts: [usize; 3], _builder: &KernelBuilder<'_>) -> BuildResult {
-        Err(UNSUPPORTED_MULTI_WORKER.to_owned())
+        Ok(not_connected(self.name()))
     }
 }
 
 impl GpuOp for StageTransfer {
     fn build(&self, _operands: &[Operand], _counts: [usize; 3], _builder: &KernelBuilder<'_>) -> BuildResult {
-        Err(UNSUPPORTED_MULTI_WORKER.to_owned())
+        Ok(not_connected(self.name()))
     }
 }
 
@@ -52,7 +64,6 @@ mod tests {
     use super::*;
     use crate::ops::convert::tests::{address, operand, run};
     use stratus_engine::backend::Tile;
-    use stratus_engine::ops::KernelSpec;
     use stratus_engine::{DType, Layout};
 
     /// The same bits as the tree in its definition.

@@ -2,7 +2,7 @@
 
 use crate::backend::{Operands, PreparedStep, Tile};
 use crate::device::Arena;
-use crate::exchange::{self, Communicator};
+use crate::exchange::{Communicator, ExchangeStep};
 use crate::ops::{ITERATION_SCALAR_FIELDS, KernelSpec, METRICS_FIELDS};
 use crate::plan::{Location, Persistent, Plan, PreparedPlan, TileSpan};
 use crate::program::MAX_OPERANDS;
@@ -95,6 +95,21 @@ struct LoadedStep {
 }
 
 impl LoadedStep {
+    /// The bytes of one tile of each operand, in the order of the operands.
+    fn operand_bytes(&self, plan: &Plan, position: usize) -> Vec<usize> {
+        let mut bytes = vec![0; plan.program.steps[position].operands().count()];
+        let in_arena = self.arena.iter().map(|range| (range.operand, range.length));
+        let inputs = self.external.into_iter().enumerate().filter_map(|(slot, operand)| {
+            Some((operand?, plan.external(slot).map_or(0, |placement| placement.bytes) / self.section.tiles))
+        });
+        for (operand, length) in in_arena.chain(inputs) {
+            if let Some(bytes) = bytes.get_mut(operand) {
+                *bytes = length;
+            }
+        }
+        bytes
+    }
+
     fn tile(&self, turn: usize) -> Tile {
         let (position, tiles) = (self.section.tile_at(turn), self.section.tiles);
         let [first, parts] = self.parts;
@@ -190,13 +205,26 @@ impl Session {
     }
 
     /// Connects this worker to the others; `first_part` is the index of its first batch part.
-    pub fn connect(&mut self, exchange: &Arc<dyn Communicator>, first_part: usize) {
+    ///
+    /// # Errors
+    /// If the device cannot allocate memory for the exchange.
+    pub fn connect(
+        &mut self,
+        exchange: &Arc<dyn Communicator>,
+        first_part: usize,
+    ) -> Result<(), EngineError> {
         for LoadedProgram { plan, steps, .. } in &mut self.programs {
             for (position, loaded) in steps.iter_mut().enumerate() {
                 loaded.parts[0] = first_part;
-                exchange::connect(&plan.program, position, &mut loaded.kernel, exchange);
+                let bytes = loaded.operand_bytes(plan, position);
+                let Some(step) = ExchangeStep::of(&plan.program, position, bytes) else { continue };
+                loaded.kernel.kernel = match &mut self.arena {
+                    Arena::Host(_) => step.on_host(exchange),
+                    Arena::Device(arena) => arena.device.exchange_kernel(step, exchange)?,
+                };
             }
         }
+        Ok(())
     }
 
     /// Bytes of the arena: persistent values and the largest program's transient ones.

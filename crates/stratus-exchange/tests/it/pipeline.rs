@@ -166,7 +166,7 @@ fn evaluation_in_stages_equals_that_of_one_process() {
         let mut session = Session::new(vec![plan], persistent).unwrap();
         if let Some(workers) = workers {
             let exchange: Arc<dyn stratus_engine::exchange::Communicator> = workers;
-            session.connect(&exchange, 0);
+            session.connect(&exchange, 0).unwrap();
         }
         let names: Vec<(String, usize)> =
             session.state().map(|value| (value.name.to_owned(), value.shape.iter().product())).collect();

@@ -1,6 +1,7 @@
 //! Data-parallel training: results are bit-identical for any number of workers.
 
 use std::sync::Arc;
+use stratus_cuda::Cuda;
 use stratus_engine::exchange::Communicator;
 use stratus_engine::fusions::Fusions;
 use stratus_engine::ops::Kernel;
@@ -14,7 +15,7 @@ use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::{IterationScalars, Metrics};
-use stratus_engine::{Choices, Clock, Precision, Program, Session};
+use stratus_engine::{Backend, Choices, Clock, Precision, Program, Session};
 use stratus_exchange::{Transport, WorkerGroup, in_process};
 use stratus_graph::{Graph, layer_file, zoo};
 
@@ -75,12 +76,22 @@ pub type Trained = (Vec<(String, Vec<u32>)>, Vec<Metrics>);
 
 /// Trains one worker on the rows of the batch that belong to `rank`.
 pub fn train(program: &Program, exchange: Option<Arc<WorkerGroup>>, rank: usize) -> Trained {
+    train_with(&ReferenceBackend, program, exchange, rank)
+}
+
+/// [`train`] with a backend.
+fn train_with(
+    backend: &dyn Backend,
+    program: &Program,
+    exchange: Option<Arc<WorkerGroup>>,
+    rank: usize,
+) -> Trained {
     let mut persistent = Persistent::default();
-    let plan = Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
-    let mut session = Session::new(vec![plan], persistent).unwrap();
+    let plan = Plan::prepare(backend, program, Choices::default(), false, &mut persistent).unwrap();
+    let mut session = Session::on_backend(backend, vec![plan], persistent).unwrap();
     if let Some(workers) = exchange {
         let exchange: Arc<dyn Communicator> = workers;
-        session.connect(&exchange, rank * program.batch / PART);
+        session.connect(&exchange, rank * program.batch / PART).unwrap();
     }
     let names: Vec<(String, usize)> =
         session.state().map(|value| (value.name.to_owned(), value.shape.iter().product())).collect();
@@ -107,7 +118,7 @@ pub fn train(program: &Program, exchange: Option<Arc<WorkerGroup>>, rank: usize)
         labels.iter_mut().enumerate().for_each(|(i, at)| *at = label(before + i));
         session.set_iteration_scalars(IterationScalars { learning_rate: 0.1, iteration, seed: 5 }).unwrap();
         let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
-        session.run(0, images, labels, &mut Clock::new(program.steps.len()), 0).unwrap();
+        session.run(0, images, labels, &mut Clock::new(session.slots(0)), 0).unwrap();
         metrics.push(session.metrics());
     }
     let values = names.into_iter().map(|(name, _)| {
@@ -117,7 +128,13 @@ pub fn train(program: &Program, exchange: Option<Arc<WorkerGroup>>, rank: usize)
     (values.collect(), metrics)
 }
 
-fn train_on(graph: &Graph, precision: Precision, size: usize) -> Vec<Trained> {
+/// Trains with `size` workers; `backend` opens the device of each.
+fn train_on(
+    backend: &(dyn Fn() -> Box<dyn Backend> + Sync),
+    graph: &Graph,
+    precision: Precision,
+    size: usize,
+) -> Vec<Trained> {
     let program = program(graph, precision, size);
     std::thread::scope(|scope| {
         let threads: Vec<_> = in_process::transports(size)
@@ -128,7 +145,7 @@ fn train_on(graph: &Graph, precision: Precision, size: usize) -> Vec<Trained> {
                     assert!(transport.rank() < size);
                     let workers = WorkerGroup::open(|| Ok(transport)).unwrap();
                     let rank = workers.rank();
-                    train(program, Some(Arc::new(workers)), rank)
+                    train_with(backend().as_ref(), program, Some(Arc::new(workers)), rank)
                 })
             })
             .collect();
@@ -150,11 +167,32 @@ fn results_are_bit_identical_for_any_number_of_workers() {
         let rows = (PARTS * PART) as f64;
         assert_eq!(alone.1[0].samples, rows - (PARTS * PART / 7) as f64);
         for size in [1, 2, 4, 8] {
-            for (rank, trained) in train_on(&graph, precision, size).into_iter().enumerate() {
+            for (rank, trained) in train_on(&|| Box::new(ReferenceBackend), &graph, precision, size).into_iter().enumerate() {
                 assert_eq!(trained.1, alone.1, "worker {rank} of {size}");
                 for (found, expected) in trained.0.iter().zip(&alone.0) {
                     assert_eq!(found, expected, "worker {rank} of {size}");
                 }
+            }
+        }
+    }
+}
+
+/// Sums over the parts of a GPU, and between GPUs, whether their queues run early or late.
+#[test]
+fn results_are_bit_identical_for_any_number_of_gpus() {
+    // The emulation is slow: each number of GPUs once, some with queues that run late.
+    let runs: [(Graph, Precision, &[(usize, bool)]); 2] = [
+        (digits(), Precision::F32, &[(1, true), (2, false), (4, true), (8, true)]),
+        (branches(), Precision::Bf16, &[(2, true)]),
+    ];
+    for (graph, precision, sizes) in runs {
+        let alone = train_with(&Cuda::emulated().unwrap(), &program(&graph, precision, 1), None, 0);
+        let losses: Vec<f64> = alone.1.iter().map(|metrics| metrics.loss).collect();
+        assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.0) && losses[0] != losses[1]);
+        for &(size, late) in sizes {
+            let backend = || Box::new(Cuda::emulated_with(4, late).unwrap()) as Box<dyn Backend>;
+            for (rank, trained) in train_on(&backend, &graph, precision, size).into_iter().enumerate() {
+                assert_eq!(trained, alone, "GPU {rank} of {size}, late: {late}");
             }
         }
     }

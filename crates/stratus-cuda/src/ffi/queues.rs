@@ -1,0 +1,255 @@
+//! The queues of a GPU beside its stream of kernels, with events, page-locked memory and calls of the process.
+
+use super::driver::{Gpu, check};
+use crate::exchange::{HostCall, Queue, Queues, Staging};
+use cudarc::driver::sys::{self, CUevent, CUstream};
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The queues of a GPU.
+pub(crate) struct GpuQueues {
+    gpu: Arc<Gpu>,
+    /// Outgoing and incoming.
+    streams: [CUstream; 2],
+    in_use: [AtomicBool; 2],
+    /// The calls and memory that work in a queue may refer to; CUDA graphs keep only their addresses.
+    referenced: Mutex<Referenced>,
+}
+
+#[derive(Default)]
+struct Referenced {
+    calls: Vec<Arc<HostCall>>,
+    memory: Vec<Arc<PageLocked>>,
+}
+
+// SAFETY: the driver's handles may be used from every thread; each call first makes the context current.
+unsafe impl Send for GpuQueues {}
+// SAFETY: as above; the driver locks as necessary.
+unsafe impl Sync for GpuQueues {}
+
+impl GpuQueues {
+    /// Creates the queues.
+    ///
+    /// # Errors
+    /// The driver's error message.
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, String> {
+        gpu.make_current()?;
+        let mut made = Self {
+            gpu: Arc::clone(gpu),
+            streams: [ptr::null_mut(); 2],
+            in_use: Default::default(),
+            referenced: Mutex::default(),
+        };
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        for stream in &mut made.streams {
+            // SAFETY: the pointer is to a stream.
+            check("cannot create a stream", unsafe { sys::cuStreamCreate(ptr::from_mut(stream), flags) })?;
+        }
+        Ok(made)
+    }
+
+    fn stream(&self, queue: Queue) -> CUstream {
+        match queue {
+            Queue::Kernels => self.gpu.stream(),
+            Queue::Outgoing => self.streams[0],
+            Queue::Incoming => self.streams[1],
+        }
+    }
+
+    fn keep(&self, memory: &Arc<PageLocked>) {
+        let mut referenced = self.referenced.lock().unwrap_or_else(PoisonError::into_inner);
+        if !referenced.memory.iter().any(|kept| Arc::ptr_eq(kept, memory)) {
+            referenced.memory.push(Arc::clone(memory));
+        }
+    }
+}
+
+impl Drop for GpuQueues {
+    fn drop(&mut self) {
+        if self.gpu.wait().is_err() {
+            // Calls may still be queued: their memory must stay.
+            std::mem::forget(std::mem::take(self.referenced.get_mut().unwrap_or_else(PoisonError::into_inner)));
+        }
+        for stream in self.streams {
+            if !stream.is_null() {
+                // SAFETY: created and destroyed once. Errors cannot be handled here.
+                let _ = unsafe { sys::cuStreamDestroy_v2(stream) };
+            }
+        }
+    }
+}
+
+/// An event without a time.
+pub(crate) struct QueueEvent {
+    gpu: Arc<Gpu>,
+    event: CUevent,
+}
+
+// SAFETY: as for `GpuQueues`.
+unsafe impl Send for QueueEvent {}
+// SAFETY: as for `GpuQueues`.
+unsafe impl Sync for QueueEvent {}
+
+impl Drop for QueueEvent {
+    fn drop(&mut self) {
+        if self.gpu.make_current().is_ok() {
+            // SAFETY: created and destroyed once; the driver waits as necessary.
+            let _ = unsafe { sys::cuEventDestroy_v2(self.event) };
+        }
+    }
+}
+
+/// Page-locked memory of the process.
+pub(crate) struct PageLocked {
+    gpu: Arc<Gpu>,
+    pointer: *mut u8,
+    bytes: usize,
+    /// Held while the process uses the bytes.
+    used: Mutex<()>,
+}
+
+// SAFETY: the memory may be used from every thread; `used` excludes two uses by the process.
+unsafe impl Send for PageLocked {}
+// SAFETY: as above.
+unsafe impl Sync for PageLocked {}
+
+impl Staging for PageLocked {
+    fn with_bytes(&self, function: &mut dyn FnMut(&mut [u8])) {
+        let _used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the memory has these bytes, all of them zero at first, and lives as long as `self`. The
+        // process uses it only in calls of a queue, which run before or after the copies, and under the lock.
+        function(unsafe { std::slice::from_raw_parts_mut(self.pointer, self.bytes) });
+    }
+}
+
+impl Drop for PageLocked {
+    fn drop(&mut self) {
+        if self.gpu.make_current().is_ok() {
+            // SAFETY: allocated and freed once; the queues keep memory that a copy may use.
+            let _ = unsafe { sys::cuMemFreeHost(self.pointer.cast()) };
+        }
+    }
+}
+
+/// Runs a call for the driver.
+unsafe extern "C" fn run_call(call: *mut c_void) {
+    // SAFETY: the pointer is to a `HostCall` that `GpuQueues::call` keeps.
+    unsafe { &*call.cast_const().cast::<HostCall>() }.run();
+}
+
+impl Queues for GpuQueues {
+    type Event = QueueEvent;
+    type Staging = PageLocked;
+
+    fn event(&self) -> Result<QueueEvent, String> {
+        self.gpu.make_current()?;
+        let mut event = ptr::null_mut();
+        let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: the pointer is to an event.
+        check("cannot create an event", unsafe { sys::cuEventCreate(&raw mut event, flags) })?;
+        Ok(QueueEvent { gpu: Arc::clone(&self.gpu), event })
+    }
+
+    fn staging(&self, bytes: usize) -> Result<PageLocked, String> {
+        self.gpu.make_current()?;
+        let mut pointer = ptr::null_mut();
+        // SAFETY: the pointer is to a pointer; at least one byte is allocated.
+        check("cannot allocate page-locked memory", unsafe {
+            sys::cuMemHostAlloc(&raw mut pointer, bytes.max(1), 0)
+        })?;
+        // SAFETY: exactly the allocation is filled.
+        unsafe { ptr::write_bytes(pointer.cast::<u8>(), 0, bytes.max(1)) };
+        Ok(PageLocked { gpu: Arc::clone(&self.gpu), pointer: pointer.cast(), bytes, used: Mutex::default() })
+    }
+
+    fn record(&self, event: &QueueEvent, queue: Queue) -> Result<(), String> {
+        self.gpu.make_current()?;
+        // SAFETY: both live; 0 requests no flags.
+        check("cannot record an event", unsafe {
+            sys::cuEventRecordWithFlags(event.event, self.stream(queue), 0)
+        })
+    }
+
+    fn wait(&self, queue: Queue, event: &QueueEvent) -> Result<(), String> {
+        self.gpu.make_current()?;
+        match queue {
+            Queue::Kernels => {}
+            Queue::Outgoing => self.in_use[0].store(true, Ordering::Relaxed),
+            Queue::Incoming => self.in_use[1].store(true, Ordering::Relaxed),
+        }
+        // SAFETY: both live; 0 requests no flags.
+        check("cannot make a queue wait", unsafe {
+            sys::cuStreamWaitEvent(self.stream(queue), event.event, 0)
+        })
+    }
+
+    fn copy_out(
+        &self,
+        queue: Queue,
+        address: u64,
+        to: &Arc<PageLocked>,
+        range: Range<usize>,
+    ) -> Result<(), String> {
+        if range.end > to.bytes || range.is_empty() {
+            return Err("copy out of bounds".to_owned());
+        }
+        self.gpu.make_current()?;
+        self.keep(to);
+        // SAFETY: the target has these bytes and is kept until the queues are dropped; the source is an
+        // operand of the session's arena with as many.
+        check("cannot copy from the GPU", unsafe {
+            let target = to.pointer.add(range.start).cast();
+            sys::cuMemcpyDtoHAsync_v2(target, address, range.len(), self.stream(queue))
+        })
+    }
+
+    fn copy_in(
+        &self,
+        queue: Queue,
+        from: &Arc<PageLocked>,
+        range: Range<usize>,
+        address: u64,
+    ) -> Result<(), String> {
+        if range.end > from.bytes || range.is_empty() {
+            return Err("copy out of bounds".to_owned());
+        }
+        self.gpu.make_current()?;
+        self.keep(from);
+        // SAFETY: as for `copy_out`, in the other direction.
+        check("cannot copy to the GPU", unsafe {
+            let source = from.pointer.add(range.start).cast();
+            sys::cuMemcpyHtoDAsync_v2(address, source, range.len(), self.stream(queue))
+        })
+    }
+
+    fn call(&self, queue: Queue, call: &Arc<HostCall>) -> Result<(), String> {
+        self.gpu.make_current()?;
+        {
+            let mut referenced = self.referenced.lock().unwrap_or_else(PoisonError::into_inner);
+            if !referenced.calls.iter().any(|kept| Arc::ptr_eq(kept, call)) {
+                referenced.calls.push(Arc::clone(call));
+            }
+        }
+        let data = Arc::as_ptr(call).cast_mut().cast::<c_void>();
+        // SAFETY: `run_call` takes a pointer to a call, which is kept until the queues are dropped, once no
+        // work is left in them. The call uses no function of CUDA.
+        check("cannot enqueue a call", unsafe {
+            sys::cuLaunchHostFunc(self.stream(queue), Some(run_call), data)
+        })
+    }
+
+    fn is_in_use(&self, queue: Queue) -> bool {
+        match queue {
+            Queue::Kernels => true,
+            Queue::Outgoing => self.in_use[0].load(Ordering::Relaxed),
+            Queue::Incoming => self.in_use[1].load(Ordering::Relaxed),
+        }
+    }
+
+    fn begin(&self) {
+        self.in_use.iter().for_each(|in_use| in_use.store(false, Ordering::Relaxed));
+    }
+}
