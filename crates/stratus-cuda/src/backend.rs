@@ -94,15 +94,31 @@ pub fn detect() -> (Vec<LibraryVersion>, Vec<String>) {
     let found = Library::ALL
         .map(|library| LibraryVersion { name: library.name(), version: version(library) })
         .to_vec();
-    let count =
-        if Library::Driver.is_loadable() { driver::driver().map_or(0, |(_, count)| count) } else { 0 };
-    let gpus = (0..count).filter_map(|ordinal| Gpu::open(ordinal).ok()).map(|gpu| describe(&gpu)).collect();
+    let gpus =
+        (0..gpu_count()).filter_map(|ordinal| Gpu::open(ordinal).ok()).map(|gpu| describe(&gpu)).collect();
     (found, gpus)
 }
 
 fn describe(gpu: &Gpu) -> String {
     let [major, minor] = gpu.capability;
     format!("{}, compute capability {major}.{minor}, {} MiB", gpu.name, gpu.memory >> 20)
+}
+
+/// The number of GPUs of this machine that CUDA shows to this process. With the feature `emulation`, the
+/// variable `STRATUS_EMULATED_GPUS` may replace them by emulated ones.
+#[must_use]
+pub fn gpu_count() -> u32 {
+    #[cfg(feature = "emulation")]
+    if let Some(count) = emulated_gpus() {
+        return count;
+    }
+    if Library::Driver.is_loadable() { driver::driver().map_or(0, |(_, count)| count) } else { 0 }
+}
+
+/// The number of emulated GPUs that `STRATUS_EMULATED_GPUS` asks for.
+#[cfg(feature = "emulation")]
+fn emulated_gpus() -> Option<u32> {
+    std::env::var("STRATUS_EMULATED_GPUS").ok()?.parse().ok().filter(|count| *count > 0)
 }
 
 impl Cuda {
@@ -112,6 +128,13 @@ impl Cuda {
     /// If a library is missing or too old, or there is no such GPU.
     pub fn open(settings: &Settings) -> Result<Self, GpuUnavailable> {
         let not_found = |reason: String| GpuUnavailable { reason };
+        #[cfg(feature = "emulation")]
+        if let Some(count) = emulated_gpus() {
+            if settings.ordinal >= count {
+                return Err(not_found(format!("GPU {} not found: {count} are emulated", settings.ordinal)));
+            }
+            return Self::emulated().map_err(not_found);
+        }
         let phases = Arc::new(StartupTimes::new(settings.monitor.clone()));
         let is_missing = |library: &&Library| !library.is_loadable();
         let missing: Vec<&str> = phases.time("loading libraries", || {
@@ -148,7 +171,9 @@ impl Cuda {
         match &self.machine {
             ExecutionTarget::Gpu(_) => Some(self.initially_free as u64),
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
+                None
+            }
         }
     }
 
@@ -171,7 +196,9 @@ impl Cuda {
         match &self.machine {
             ExecutionTarget::Gpu(gpu) => gpu.capability[0] >= 8,
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => true,
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
+                true
+            }
         }
     }
 
@@ -319,7 +346,9 @@ impl Backend for Cuda {
         match &self.machine {
             ExecutionTarget::Gpu(gpu) => Some(Box::new(Nvml::find(&gpu.bus_id().ok()?)?)),
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
+                None
+            }
         }
     }
 
@@ -329,7 +358,9 @@ impl Backend for Cuda {
                 gpu.free_bytes().ok().map(|free| self.initially_free.saturating_sub(free) as u64)
             }
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
+                None
+            }
         }
     }
 

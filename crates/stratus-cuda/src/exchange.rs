@@ -150,7 +150,8 @@ impl HostCall {
             let mut outcome = Ok(());
             let perform = || {
                 staging.with_bytes(&mut |bytes| {
-                    let mut values: [&mut [u8]; MAX_BUCKET_VALUES] = std::array::from_fn(|_| Default::default());
+                    let mut values: [&mut [u8]; MAX_BUCKET_VALUES] =
+                        std::array::from_fn(|_| Default::default());
                     let mut rest = bytes;
                     for (value, &bytes) in values.iter_mut().zip(&step.value_bytes) {
                         let (first, tail) = rest.split_at_mut(bytes);
@@ -237,8 +238,7 @@ impl<Q: Queues> Exchange<Q> {
             return Ok(Box::new(WaitAllReduce { queues, clock, bucket }));
         }
         let values = Values::new(self.queues.as_ref(), step.value_bytes.clone())?;
-        let call =
-            |step, more| HostCall::new(step, more, exchange, &values.staging, &self.failure);
+        let call = |step, more| HostCall::new(step, more, exchange, &values.staging, &self.failure);
         let events = [queues.event()?, queues.event()?];
         Ok(match action {
             ExchangeAction::StartAllReduce { bucket } | ExchangeAction::WaitAllReduce { bucket } => {

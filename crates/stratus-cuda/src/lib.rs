@@ -22,5 +22,5 @@ mod sources;
 mod step_clock;
 mod timestamps;
 
-pub use backend::{Cuda, GpuUnavailable, LibraryVersion, Settings, detect};
+pub use backend::{Cuda, GpuUnavailable, LibraryVersion, Settings, detect, gpu_count};
 pub use ffi::libraries::{ENVIRONMENT, check_named_folders};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// Communication with the other workers of a training.
 pub trait Communicator: Send + Sync {
-    /// Starts an all-reduce (sum) of a bucket. All values of a bucket have one type, and every worker starts
+    /// Starts an all-reduce (sum) of a bucket over the workers that compute the same stage. All values of a bucket have one type, and every worker starts
     /// the same buckets in the same order.
     ///
     /// # Errors
@@ -21,13 +21,13 @@ pub trait Communicator: Send + Sync {
     /// If a worker is gone or its values do not match.
     fn wait_all_reduce(&self, bucket: usize, values: &mut [&mut [u8]]) -> Result<(), String>;
 
-    /// Sends values to worker `to`. They are copied and sent in the background.
+    /// Sends values to stage `to` of the same pipeline. They are copied and sent in the background.
     ///
     /// # Errors
     /// If an earlier exchange failed.
     fn send(&self, to: usize, message: usize, values: &[&mut [u8]]) -> Result<(), String>;
 
-    /// Waits for a message from worker `from` and writes it to `values`, whose size it must have. With
+    /// Waits for a message from stage `from` of the same pipeline and writes it to `values`, whose size it must have. With
     /// `more`, the next such message is received in the background.
     ///
     /// # Errors
@@ -69,21 +69,21 @@ pub enum ExchangeAction {
         /// The index of the bucket.
         bucket: usize,
     },
-    /// Sends a message to another worker.
+    /// Sends a message to another stage.
     Send {
-        /// The rank of the receiver.
+        /// The index of the receiver.
         to: usize,
         /// The index of the message.
         message: usize,
     },
-    /// Receives a message from another worker.
+    /// Receives a message from another stage.
     Receive {
-        /// The rank of the sender.
+        /// The index of the sender.
         from: usize,
         /// The index of the message.
         message: usize,
-        /// True if each batch part has its own message.
-        per_part: bool,
+        /// The number of such messages of an iteration: one, or one for each batch part of this worker.
+        messages: usize,
     },
 }
 
@@ -103,8 +103,8 @@ impl ExchangeStep {
                 ExchangeAction::Send { to, message }
             }
             Kernel::StageTransfer(StageTransfer { stage: from, message, .. }) => {
-                let per_part = program.section_of(position).is_some();
-                ExchangeAction::Receive { from, message, per_part }
+                let messages = program.section_of(position).map_or(1, |section| section.tiles);
+                ExchangeAction::Receive { from, message, messages }
             }
             _ => return None,
         };
@@ -140,7 +140,8 @@ impl ExchangeStep {
     #[must_use]
     pub fn expects_more(&self, tile: Tile) -> bool {
         match self.action {
-            ExchangeAction::Receive { per_part, .. } => per_part && tile.micro_batch + 1 < tile.micro_batches,
+            // The parts of a worker are aligned to their number.
+            ExchangeAction::Receive { messages, .. } => tile.micro_batch % messages.max(1) + 1 < messages,
             _ => false,
         }
     }

@@ -10,7 +10,8 @@ use crate::{ExchangeError, Transport};
 use bytemuck::Pod;
 use std::ops::{AddAssign, Range};
 
-/// Sums `values` over all workers, in place. `scratch` must hold at least half their number, rounded up.
+/// Sums `values` in place, over the workers whose ranks differ by multiples of `stride`, a power of two: 1 for
+/// all workers. `scratch` must hold at least half their number, rounded up.
 ///
 /// # Errors
 /// If the transport fails.
@@ -18,10 +19,11 @@ pub fn all_reduce<T: Pod + AddAssign>(
     transport: &mut dyn Transport,
     values: &mut [T],
     scratch: &mut [T],
+    stride: usize,
 ) -> Result<(), ExchangeError> {
     let (rank, size) = (transport.rank(), transport.size());
     let mut range = 0..values.len();
-    let mut distance = 1;
+    let mut distance = stride;
     while distance < size {
         let (keep, give) = halves(&range, rank & distance != 0);
         let received = &mut scratch[..keep.len()];
@@ -35,9 +37,9 @@ pub fn all_reduce<T: Pod + AddAssign>(
         distance *= 2;
     }
     // Each worker now has the sum of one range; gather all ranges.
-    while distance > 1 {
+    while distance > stride {
         distance /= 2;
-        let whole = range_before(values.len(), rank, distance);
+        let whole = range_before(values.len(), rank, stride..distance);
         let (keep, give) = halves(&whole, rank & distance != 0);
         let (low, high) = values[whole.clone()].split_at_mut(keep.start.max(give.start) - whole.start);
         let (mine, theirs) = if keep.start < give.start { (low, high) } else { (high, low) };
@@ -57,11 +59,11 @@ fn halves(range: &Range<usize>, upper: bool) -> (Range<usize>, Range<usize>) {
     if upper { (high, low) } else { (low, high) }
 }
 
-/// The range that a worker had before it was halved at `distance`.
-fn range_before(length: usize, rank: usize, distance: usize) -> Range<usize> {
+/// The range that a worker had before it was halved at the end of `distances`, whose start is the first.
+fn range_before(length: usize, rank: usize, distances: Range<usize>) -> Range<usize> {
     let mut range = 0..length;
-    let mut at = 1;
-    while at < distance {
+    let mut at = distances.start;
+    while at < distances.end {
         range = halves(&range, rank & at != 0).0;
         at *= 2;
     }
@@ -172,13 +174,29 @@ mod tests {
                 let sums = on_all(size, |worker| {
                     let mut values = values_of(worker.rank(), length);
                     let mut scratch = vec![0.0; length.div_ceil(2)];
-                    all_reduce(worker, &mut values, &mut scratch).unwrap();
+                    all_reduce(worker, &mut values, &mut scratch, 1).unwrap();
                     values
                 });
                 let expected = tree((0..size).map(|rank| values_of(rank, length)).collect());
                 for found in sums {
                     assert_eq!(found, expected, "{size} workers, {length} values");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn workers_of_the_same_stage_are_summed() {
+        for (size, stride, length) in [(4, 2, 5), (8, 2, 1001), (8, 4, 3), (4, 4, 2)] {
+            let sums = on_all(size, |worker| {
+                let mut values = values_of(worker.rank(), length);
+                let mut scratch = vec![0.0; length.div_ceil(2)];
+                all_reduce(worker, &mut values, &mut scratch, stride).unwrap();
+                values
+            });
+            for (rank, found) in sums.into_iter().enumerate() {
+                let stage = (rank % stride..size).step_by(stride).map(|rank| values_of(rank, length));
+                assert_eq!(found, tree(stage.collect()), "worker {rank} of {size}, {stride} stages");
             }
         }
     }
@@ -214,7 +232,7 @@ mod tests {
         let errors = on_all(2, |worker| {
             let mut values = vec![0.0f32; 4 + 4 * worker.rank()];
             let mut scratch = vec![0.0; 8];
-            all_reduce(worker, &mut values, &mut scratch).unwrap_err().to_string()
+            all_reduce(worker, &mut values, &mut scratch, 1).unwrap_err().to_string()
         });
         assert!(errors[0].contains("worker 1 sent 16 bytes, expected 8"), "{errors:?}");
     }

@@ -3,7 +3,7 @@
 use crate::messages::MessagePool;
 use crate::tree;
 use crate::{ExchangeError, TransferState, Transport};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel, sync_channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -68,10 +68,11 @@ impl BucketBuffer {
         }
     }
 
-    fn sum(&mut self, transport: &mut dyn Transport) -> Result<(), ExchangeError> {
+    /// Sums over the workers that compute the same one of `stages` stages.
+    fn sum(&mut self, transport: &mut dyn Transport, stages: usize) -> Result<(), ExchangeError> {
         match self {
-            Self::F32(numbers, scratch) => tree::all_reduce(transport, numbers, scratch),
-            Self::F64(numbers, scratch) => tree::all_reduce(transport, numbers, scratch),
+            Self::F32(numbers, scratch) => tree::all_reduce(transport, numbers, scratch, stages),
+            Self::F64(numbers, scratch) => tree::all_reduce(transport, numbers, scratch, stages),
         }
     }
 }
@@ -101,12 +102,24 @@ type ReplySender = std::sync::mpsc::SyncSender<Result<Vec<u8>, ExchangeError>>;
 
 /// The state shared by training and the exchange thread. A single lock guards it, so that a waiting thread
 /// misses no change.
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// The number of pipeline stages.
+    stages: AtomicUsize,
     /// True while training waits for a message; the thread then polls more often.
     is_receiving: AtomicBool,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::default(),
+            stages: AtomicUsize::new(1),
+            is_receiving: AtomicBool::default(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -120,6 +133,10 @@ struct State {
 }
 
 impl Shared {
+    fn stages(&self) -> usize {
+        self.stages.load(Ordering::Relaxed)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -209,6 +226,21 @@ impl WorkerGroup {
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
+    }
+
+    /// Divides the workers into pipelines of `stages` stages, a power of two that divides their number: worker
+    /// `r` computes stage `r % stages`. By default, every worker computes the whole network. All workers must
+    /// call this before they exchange values.
+    pub fn set_stages(&self, stages: usize) {
+        debug_assert!(stages.is_power_of_two() && self.size.is_multiple_of(stages), "{stages} stages");
+        self.shared.stages.store(stages, Ordering::Relaxed);
+    }
+
+    /// The rank of the worker that computes a stage of this worker's pipeline.
+    #[must_use]
+    pub fn rank_of_stage(&self, stage: usize) -> usize {
+        let stages = self.shared.stages();
+        self.rank - self.rank % stages + stage
     }
 
     /// Gathers the same number of bytes from each worker, in rank order. All workers must call this at the
@@ -380,7 +412,7 @@ fn serve(transport: &mut dyn Transport, request_queue: &Receiver<Request>, share
             Action::Exit => return,
         };
         let outcome = match request {
-            Request::Sum(bucket, mut numbers) => numbers.sum(transport).map(|()| {
+            Request::Sum(bucket, mut numbers) => numbers.sum(transport, shared.stages()).map(|()| {
                 shared.update(|state| state.buckets[bucket] = Bucket::Done(numbers));
             }),
             Request::AllReduceOr(bits) => tree::all_reduce_or(transport, bits)
@@ -465,7 +497,7 @@ fn reply(outcome: Result<Vec<u8>, ExchangeError>, sender: &ReplySender) -> Resul
 
 impl Communicator for WorkerGroup {
     fn send(&self, to: usize, message: usize, values: &[&mut [u8]]) -> Result<(), String> {
-        self.send_to(to, step_kind(message)?, values).map_err(|error| error.to_string())
+        self.send_to(self.rank_of_stage(to), step_kind(message)?, values).map_err(|error| error.to_string())
     }
 
     fn receive(
@@ -475,7 +507,8 @@ impl Communicator for WorkerGroup {
         more: bool,
         values: &mut [&mut [u8]],
     ) -> Result<(), String> {
-        self.receive_from(from, step_kind(message)?, more, values).map_err(|error| error.to_string())
+        self.receive_from(self.rank_of_stage(from), step_kind(message)?, more, values)
+            .map_err(|error| error.to_string())
     }
 
     fn start_all_reduce(&self, bucket: usize, dtype: DType, values: &[&mut [u8]]) -> Result<(), String> {

@@ -47,15 +47,38 @@ pub struct LoadedLibrary {
 /// If the device of `train.device` cannot be used here, or a variable names a library for it that cannot be
 /// used.
 pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
-    open_monitored(settings, &StartupMonitor::default())
+    open_monitored(settings, LocalRank::ALONE, &StartupMonitor::default())
 }
 
-/// Opens the device of an experiment; `monitor` follows how it is opened and how programs are prepared, and
-/// may stop that.
+/// The rank of a worker among those of its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalRank {
+    /// The rank, from 0.
+    pub rank: usize,
+    /// The number of workers on the machine.
+    pub size: usize,
+}
+
+impl LocalRank {
+    /// That of a process that trains alone.
+    pub const ALONE: Self = Self { rank: 0, size: 1 };
+
+    /// The worker's GPU, of `gpus` on its machine: in turn, so that some share a GPU if there are too few.
+    fn gpu(self, gpus: u32) -> u32 {
+        u32::try_from(self.rank % (gpus as usize).max(1)).unwrap_or(0)
+    }
+}
+
+/// Opens the device of an experiment, for a worker of several on a machine; `monitor` follows how it is
+/// opened and how programs are prepared, and may stop that.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_monitored(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, TrainError> {
+pub fn open_monitored(
+    settings: &Train,
+    local: LocalRank,
+    monitor: &StartupMonitor,
+) -> Result<OpenDevice, TrainError> {
     let device = settings.device;
     let unavailable = |reason: String| TrainError::Device { device, reason };
     if matches!(device, Device::Auto | Device::Gpu | Device::Cuda) {
@@ -63,12 +86,14 @@ pub fn open_monitored(settings: &Train, monitor: &StartupMonitor) -> Result<Open
     }
     match device {
         Device::Reference => Ok(reference(Vec::new())),
-        Device::Gpu | Device::Cuda => cuda(settings, monitor).map_err(|error| unavailable(error.to_string())),
+        Device::Gpu | Device::Cuda => {
+            cuda(settings, local, monitor).map_err(|error| unavailable(error.to_string()))
+        }
         Device::Onednn => onednn(settings, monitor).map_err(|error| match error {
             error if error.is_named() => error.into(),
             error => unavailable(error.to_string()),
         }),
-        Device::Auto => cuda(settings, monitor).or_else(|_| cpu(settings, monitor)),
+        Device::Auto => cuda(settings, local, monitor).or_else(|_| cpu(settings, monitor)),
         Device::Cpu => cpu(settings, monitor),
     }
 }
@@ -104,10 +129,19 @@ fn onednn(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, stra
     })
 }
 
-fn cuda(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, stratus_cuda::GpuUnavailable> {
+fn cuda(
+    settings: &Train,
+    local: LocalRank,
+    monitor: &StartupMonitor,
+) -> Result<OpenDevice, stratus_cuda::GpuUnavailable> {
     let cache = cache_folder().map(|folder| folder.join("kernels"));
-    let settings =
-        stratus_cuda::Settings { ordinal: 0, tf32: settings.tf32, cache, monitor: monitor.clone() };
+    let gpus = stratus_cuda::gpu_count();
+    let settings = stratus_cuda::Settings {
+        ordinal: local.gpu(gpus),
+        tf32: settings.tf32,
+        cache,
+        monitor: monitor.clone(),
+    };
     let cuda = Cuda::open(&settings)?;
     let libraries = cuda.libraries().into_iter().map(|(name, version)| LoadedLibrary {
         name: name.to_owned(),
@@ -117,7 +151,19 @@ fn cuda(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, stratu
     let (libraries, has_native_bf16, memory_bytes) =
         (libraries.collect(), cuda.has_bf16(), cuda.free_bytes());
     let device = OpenDevice::new(Box::new(cuda));
-    Ok(OpenDevice { libraries, has_native_bf16, memory_bytes, is_accelerator: true, ..device })
+    let sharing = local.rank == 0 && local.size > gpus as usize;
+    let warnings = sharing.then(|| {
+        let gpus = if gpus == 1 { "its only GPU".to_owned() } else { format!("its {gpus} GPUs") };
+        format!(
+            "{} workers of this machine share {gpus}: they take turns, and each needs memory of its own",
+            local.size
+        )
+    });
+    let warnings = warnings.into_iter().collect();
+    // Workers that share a GPU divide its memory.
+    let workers = local.size.div_ceil((gpus as usize).max(1)).max(1) as u64;
+    let memory_bytes = memory_bytes.map(|bytes| bytes / workers);
+    Ok(OpenDevice { libraries, has_native_bf16, memory_bytes, is_accelerator: true, warnings, ..device })
 }
 
 fn reference(warnings: Vec<String>) -> OpenDevice {

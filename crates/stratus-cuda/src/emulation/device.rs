@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use stratus_engine::EngineError;
 use stratus_engine::backend::StepKernel;
-use stratus_engine::exchange::{Communicator, ExchangeStep};
 use stratus_engine::device::{Device, ProgramRun, RunTimes, StepTimer};
+use stratus_engine::exchange::{Communicator, ExchangeStep};
 
 /// Alignment of allocations in bytes.
 const ALIGNMENT: usize = 256;

@@ -71,7 +71,9 @@ impl Drop for GpuQueues {
     fn drop(&mut self) {
         if self.gpu.wait().is_err() {
             // Calls may still be queued: their memory must stay.
-            std::mem::forget(std::mem::take(self.referenced.get_mut().unwrap_or_else(PoisonError::into_inner)));
+            std::mem::forget(std::mem::take(
+                self.referenced.get_mut().unwrap_or_else(PoisonError::into_inner),
+            ));
         }
         for stream in self.streams {
             if !stream.is_null() {

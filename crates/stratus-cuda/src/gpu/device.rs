@@ -251,20 +251,24 @@ impl Device for GpuDevice {
         if state.graph.is_none() {
             let graph = match first {
                 true => None,
-                false => match CapturedGraph::capture(&gpu, || state.enqueue(clock, exchange, steps, enqueue)) {
-                    Ok(graph) => Some(graph),
-                    Err(CaptureError(error)) if state.failed_captures == MAX_FAILED_CAPTURES => {
-                        return Err(error);
+                false => {
+                    match CapturedGraph::capture(&gpu, || state.enqueue(clock, exchange, steps, enqueue)) {
+                        Ok(graph) => Some(graph),
+                        Err(CaptureError(error)) if state.failed_captures == MAX_FAILED_CAPTURES => {
+                            return Err(error);
+                        }
+                        Err(_) => {
+                            state.failed_captures += 1;
+                            None
+                        }
                     }
-                    Err(_) => {
-                        state.failed_captures += 1;
-                        None
-                    }
-                },
+                }
             };
             match graph {
                 Some(graph) => state.graph = Some(graph),
-                None => state.enqueue(clock, exchange, steps, enqueue).map_err(|CaptureError(error)| error)?,
+                None => {
+                    state.enqueue(clock, exchange, steps, enqueue).map_err(|CaptureError(error)| error)?
+                }
             }
         }
         if let Some(graph) = &state.graph {

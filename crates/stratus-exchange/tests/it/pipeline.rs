@@ -1,15 +1,18 @@
 //! Pipelines: results are bit-identical to those of one process for any number of stages.
 
-use crate::training::{PART, PARTS, Trained, branches, digits, numbers, of_part, train, with_updates};
+use crate::training::{
+    PART, PARTS, Trained, branches, digits, numbers, of_part, train, train_with, with_updates,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use stratus_cuda::Cuda;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
 use stratus_engine::plan::Persistent;
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Choices, Clock, Kernel, Plan, Precision, Program, Role, Session};
+use stratus_engine::{Backend, Choices, Clock, Kernel, Plan, Precision, Program, Role, Session};
 use stratus_exchange::{WorkerGroup, in_process};
 use stratus_graph::{Graph, zoo};
 
@@ -24,24 +27,47 @@ fn evaluation(graph: &Graph, precision: Precision) -> Program {
 
 /// The program of each stage.
 fn stages(graph: &Graph, precision: Precision, count: usize, recomputes: bool) -> Vec<Program> {
+    stages_of_pipelines(graph, precision, count, 1, recomputes)
+}
+
+/// The program of each stage of one of several pipelines, which divide the parts.
+fn stages_of_pipelines(
+    graph: &Graph,
+    precision: Precision,
+    count: usize,
+    pipelines: usize,
+    recomputes: bool,
+) -> Vec<Program> {
     let whole = of_part(graph, precision);
     let cut = PipelinePartition::balanced(&whole, &evaluation(graph, precision), count, ROOM).unwrap();
     let of_part = |number| {
         let stage = cut.stage(&whole, number).unwrap();
         if recomputes { recompute(&stage, 0).unwrap() } else { stage }
     };
-    (0..count).map(|number| with_updates(&of_part(number), 1, CLIP)).collect()
+    (0..count).map(|number| with_updates(&of_part(number), pipelines, CLIP)).collect()
 }
 
-/// Trains each stage on a thread of its own.
-fn train_in(programs: &[Program]) -> Vec<Trained> {
+/// Trains each stage on a thread of its own, in several pipelines.
+fn train_in(programs: &[Program], pipelines: usize) -> Vec<Trained> {
+    train_on(&|| Box::new(ReferenceBackend), programs, pipelines)
+}
+
+/// [`train_in`] on the devices that `backend` opens.
+fn train_on(
+    backend: &(dyn Fn() -> Box<dyn Backend> + Sync),
+    programs: &[Program],
+    pipelines: usize,
+) -> Vec<Trained> {
+    let stages = programs.len();
     std::thread::scope(|scope| {
-        let ends = in_process::transports(programs.len()).into_iter().zip(programs);
+        let ends = in_process::transports(stages * pipelines).into_iter().zip(programs.iter().cycle());
         let threads: Vec<_> = ends
             .map(|(transport, program)| {
                 scope.spawn(move || {
                     let workers = Arc::new(WorkerGroup::open(|| Ok(transport)).unwrap());
-                    let trained = train(program, Some(Arc::clone(&workers)), 0);
+                    workers.set_stages(stages);
+                    let share = workers.rank() / stages;
+                    let trained = train_with(backend().as_ref(), program, Some(Arc::clone(&workers)), share);
                     workers.leave().unwrap();
                     trained
                 })
@@ -68,7 +94,7 @@ fn results_are_bit_identical_for_any_number_of_stages() {
                 let has = |role| program.find_role(role).is_some();
                 assert_eq!([has(Role::Images), has(Role::Labels)], [number == 0, number + 1 == count]);
             }
-            let trained = train_in(&programs);
+            let trained = train_in(&programs, 1);
             assert_eq!(trained.last().unwrap().1, alone.1, "{count} stages of {}", graph.name);
             // Each value belongs to exactly one stage.
             let counts: Vec<usize> = trained.iter().map(|(values, _)| values.len()).collect();
@@ -77,6 +103,46 @@ fn results_are_bit_identical_for_any_number_of_stages() {
             for (name, bits) in trained.into_iter().flat_map(|(values, _)| values) {
                 assert_eq!(bits, expected[&name], "`{name}` in {count} stages of {}", graph.name);
             }
+        }
+    }
+}
+
+/// Pipelines that divide the parts of a batch add their sums along the same tree.
+#[test]
+fn results_are_bit_identical_for_several_pipelines() {
+    for (graph, precision) in [(digits(), Precision::F32), (branches(), Precision::Bf16)] {
+        let alone = train(&with_updates(&of_part(&graph, precision), 1, CLIP), None, 0);
+        let expected: BTreeMap<_, _> = alone.0.into_iter().collect();
+        for (count, pipelines) in [(2, 2), (2, 4), (4, 2)] {
+            let programs = stages_of_pipelines(&graph, precision, count, pipelines, false);
+            let trained = train_in(&programs, pipelines);
+            assert_eq!(trained.len(), count * pipelines);
+            for (rank, (values, metrics)) in trained.into_iter().enumerate() {
+                if rank % count + 1 == count {
+                    assert_eq!(metrics, alone.1, "{count} stages, worker {rank}");
+                }
+                for (name, bits) in values {
+                    assert_eq!(bits, expected[&name], "`{name}` in {count} stages, worker {rank}");
+                }
+            }
+        }
+    }
+}
+
+/// Messages between the stages of emulated GPUs, whose queues run early or late.
+#[test]
+fn stages_on_gpus_are_bit_identical() {
+    let (graph, precision) = (digits(), Precision::F32);
+    let whole = with_updates(&of_part(&graph, precision), 1, CLIP);
+    let alone = train_with(&Cuda::emulated().unwrap(), &whole, None, 0);
+    let expected: BTreeMap<_, _> = alone.0.into_iter().collect();
+    for (count, pipelines, late) in [(2, 1, false), (4, 1, true), (2, 2, true)] {
+        let programs = stages_of_pipelines(&graph, precision, count, pipelines, false);
+        let backend = || Box::new(Cuda::emulated_with(4, late).unwrap()) as Box<dyn Backend>;
+        let trained = train_on(&backend, &programs, pipelines);
+        assert_eq!(trained.last().unwrap().1, alone.1, "{count} stages");
+        for (name, bits) in trained.into_iter().flat_map(|(values, _)| values) {
+            assert_eq!(bits, expected[&name], "`{name}` in {pipelines} × {count} stages");
         }
     }
 }
@@ -93,7 +159,7 @@ fn recomputation_in_stages_is_bit_identical() {
     let kept = stages(&graph, Precision::F32, 4, false);
     let recomputed = stages(&graph, Precision::F32, 4, true);
     assert!(ahead(&recomputed) < ahead(&kept), "{} {}", ahead(&recomputed), ahead(&kept));
-    assert_eq!(train_in(&recomputed), train_in(&kept));
+    assert_eq!(train_in(&recomputed, 1), train_in(&kept, 1));
 }
 
 /// One forward, one backward: no stage is further ahead than the later stages need.
@@ -165,6 +231,7 @@ fn evaluation_in_stages_equals_that_of_one_process() {
             Plan::prepare(&ReferenceBackend, program, Choices::default(), false, &mut persistent).unwrap();
         let mut session = Session::new(vec![plan], persistent).unwrap();
         if let Some(workers) = workers {
+            workers.set_stages(2);
             let exchange: Arc<dyn stratus_engine::exchange::Communicator> = workers;
             session.connect(&exchange, 0).unwrap();
         }

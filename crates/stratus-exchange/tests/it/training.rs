@@ -80,7 +80,7 @@ pub fn train(program: &Program, exchange: Option<Arc<WorkerGroup>>, rank: usize)
 }
 
 /// [`train`] with a backend.
-fn train_with(
+pub fn train_with(
     backend: &dyn Backend,
     program: &Program,
     exchange: Option<Arc<WorkerGroup>>,
@@ -167,7 +167,9 @@ fn results_are_bit_identical_for_any_number_of_workers() {
         let rows = (PARTS * PART) as f64;
         assert_eq!(alone.1[0].samples, rows - (PARTS * PART / 7) as f64);
         for size in [1, 2, 4, 8] {
-            for (rank, trained) in train_on(&|| Box::new(ReferenceBackend), &graph, precision, size).into_iter().enumerate() {
+            for (rank, trained) in
+                train_on(&|| Box::new(ReferenceBackend), &graph, precision, size).into_iter().enumerate()
+            {
                 assert_eq!(trained.1, alone.1, "worker {rank} of {size}");
                 for (found, expected) in trained.0.iter().zip(&alone.0) {
                     assert_eq!(found, expected, "worker {rank} of {size}");

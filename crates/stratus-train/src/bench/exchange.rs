@@ -36,7 +36,7 @@ pub fn measure(mpi: &mut Mpi, bytes: usize, rounds: u32) -> Result<ExchangeTimin
         values.fill(1.0);
         tree::all_gather(mpi, &[0])?;
         let started = Instant::now();
-        tree::all_reduce(mpi, &mut values, &mut scratch)?;
+        tree::all_reduce(mpi, &mut values, &mut scratch, 1)?;
         let tree_ms = 1e3 * started.elapsed().as_secs_f64();
         values.fill(1.0);
         tree::all_gather(mpi, &[0])?;

@@ -148,7 +148,7 @@ impl Evaluator {
         let multi_view = MultiView::new(resolved, &plan.program, format)?;
         let classes = resolved.settings().model.classes.unwrap_or(0);
         let scorer = match stage {
-            Some(stage) if !stage.is_last() => Scorer::placeholder(classes),
+            Some(stage) if !stage.is_last() => Scorer::placeholder(resolved.task(), classes),
             _ => Scorer::new(&plan.program, resolved.task(), resolved.settings().train.threads)?,
         };
         let loader = Loader::new(dataset, config)?;

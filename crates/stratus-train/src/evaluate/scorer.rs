@@ -230,6 +230,13 @@ struct BoundaryWorker {
     workspace: BoundaryWorkspace,
 }
 
+impl BoundaryWorker {
+    /// A thread's state that has compared nothing yet; `empty` has the same classes.
+    fn new(empty: &BoundaryScore) -> Self {
+        Self { score: empty.clone(), workspace: BoundaryWorkspace::default() }
+    }
+}
+
 impl Scorer {
     /// A scorer for an evaluation program.
     ///
@@ -250,9 +257,7 @@ impl Scorer {
                     program.steps.iter().find(|step| step.outputs.contains(&value)).ok_or_else(none)?;
                 let classes = program.value(loss.inputs[0]).shape[1];
                 let boundaries = BoundaryScore::new(classes);
-                let worker =
-                    || BoundaryWorker { score: boundaries.clone(), workspace: BoundaryWorkspace::default() };
-                let threads = (0..threads.max(1)).map(|_| worker()).collect();
+                let threads = (0..threads.max(1)).map(|_| BoundaryWorker::new(&boundaries)).collect();
                 (value, classes, Counts::PerPixel { size: [height, width], boundaries, threads })
             }
         };
@@ -262,8 +267,14 @@ impl Scorer {
     }
 
     /// An empty scorer, for pipeline stages before the last.
-    pub fn placeholder(classes: usize) -> Self {
-        let counts = Counts::PerImage { classes, top5_hits: 0.0 };
+    pub fn placeholder(task: Task, classes: usize) -> Self {
+        let counts = match task {
+            Task::Classification => Counts::PerImage { classes, top5_hits: 0.0 },
+            Task::Segmentation => {
+                let boundaries = BoundaryScore::new(classes);
+                Counts::PerPixel { size: [0, 0], threads: vec![BoundaryWorker::new(&boundaries)], boundaries }
+            }
+        };
         let (confusion, value) = (ConfusionMatrix::new(classes), ValueId(0));
         let (predictions, logits, batches) = (Vec::new(), Vec::new(), Vec::new());
         Self { value, confusion, predictions, logits, samples: 0, batches, counts }

@@ -12,8 +12,10 @@ pub struct PipelineStages {
     pub network: String,
     /// The parts of a batch.
     pub parts: usize,
-    /// The fraction of its time that a stage waits: (S - 1) / (V + S - 1), with V parts and S equally long
-    /// stages.
+    /// The number of pipelines, which divide the parts.
+    pub pipelines: usize,
+    /// The fraction of its time that a stage waits: (S - 1) / (V + S - 1), with V parts of a pipeline and S
+    /// equally long stages.
     pub bubble: f64,
     /// The stages, in order.
     pub stages: Vec<PipelineStage>,
@@ -71,10 +73,12 @@ impl PipelineStages {
                     .sum(),
             }
         };
-        let (count, parts) = (stages.len() as f64, resolved.parts() as f64);
+        let pipelines = resolved.rank().world_size;
+        let (count, parts) = (stages.len() as f64, (resolved.parts() / pipelines) as f64);
         Self {
             network: resolved.settings().model.name.clone(),
             parts: resolved.parts(),
+            pipelines,
             bubble: (count - 1.0) / (parts + count - 1.0),
             stages: stages.iter().map(stage).collect(),
         }

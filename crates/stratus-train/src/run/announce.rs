@@ -67,6 +67,14 @@ fn process_line(resolved: &ResolvedProcess) -> Option<String> {
     if let Some(Stage { count, .. }) = resolved.stage() {
         let keeps_images = resolved.settings().validation.images.is_some_and(|images| images > 0);
         let note = if keeps_images { "; validations keep tables, but no images" } else { "" };
+        if workers > 1 {
+            return Some(format!(
+                "{} processes: {workers} pipelines of {count} stages, each for {} of {parts} parts of {part} \
+                 images{note}",
+                workers * count,
+                parts / workers
+            ));
+        }
         return Some(format!(
             "{count} processes, one per pipeline stage, for {parts} parts of {part} images{note}"
         ));

@@ -35,13 +35,15 @@ pub(crate) fn forward_labels(
 ) -> Result<(), ExchangeError> {
     let labels: &mut [u8] = bytemuck::cast_slice_mut(labels);
     match stage.index {
-        0 => workers.send_to(stage.count - 1, LABELS_KIND, &[labels]),
-        _ if stage.is_last() => workers.receive_from(0, LABELS_KIND, false, &mut [labels]),
+        0 => workers.send_to(workers.rank_of_stage(stage.count - 1), LABELS_KIND, &[labels]),
+        _ if stage.is_last() => {
+            workers.receive_from(workers.rank_of_stage(0), LABELS_KIND, false, &mut [labels])
+        }
         _ => Ok(()),
     }
 }
 
-/// Shares the metrics of the last stage with all stages.
+/// Shares the metrics of the last stage with all stages. Those of all pipelines are the same.
 pub(super) fn metrics_of_last_stage(
     workers: &WorkerGroup,
     metrics: Metrics,
@@ -71,8 +73,7 @@ struct PipelineValue {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PipelineState {
     values: Vec<PipelineValue>,
-    /// The index of this stage.
-    own_stage: usize,
+    stage: Stage,
 }
 
 impl PipelineState {
@@ -89,7 +90,8 @@ impl PipelineState {
         let own_names: Vec<String> = session.state().map(|value| value.name.to_owned()).collect();
         let all = workers.all_gatherv(serde_json::to_vec(&own_names).unwrap_or_default())?;
         let mut stages = HashMap::new();
-        for (stage, names) in all.iter().enumerate() {
+        // The first pipeline has the first ranks; the others have the same stages.
+        for (stage, names) in all.iter().take(stage.count).enumerate() {
             let names: Vec<String> = serde_json::from_slice(names).map_err(|error| {
                 ExchangeError::Disconnected(format!("invalid list of values from a stage: {error}"))
             })?;
@@ -111,7 +113,7 @@ impl PipelineState {
                 stage,
             })
         });
-        Ok(Self { values: values.collect::<Result<_, TrainError>>()?, own_stage: stage.index })
+        Ok(Self { values: values.collect::<Result<_, TrainError>>()?, stage })
     }
 
     /// Every value, with the means to request it from another stage; `None` if this stage has it.
@@ -130,12 +132,16 @@ impl PipelineState {
             let count = value.shape.iter().product();
             let remote =
                 RemoteValues { workers, stage: value.stage, index, count, piece: RefCell::default() };
-            (described, (value.stage != self.own_stage).then_some(remote))
+            (described, (value.stage != self.stage.index).then_some(remote))
         })
     }
 
-    /// Serves requests of the first stage until it has written its checkpoint.
+    /// Serves requests of the first stage until it has written its checkpoint. Does nothing in other pipelines
+    /// than that of worker 0, which writes.
     pub fn serve(&self, workers: &WorkerGroup, session: &Session) -> Result<(), TrainError> {
+        if workers.rank_of_stage(0) != 0 {
+            return Ok(());
+        }
         let mut reply = Vec::new();
         loop {
             let mut request = [0u64; 3];
@@ -159,7 +165,7 @@ impl PipelineState {
 
     /// Tells the other stages that the checkpoint is written or abandoned.
     pub fn finish(&self, workers: &WorkerGroup) -> Result<(), ExchangeError> {
-        (0..workers.size()).filter(|stage| *stage != self.own_stage).try_for_each(|stage| {
+        (0..self.stage.count).filter(|stage| *stage != self.stage.index).try_for_each(|stage| {
             workers.send_to(stage, REQUEST_KIND, &[bytemuck::bytes_of_mut(&mut [u64::MAX; 3])])
         })
     }

@@ -9,6 +9,7 @@ use super::same_data::MAX_LISTED;
 use super::worker_role::{PipelineStage, WorkerRole};
 use crate::TrainError;
 use crate::compile::Programs;
+use crate::device::LocalRank;
 use crate::resolve::Rank;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -21,6 +22,7 @@ use stratus_exchange::WorkerGroup;
 use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_run::data::DataRecord;
+use stratus_run::machine::host_name;
 
 /// The experiment for a number of workers, a power of two, which is also the number of parts unless that is
 /// set.
@@ -52,6 +54,44 @@ pub fn with_parts_for(experiment: &Experiment, workers: usize) -> Result<Experim
         });
     }
     Ok(experiment)
+}
+
+/// The number of pipelines that a number of workers makes of `train.stages` stages each; one stage is the whole
+/// network.
+///
+/// # Errors
+/// If the workers cannot be divided, or a pipeline has fewer parts of a batch than stages.
+pub fn pipelines(experiment: &Experiment, workers: usize) -> Result<usize, TrainError> {
+    let (stages, parts) = (experiment.train.stages.max(1), experiment.train.parts.max(1));
+    let refused = |problem: String, hint: String| Err(TrainError::Configuration { problem, hint });
+    let pipelines = workers / stages;
+    if stages == 1 {
+        return Ok(pipelines);
+    }
+    if pipelines == 0 || !workers.is_multiple_of(stages) {
+        let (processes, are) = if workers == 1 { ("process", "is") } else { ("processes", "are") };
+        return refused(
+            format!("train.stages is {stages}, but there {are} {workers} {processes}"),
+            format!(
+                "start a process per stage with --workers {stages}, or several pipelines with twice, four \
+                 times … as many"
+            ),
+        );
+    }
+    if parts < workers {
+        let problem = match pipelines {
+            1 => format!("train.stages = {stages} exceeds train.parts = {parts}"),
+            _ => format!(
+                "each of {pipelines} pipelines of {stages} stages needs at least {stages} parts of a batch, \
+                 but train.parts = {parts}"
+            ),
+        };
+        return refused(
+            problem,
+            format!("to keep all stages busy, set train.parts to {} or more, a power of two", 4 * workers),
+        );
+    }
+    Ok(pipelines)
 }
 
 /// The workers of a run as seen by one of them; by default a single process.
@@ -104,6 +144,18 @@ impl ProcessGroup {
             .map_or(Rank::SINGLE, |workers| Rank { rank: workers.rank(), world_size: workers.size() })
     }
 
+    /// The rank of this worker among those of its machine: of the same host name.
+    ///
+    /// # Errors
+    /// If a worker has disconnected.
+    pub(super) fn local_rank(&self) -> Result<LocalRank, TrainError> {
+        let Some(workers) = self.workers() else { return Ok(LocalRank::ALONE) };
+        let host = sha256_hex([host_name().unwrap_or_default().as_bytes()]);
+        let hosts = workers.all_gather(host.as_bytes())?;
+        let on_this = |hosts: &[Vec<u8>]| hosts.iter().filter(|other| **other == host.as_bytes()).count();
+        Ok(LocalRank { rank: on_this(&hosts[..workers.rank()]), size: on_this(&hosts) })
+    }
+
     /// Returns whether this worker writes the run directory.
     #[must_use]
     pub fn is_first(&self) -> bool {
@@ -111,11 +163,13 @@ impl ProcessGroup {
     }
 
     /// Connects a session with the other workers; `first_part` is the index of its first part.
-    pub(super) fn connect(&self, session: &mut Session, first_part: usize) {
-        if let Some(workers) = &self.workers {
-            let exchange: Arc<dyn Communicator> = Arc::<WorkerGroup>::clone(workers);
-            session.connect(&exchange, first_part);
-        }
+    ///
+    /// # Errors
+    /// If the device cannot allocate memory for the exchange.
+    pub(super) fn connect(&self, session: &mut Session, first_part: usize) -> Result<(), TrainError> {
+        let Some(workers) = &self.workers else { return Ok(()) };
+        let exchange: Arc<dyn Communicator> = Arc::<WorkerGroup>::clone(workers);
+        Ok(session.connect(&exchange, first_part)?)
     }
 
     /// The experiment with `train.parts` and `train.threads` set: by default, the number of workers and the
@@ -159,38 +213,33 @@ impl ProcessGroup {
         }
     }
 
-    /// The experiment with a pipeline stage per worker. Resuming may change their number, which does not
-    /// affect results.
+    /// The experiment with stages that its workers can compute: as many as it asks for, or, when it is resumed
+    /// by fewer workers, one for each. Neither affects results.
     fn with_stages(&self, experiment: &Experiment, is_resume: bool) -> Result<Experiment, TrainError> {
         let Rank { world_size: workers, .. } = self.rank();
         let (stages, parts) = (experiment.train.stages, experiment.train.parts);
-        let refused = |problem: String, hint: String| Err(TrainError::Configuration { problem, hint });
-        if stages == 1 {
-            return Ok(experiment.clone());
-        }
-        if is_resume && parts >= workers {
+        if stages > 1 && is_resume && parts >= workers && workers < stages {
             return Ok(experiment.clone().with_overrides(&[("train.stages", workers.to_string())])?);
         }
-        if workers != stages {
-            let (processes, are) = if workers == 1 { ("process", "is") } else { ("processes", "are") };
-            return refused(
-                format!("train.stages is {stages}, but there {are} {workers} {processes}"),
-                format!("start a process per stage with --workers {stages}"),
-            );
-        }
-        if parts < stages {
-            return refused(
-                format!("train.stages = {stages} exceeds train.parts = {}", parts.max(1)),
-                format!("to keep all stages busy, set train.parts to {} or more, a power of two", 4 * stages),
-            );
-        }
+        pipelines(experiment, workers)?;
         Ok(experiment.clone())
     }
 
     /// The pipeline stage of this process, if the experiment has stages.
     pub(super) fn stage(&self, experiment: &Experiment) -> Option<Stage> {
-        let Rank { rank, world_size: workers } = self.rank();
-        (experiment.train.stages > 1 && workers > 1).then_some(Stage { index: rank, count: workers })
+        let count = experiment.train.stages;
+        (count > 1 && !self.is_alone()).then_some(Stage { index: self.rank().rank % count, count })
+    }
+
+    /// The share of each batch of this process, or of its pipeline; from here on, messages and sums follow the
+    /// division into pipelines.
+    pub(super) fn share(&self, stage: Option<Stage>) -> Rank {
+        let Rank { rank, world_size } = self.rank();
+        let stages = stage.map_or(1, |stage| stage.count);
+        if let Some(workers) = self.workers() {
+            workers.set_stages(stages);
+        }
+        Rank { rank: rank / stages, world_size: world_size / stages }
     }
 
     /// Checks that all workers are about to train the same run, described by `content`.
@@ -235,6 +284,26 @@ impl ProcessGroup {
             ),
             hint: "use the same files on all workers; the folder may differ between machines".to_owned(),
         }))
+    }
+
+    /// Warns if workers compute on devices of different kinds.
+    ///
+    /// # Errors
+    /// If a worker has disconnected.
+    pub(super) fn compare_devices(&self, device: &str, warn: &mut dyn FnMut(&str)) -> Result<(), TrainError> {
+        let Some(workers) = self.workers() else { return Ok(()) };
+        let all = workers.all_gatherv(device.as_bytes().to_vec())?;
+        let Some(other) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
+        let name = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
+        if self.is_first() {
+            warn(&format!(
+                "worker {other} computes on {}, worker 0 on {}: worker 0 chooses the kernels of all, the \
+                 slower device decides the speed, and results may differ from those of equal devices",
+                name(other),
+                name(0)
+            ));
+        }
+        Ok(())
     }
 
     /// Shares the path of the run directory, which worker 0 has created, with all workers.

@@ -11,7 +11,7 @@ use crate::compile::{
     CompiledRun, FittedRun, KernelSelection, PlannedRun, ProgramVariant, check_batch_norm_samples, fit,
     variant_programs,
 };
-use crate::device::{self, OpenDevice};
+use crate::device::{self, LocalRank, OpenDevice};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
 use crate::network::{Network, check_layer_file};
 use crate::resolve::{Rank, ResolvedProcess};
@@ -29,7 +29,6 @@ use stratus_graph::Graph;
 use stratus_measures::ClassMetrics;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Retention, State};
-use stratus_run::csv::Task;
 use stratus_run::data::DataRecord;
 use stratus_run::log::Log;
 use stratus_run::sources::{Source, Sources};
@@ -75,6 +74,7 @@ impl ResolvedRun {
         experiment: &Experiment,
         start: RunStart,
         train: &dyn Dataset,
+        local: LocalRank,
         options: &RunOptions,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
@@ -95,16 +95,15 @@ impl ResolvedRun {
                 Ok::<_, TrainError>(pretrained)
             })
             .transpose()?;
-        let device = device::open_monitored(&experiment.train, &options.device_monitor())?;
+        let device = device::open_monitored(&experiment.train, local, &options.device_monitor())?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
         let stage = group.stage(&experiment);
-        let rank = if stage.is_some() { Rank::SINGLE } else { group.rank() };
+        let rank = group.share(stage);
         let resolved = ResolvedProcess::for_training(&experiment, train, &graph, &device)?
             .with_rank(rank)
             .with_stage(stage);
         check_parts(&resolved)?;
-        check_stages(&resolved)?;
         match (check_batch_norm_samples(&resolved, &graph), start) {
             (Err(error), RunStart::New) => return Err(error),
             // Runs of older versions, which did not check this, resume with a warning.
@@ -128,15 +127,18 @@ impl RunSetup {
         let datasets = group.agree(check_layer_file(experiment).and_then(|()| open_datasets(experiment)))?;
         let data = data_record(experiment, &datasets);
         group.check_same_data(&data)?;
+        let local = group.local_rank()?;
         let same_data = started.map_or(Ok(()), |started| started.check_same_data(&data, observer));
-        let resolved = same_data
-            .and_then(|()| ResolvedRun::new(experiment, start, datasets.train.as_ref(), options, observer));
+        let resolved = same_data.and_then(|()| {
+            ResolvedRun::new(experiment, start, datasets.train.as_ref(), local, options, observer)
+        });
         let ResolvedRun { graph, layer_file, pretrained, device, resolved } = group.agree(resolved)?;
         let teacher = resolved.teacher().map_or("", |teacher| teacher.source().sha256.as_str());
         group.check_same_run(&[teacher.as_bytes()])?;
         let energy = SharedEnergyMeter::start(device.backend.meter());
         let train = datasets.train.as_ref();
         let mut warn = |text: &str| observer.warn(text);
+        group.compare_devices(&device.backend.describe(), &mut warn)?;
         if resolved.precision() == Precision::Bf16 && !device.has_native_bf16 {
             warn("train.precision is bf16, but this CPU has no bf16 instructions: f32 is faster here");
         }
@@ -158,7 +160,7 @@ impl RunSetup {
             fit(&resolved, &graph, &device, selection, group.workers(), &mut warn)?;
         let step_forecast = forecast_steps(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
-        group.connect(&mut compiled.session, resolved.batch_slice().first);
+        group.connect(&mut compiled.session, resolved.batch_slice().first)?;
         let whole = || {
             let whole = ProgramVariant { stage: None, ..ProgramVariant::new(&resolved) };
             variant_programs(whole, &graph, &device)
@@ -299,17 +301,6 @@ pub fn check_parts(resolved: &ResolvedProcess) -> Result<(), TrainError> {
                    --set train.batch_size="
                 .to_owned(),
         }),
-    }
-}
-
-/// Checks that the network can be trained in pipeline stages.
-fn check_stages(resolved: &ResolvedProcess) -> Result<(), TrainError> {
-    match (resolved.stage(), resolved.task()) {
-        (Some(_), Task::Segmentation) => Err(TrainError::Configuration {
-            problem: "segmentation networks cannot be trained in stages".to_owned(),
-            hint: "remove train.stages".to_owned(),
-        }),
-        _ => Ok(()),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) enum WorkerRole {
     Alone,
     /// A worker that trains the whole network on its parts of each batch.
     DataParallel(Arc<WorkerGroup>),
-    /// A worker that trains one stage of the network on the whole batch.
+    /// A worker that trains one stage of the network, on the parts of its pipeline.
     Stage(PipelineStage),
 }
 
@@ -104,13 +104,21 @@ impl WorkerRole {
         }
     }
 
-    /// Checks that the parameters and statistics of all data-parallel workers are bit-identical. Stages have
-    /// none in common.
+    /// Checks that the parameters and statistics of all workers of the same stage are bit-identical. Different
+    /// stages have none in common.
     ///
     /// # Errors
-    /// If they differ; names the first worker that differs from worker 0, and the first tensor.
+    /// If they differ; names the first worker that differs from the first with its stage, and the first
+    /// tensor.
     pub fn check_same_state(&self, session: &Session, iteration: u64) -> Result<(), TrainError> {
-        let Self::DataParallel(workers) = self else { return Ok(()) };
+        let (workers, stage) = match self {
+            Self::Alone => return Ok(()),
+            Self::DataParallel(workers) => (workers, Stage { index: 0, count: 1 }),
+            Self::Stage(PipelineStage { workers, stage, .. }) => (workers, *stage),
+        };
+        if workers.size() == stage.count {
+            return Ok(());
+        }
         let mut names = Vec::new();
         let mut sums = String::new();
         for value in session.state().filter(|value| value.role != Role::Frozen) {
@@ -118,10 +126,10 @@ impl WorkerRole {
             sums += &sha256_hex([bytemuck::cast_slice(&session.read(value.name)?)]);
         }
         let sum_len = (sums.len() / names.len().max(1)).max(1);
-        let all = workers.all_gather(sums.as_bytes())?;
-        for (rank, other) in all.iter().enumerate() {
-            let differs =
-                other.chunks(sum_len).zip(all[0].chunks(sum_len)).position(|(theirs, first)| theirs != first);
+        let all = workers.all_gatherv(sums.into_bytes())?;
+        for (rank, other) in all.iter().enumerate().skip(stage.index).step_by(stage.count) {
+            let first = all[stage.index].chunks(sum_len);
+            let differs = other.chunks(sum_len).zip(first).position(|(theirs, first)| theirs != first);
             if let Some(name) = differs.and_then(|at| names.get(at)) {
                 return Err(TrainError::WorkersDiffer { rank, tensor: (*name).to_owned(), iteration });
             }

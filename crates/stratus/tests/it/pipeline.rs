@@ -2,8 +2,9 @@
 
 #![cfg(unix)]
 
-use crate::common::{CommandOutput, RunResult, TestDir, validation_files};
+use crate::common::{CommandOutput, RunResult, TestDir, streets, summary, validation_files};
 use crate::workers::has_mpi;
+use std::fs;
 
 /// Averaged weights and mixed images, so that all kinds of data pass through the stages.
 const SETTINGS: [&str; 8] = [
@@ -63,6 +64,34 @@ fn stage_count_does_not_change_the_bits() {
     assert_eq!([&four["loss"], &four["top1"]], [&alone["loss"], &alone["top1"]]);
 }
 
+/// Two pipelines of two stages divide the parts of each batch; the run goes on with other numbers of both.
+#[test]
+fn several_pipelines_do_not_change_the_bits() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = TestDir::new();
+    let clip = ["--set", "train.clip_norm=0.5"];
+    train(&dir, "alone", 2, &clip).expect(0);
+    let alone = RunResult::read(&dir.path("alone"));
+    let files_alone = validation_files(&dir.path("alone"));
+    let stages = [&clip[..], &["--set", "train.stages=2", "--workers", "4"]].concat();
+    let ran = train(&dir, "four", 2, &stages).expect(0);
+    let message = "4 processes: 2 pipelines of 2 stages, each for 2 of 4 parts";
+    assert_eq!(ran.err.matches(message).count(), 1, "{}", ran.err);
+    assert!(RunResult::read(&dir.path("four")) == alone);
+    let files = validation_files(&dir.path("four"));
+    assert!(files.iter().all(|(name, bytes)| files_alone.get(name) == Some(bytes)));
+    train(&dir, "moved", 2, &[&stages[..], &["--until-epoch", "1"]].concat()).expect(0);
+    dir.run(&["train", "moved", "--workers", "2"]).expect(0);
+    assert!(RunResult::read(&dir.path("moved")) == alone, "from two pipelines to one");
+    // Every pipeline needs as many parts as stages.
+    let eight = [&clip[..], &["--set", "train.stages=2", "--workers", "8"]].concat();
+    let refused = train(&dir, "refused", 2, &eight).expect(2);
+    let expected = "each of 4 pipelines of 2 stages needs at least 2 parts of a batch, but train.parts = 4";
+    assert_eq!(refused.err.matches(expected).count(), 1, "{}", refused.err);
+}
+
 /// External weights give the same result in stages and in one process.
 #[test]
 fn pipeline_starts_from_the_weights_of_another_run() {
@@ -77,6 +106,43 @@ fn pipeline_starts_from_the_weights_of_another_run() {
     assert!(RunResult::read(&dir.path("two")) == RunResult::read(&dir.path("alone")));
 }
 
+/// Masks and class weights travel to the last stage, and the scores of pixels, classes and boundaries back.
+#[test]
+fn segmentation_in_stages_is_that_of_one_process() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = TestDir::without_kernel_cache();
+    streets::write_streets_with(&dir, 16, 6);
+    let settings =
+        ["train.parts=4", "train.threads=1", "train.epochs=2", "train.class_weighting=median_frequency"];
+    for network in ["erfnet", "deeplabv3plus_resnet18"] {
+        let train = |out: &str, stages: &str, more: &[&str]| {
+            let stages = format!("train.stages={stages}");
+            let batch = ["train.batch_size=16", &stages];
+            let arguments = streets::arguments(out, network, &[&settings[..], &batch].concat());
+            let arguments: Vec<&str> =
+                arguments.iter().map(String::as_str).chain(more.iter().copied()).collect();
+            dir.run(&arguments).expect(0)
+        };
+        let tables = |run: &str| {
+            let text = |file: &str| fs::read_to_string(dir.path(run).join(file)).unwrap();
+            let losses = |text: String| -> Vec<String> {
+                let columns = |line: &str| line.split(',').take(5).collect::<Vec<_>>().join(",");
+                text.lines().map(columns).collect()
+            };
+            (losses(text("iterations.csv")), losses(text("epochs.csv")), text("classes.csv"))
+        };
+        let weights = |run: &str| summary(&dir.path(run))["weights_sha256"].clone();
+        let [alone, two] = ["1", "2"].map(|stages| format!("{network}-{stages}"));
+        train(&alone, "1", &[]);
+        train(&two, "2", &["--workers", "2"]);
+        assert!(weights(&alone).is_string());
+        assert_eq!(weights(&two), weights(&alone), "{network}");
+        assert_eq!(tables(&two), tables(&alone), "{network}");
+    }
+}
+
 /// Each error is printed once, before the first iteration.
 #[test]
 fn rejects_settings_that_pipelines_do_not_support() {
@@ -86,7 +152,7 @@ fn rejects_settings_that_pipelines_do_not_support() {
     let dir = TestDir::new();
     for (settings, workers, expected) in [
         (&["train.stages=2"][..], None, "train.stages is 2, but there is 1 process"),
-        (&["train.stages=2"], Some("4"), "train.stages is 2, but there are 4 processes"),
+        (&["train.stages=4"], Some("2"), "train.stages is 4, but there are 2 processes"),
         (&["train.stages=3"], None, "`train.stages` = 3 is not a power of two"),
         (&["train.stages=8", "train.parts=4"], Some("8"), "train.stages = 8 exceeds train.parts = 4"),
         (&["train.stages=16", "train.parts=16", "data.drop_last=true"], Some("16"), "stages, got 16"),

@@ -105,6 +105,11 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     if workers > 1 {
         experiment = run::with_parts_for(&experiment, workers)?;
     }
+    let pipelines = match experiment.train.stages {
+        // The stages of one pipeline.
+        2.. if workers == 1 => 1,
+        _ => run::pipelines(&experiment, workers)?,
+    };
     let (datasets, are_placeholders) = match arguments.largest_batch {
         true => open_datasets_or_placeholders(&experiment)?,
         false => (open_datasets(&experiment)?, false),
@@ -128,10 +133,11 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     }
     // Shows the phase of the measurement on a terminal.
     let mut progress = Progress::new(*output);
-    let device = device::open_monitored(&experiment.train, &progress.startup_monitor())?;
+    let device =
+        device::open_monitored(&experiment.train, device::LocalRank::ALONE, &progress.startup_monitor())?;
     device.warnings.iter().for_each(|warning| progress.warn(warning));
     let resolved = ResolvedProcess::for_training(&experiment, dataset.as_ref(), &graph, &device)?
-        .with_rank(Rank { rank: 0, world_size: workers });
+        .with_rank(Rank { rank: 0, world_size: pipelines });
     if !arguments.largest_batch {
         run::check_parts(&resolved)?;
     }

@@ -6,7 +6,8 @@ use stratus_train::plan_summary::PipelineStages;
 
 /// Renders one row per stage, and the pipeline's bubble.
 pub(super) fn render(pipeline: &PipelineStages) -> String {
-    let PipelineStages { network, parts, bubble, stages } = pipeline;
+    let PipelineStages { network, parts, pipelines, bubble, stages } = pipeline;
+    let several = if *pipelines > 1 { format!(" for {pipelines} pipelines") } else { String::new() };
     let head = ["stage", "layers", "FLOP share", "parameters", "parts in flight", "received", "memory"];
     let mut rows: Vec<[String; 7]> = vec![head.map(str::to_owned)];
     for (number, stage) in stages.iter().enumerate() {
@@ -22,7 +23,7 @@ pub(super) fn render(pipeline: &PipelineStages) -> String {
         ]);
     }
     format!(
-        "{network} in {} stages, batches in {parts} parts\n\n{}\npipeline bubble: {:.1} % for equal stages\n",
+        "{network} in {} stages, batches in {parts} parts{several}\n\n{}\npipeline bubble: {:.1} % for equal stages\n",
         stages.len(),
         table(&rows),
         100.0 * bubble

@@ -2,6 +2,7 @@
 
 #![cfg(unix)]
 
+mod gpus;
 mod kills;
 mod networks;
 

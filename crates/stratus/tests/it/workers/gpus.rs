@@ -1,0 +1,66 @@
+//! Several workers on emulated GPUs: real processes that exchange sums and messages as on GPUs, whose kernels
+//! run on the CPU.
+
+use super::has_mpi;
+use crate::common::tiny::{self, write_data};
+use crate::common::{CommandOutput, RunResult, TestDir};
+use std::ffi::OsString;
+use std::fs;
+
+const PARTS: [&str; 3] = ["train.parts=8", "train.device=gpu", "train.precision=f32"];
+
+/// A folder with the tiny network and its images, on a machine with `gpus` emulated GPUs.
+fn machine(gpus: u32) -> TestDir {
+    let mut dir = TestDir::without_kernel_cache();
+    dir.variables.push(("STRATUS_EMULATED_GPUS", OsString::from(gpus.to_string())));
+    write_data(&dir.path("data"));
+    fs::write(dir.path("tiny.toml"), tiny::NET).unwrap();
+    dir
+}
+
+/// Trains the tiny network.
+fn train(dir: &TestDir, out: &str, epochs: &str, settings: &[&str], more: &[&str]) -> CommandOutput {
+    let command = ["train", "tiny.toml", "--out", out, "--epochs", epochs];
+    let settings = [&PARTS[..], settings].concat();
+    dir.run(&[&tiny::arguments(&command, &settings)[..], more].concat())
+}
+
+/// Trains on one, two, four and eight GPUs; a run that is stopped on eight and ends on two; and with averaged
+/// weights, clipping and bf16.
+#[test]
+fn gpu_count_does_not_change_the_bits() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = machine(8);
+    train(&dir, "alone", "2", &[], &[]).expect(0);
+    let alone = RunResult::read(&dir.path("alone"));
+    for workers in ["2", "4", "8"] {
+        let ran = train(&dir, workers, "2", &[], &["--workers", workers]).expect(0);
+        assert!(ran.out.contains("exchange with other workers"), "{}", ran.out);
+        assert!(!ran.err.contains("share"), "{}", ran.err);
+        assert!(RunResult::read(&dir.path(workers)) == alone, "{workers} GPUs");
+    }
+    train(&dir, "moved", "2", &[], &["--workers", "8", "--until-epoch", "1"]).expect(0);
+    dir.run(&["train", "moved", "--workers", "2"]).expect(0);
+    assert!(RunResult::read(&dir.path("moved")) == alone, "from eight GPUs to two");
+
+    let recipe = ["train.precision=bf16", "train.ema_decay=0.9", "train.clip_norm=0.5"];
+    train(&dir, "recipe", "1", &recipe, &[]).expect(0);
+    train(&dir, "recipe-4", "1", &recipe, &["--workers", "4"]).expect(0);
+    assert!(RunResult::read(&dir.path("recipe-4")) == RunResult::read(&dir.path("recipe")));
+}
+
+/// Two workers of one GPU take turns, which is said once.
+#[test]
+fn workers_may_share_a_gpu() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = machine(1);
+    train(&dir, "alone", "1", &[], &[]).expect(0);
+    let ran = train(&dir, "two", "1", &[], &["--workers", "2"]).expect(0);
+    let message = "2 workers of this machine share its only GPU";
+    assert_eq!(ran.err.matches(message).count(), 1, "{}", ran.err);
+    assert!(RunResult::read(&dir.path("two")) == RunResult::read(&dir.path("alone")));
+}
