@@ -1,7 +1,7 @@
 //! Communication between workers whose values are in GPU memory, through the process's memory.
 //!
-//! Two queues run beside the kernels. Values are copied to page-locked memory, the process exchanges them, and
-//! the result is copied back:
+//! Two queues run beside the kernels. Values are copied to page-locked memory, the process exchanges them,
+//! and the result is copied back:
 //!
 //! ```text
 //! kernels    gradients 0 ┬ gradients 1 ┬ …              ┬ wait 0 ─ updates …
@@ -294,7 +294,7 @@ impl<Q: Queues> Values<Q> {
     }
 }
 
-/// What the two steps of a bucket share.
+/// The state that the two steps of a bucket share.
 struct Bucket<Q: Queues> {
     /// Its sums are in the device's memory.
     done: Q::Event,

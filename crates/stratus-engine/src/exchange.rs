@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 /// Communication with the other workers of a training.
 pub trait Communicator: Send + Sync {
-    /// Starts an all-reduce (sum) of a bucket over the workers that compute the same stage. All values of a bucket have one type, and every worker starts
-    /// the same buckets in the same order.
+    /// Starts an all-reduce (sum) of a bucket over the workers that compute the same stage. All values of a
+    /// bucket have one type, and every worker starts the same buckets in the same order.
     ///
     /// # Errors
     /// If an earlier exchange failed.
@@ -27,8 +27,8 @@ pub trait Communicator: Send + Sync {
     /// If an earlier exchange failed.
     fn send(&self, to: usize, message: usize, values: &[&mut [u8]]) -> Result<(), String>;
 
-    /// Waits for a message from stage `from` of the same pipeline and writes it to `values`, whose size it must have. With
-    /// `more`, the next such message is received in the background.
+    /// Waits for a message from stage `from` of the same pipeline and writes it to `values`, whose size it
+    /// must have. With `more`, the next such message is received in the background.
     ///
     /// # Errors
     /// If a worker is gone or sends a different number of bytes.
@@ -48,7 +48,7 @@ pub const NOT_CONNECTED_ERROR: &str = "this worker is not connected to the other
 /// A communication step, bound to the memory of its operands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExchangeStep {
-    /// What it does.
+    /// The action.
     pub action: ExchangeAction,
     /// The type of its values.
     pub dtype: DType,
@@ -56,7 +56,7 @@ pub struct ExchangeStep {
     pub value_bytes: Vec<usize>,
 }
 
-/// What a communication step does with its values.
+/// The action of a communication step on its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExchangeAction {
     /// Starts the all-reduce of a bucket.

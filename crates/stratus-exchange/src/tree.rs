@@ -10,8 +10,8 @@ use crate::{ExchangeError, Transport};
 use bytemuck::Pod;
 use std::ops::{AddAssign, Range};
 
-/// Sums `values` in place, over the workers whose ranks differ by multiples of `stride`, a power of two: 1 for
-/// all workers. `scratch` must hold at least half their number, rounded up.
+/// Sums `values` in place, over the workers whose ranks differ by multiples of `stride`, a power of two: 1
+/// for all workers. `scratch` must hold at least half their number, rounded up.
 ///
 /// # Errors
 /// If the transport fails.

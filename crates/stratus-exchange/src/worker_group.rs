@@ -228,9 +228,9 @@ impl WorkerGroup {
         self.size
     }
 
-    /// Divides the workers into pipelines of `stages` stages, a power of two that divides their number: worker
-    /// `r` computes stage `r % stages`. By default, every worker computes the whole network. All workers must
-    /// call this before they exchange values.
+    /// Divides the workers into pipelines of `stages` stages, a power of two that divides their number:
+    /// worker `r` computes stage `r % stages`. By default, every worker computes the whole network. All
+    /// workers must call this before they exchange values.
     pub fn set_stages(&self, stages: usize) {
         debug_assert!(stages.is_power_of_two() && self.size.is_multiple_of(stages), "{stages} stages");
         self.shared.stages.store(stages, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The queues of a GPU beside its stream of kernels, with events, page-locked memory and calls of the process.
+//! The queues of a GPU beside its stream of kernels, with events, page-locked memory and calls of the
+//! process.
 
 use super::driver::{Gpu, check};
 use crate::exchange::{HostCall, Queue, Queues, Staging};

@@ -33,8 +33,8 @@ impl GpuOp for TreeSum {
     }
 }
 
-/// A communication step. [`Device::exchange_kernel`](stratus_engine::Device::exchange_kernel) replaces it when
-/// the session is connected.
+/// A communication step. [`Device::exchange_kernel`](stratus_engine::Device::exchange_kernel) replaces it
+/// when the session is connected.
 struct NotConnected;
 
 impl Call for NotConnected {

@@ -89,7 +89,8 @@ impl Cache {
         Ok(lock)
     }
 
-    /// All complete files and downloads in progress, except `target`. The caller holds the lock of the folder.
+    /// All complete files and downloads in progress, except `target`. The caller holds the lock of the
+    /// folder.
     fn entries(&self, target: &Path) -> Result<Vec<CacheEntry>, StoreError> {
         let mut entries = Vec::new();
         for item in fs::read_dir(&self.folder).map_err(local_io(&self.folder, "cannot be listed"))? {

@@ -136,8 +136,8 @@ impl PipelineState {
         })
     }
 
-    /// Serves requests of the first stage until it has written its checkpoint. Does nothing in other pipelines
-    /// than that of worker 0, which writes.
+    /// Serves requests of the first stage until it has written its checkpoint. Does nothing in other
+    /// pipelines than that of worker 0, which writes.
     pub fn serve(&self, workers: &WorkerGroup, session: &Session) -> Result<(), TrainError> {
         if workers.rank_of_stage(0) != 0 {
             return Ok(());

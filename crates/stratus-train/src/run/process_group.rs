@@ -56,8 +56,8 @@ pub fn with_parts_for(experiment: &Experiment, workers: usize) -> Result<Experim
     Ok(experiment)
 }
 
-/// The number of pipelines that a number of workers makes of `train.stages` stages each; one stage is the whole
-/// network.
+/// The number of pipelines that a number of workers makes of `train.stages` stages each; one stage is the
+/// whole network.
 ///
 /// # Errors
 /// If the workers cannot be divided, or a pipeline has fewer parts of a batch than stages.
@@ -213,8 +213,8 @@ impl ProcessGroup {
         }
     }
 
-    /// The experiment with stages that its workers can compute: as many as it asks for, or, when it is resumed
-    /// by fewer workers, one for each. Neither affects results.
+    /// The experiment with stages that its workers can compute: as many as it asks for, or, when it is
+    /// resumed by fewer workers, one for each. Neither affects results.
     fn with_stages(&self, experiment: &Experiment, is_resume: bool) -> Result<Experiment, TrainError> {
         let Rank { world_size: workers, .. } = self.rank();
         let (stages, parts) = (experiment.train.stages, experiment.train.parts);
@@ -231,8 +231,8 @@ impl ProcessGroup {
         (count > 1 && !self.is_alone()).then_some(Stage { index: self.rank().rank % count, count })
     }
 
-    /// The share of each batch of this process, or of its pipeline; from here on, messages and sums follow the
-    /// division into pipelines.
+    /// The share of each batch of this process, or of its pipeline; from here on, messages and sums follow
+    /// the division into pipelines.
     pub(super) fn share(&self, stage: Option<Stage>) -> Rank {
         let Rank { rank, world_size } = self.rank();
         let stages = stage.map_or(1, |stage| stage.count);

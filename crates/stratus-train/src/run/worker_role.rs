@@ -104,8 +104,8 @@ impl WorkerRole {
         }
     }
 
-    /// Checks that the parameters and statistics of all workers of the same stage are bit-identical. Different
-    /// stages have none in common.
+    /// Checks that the parameters and statistics of all workers of the same stage are bit-identical.
+    /// Different stages have none in common.
     ///
     /// # Errors
     /// If they differ; names the first worker that differs from the first with its stage, and the first

@@ -64,7 +64,7 @@ fn stage_count_does_not_change_the_bits() {
     assert_eq!([&four["loss"], &four["top1"]], [&alone["loss"], &alone["top1"]]);
 }
 
-/// Two pipelines of two stages divide the parts of each batch; the run goes on with other numbers of both.
+/// Two pipelines of two stages divide the parts of each batch; the run resumes with one pipeline.
 #[test]
 fn several_pipelines_do_not_change_the_bits() {
     if !has_mpi() {

@@ -23,7 +23,8 @@ pub(super) fn render(pipeline: &PipelineStages) -> String {
         ]);
     }
     format!(
-        "{network} in {} stages, batches in {parts} parts{several}\n\n{}\npipeline bubble: {:.1} % for equal stages\n",
+        "{network} in {} stages, batches in {parts} parts{several}\n\n{}\npipeline bubble: {:.1} % for equal \
+         stages\n",
         stages.len(),
         table(&rows),
         100.0 * bubble

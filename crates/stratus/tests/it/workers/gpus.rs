@@ -51,7 +51,7 @@ fn gpu_count_does_not_change_the_bits() {
     assert!(RunResult::read(&dir.path("recipe-4")) == RunResult::read(&dir.path("recipe")));
 }
 
-/// Two workers of one GPU take turns, which is said once.
+/// Two workers of one GPU take turns, which is reported once.
 #[test]
 fn workers_may_share_a_gpu() {
     if !has_mpi() {
