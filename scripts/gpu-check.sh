@@ -18,6 +18,8 @@
 #   networks   the networks by Stratus only, planned for the first time
 #   compare    waits for warm_up, then measures each network and its baselines in turn
 #   sanitize   cases under compute-sanitizer; only when named
+#   workers    two workers on one GPU: bit-identical to one process? the cost of parts; only when named
+#   gpus       1, 2, 4, … workers on as many GPUs: bit-identical? images/s; only when named
 #
 # Environment: NETWORKS='resnet50:256 …' (name:batch) and PRECISIONS='bf16 f16' are packed and measured;
 # PEERS='eager compiled'; PARITY='on_a_gpu::vgg'; OUT is a folder for raw output.
@@ -50,6 +52,8 @@ pack() {
     strip -o "$folder/stratus" "${CARGO_TARGET_DIR:-target}/release/stratus"
     strip -o "$folder/parity" "$(built stratus-train)"
     strip -o "$folder/oracle" "$(built stratus-cuda)"
+    bash scripts/deps-mpi.sh --best-effort
+    [ ! -d .deps/mpich ] || cp -r .deps/mpich "$folder/"
     backtrace | cc -shared -fPIC -O1 -x c - -o "$folder/backtrace.so"
     local network precision entries=""
     for network in $networks; do
@@ -164,7 +168,7 @@ sanitize() { # invalid and uninitialised accesses, and races; 90 seconds for eac
 }
 
 resume() { # a killed and resumed run must end bit-identical to an uninterrupted one
-    local settings=(--set train.device=cuda --set train.epochs=20) pid sums
+    local settings=(--set train.device=cuda --set train.epochs=20) pid
     "$folder/stratus" train digits "${settings[@]}" --out "$out/whole" >/dev/null 2>&1 || return 1
     "$folder/stratus" train digits "${settings[@]}" --out "$out/killed" >/dev/null 2>&1 &
     pid=$!
@@ -175,11 +179,56 @@ resume() { # a killed and resumed run must end bit-identical to an uninterrupted
     kill -9 $pid
     wait $pid 2>/dev/null
     "$folder/stratus" train "$out/killed" 2>&1 | grep -o 'resumed after iteration [0-9]*' || return 1
+    weights "$out/whole" "$out/killed"
+}
+
+weights() { # run…: the checksums of the weights; succeeds if they are equal
+    local sums
     sums=$(python3 -c 'import json, sys
 for run in sys.argv[1:]:
-    print(json.load(open(run + "/summary.json"))["weights_sha256"])' "$out/whole" "$out/killed")
+    print(json.load(open(run + "/summary.json"))["weights_sha256"])' "$@")
     echo "$sums"
     [ "$(echo "$sums" | sort -u | wc -l)" = 1 ]
+}
+
+use_mpi() {
+    export STRATUS_MPIEXEC=$folder/mpich/bin/mpiexec STRATUS_MPI=$folder/mpich/lib
+    [ -x "$STRATUS_MPIEXEC" ] || { echo "no MPI was packed"; return 1; }
+}
+
+workers() { # four parts on one process and on two that share the GPU; the time of a step in two parts
+    local settings=(--set train.device=cuda --set train.epochs=3 --set train.parts=4) plain divided status=0
+    use_mpi || return 1
+    "$folder/stratus" train digits "${settings[@]}" --out "$out/parts-1" || return 1
+    "$folder/stratus" train digits "${settings[@]}" --workers 2 --out "$out/parts-2" || return 1
+    weights "$out/parts-1" "$out/parts-2" || status=1
+    plain=$(synthetic kernels resnet50 256 bf16 --rounds 3 --json) || return 1
+    divided=$(synthetic kernels resnet50 256 bf16 --set train.parts=2 --rounds 3 --json) || return 1
+    python3 - "$plain" "$divided" <<'P' || status=1
+import json, sys
+plain, divided = (json.loads(text)["step_s"] for text in sys.argv[1:])
+print(f"resnet50 bf16 batch 256: {1e3 * plain:.2f} ms, in two parts {1e3 * divided:.2f} ms: "
+      f"{divided / plain:.3f} times, at most 1.08")
+sys.exit(divided > 1.08 * plain)
+P
+    return $status
+}
+
+gpus() { # the same run on 1, 2, 4, … GPUs
+    local count run runs=() status=0
+    use_mpi || return 1
+    count=$(nvidia-smi --list-gpus | wc -l)
+    for ((run = 1; run <= count; run *= 2)); do
+        "$folder/stratus" train resnet50 --set train.device=cuda --set data.name=synthetic \
+            --set data.synthetic.classes=1000 --set data.synthetic.images=$((256 * count * 20)) \
+            --set data.synthetic.validation_images=$((8 * count)) --set validation.batch_size=8 \
+            --set train.batch_size=$((256 * count)) --set train.parts="$count" --set train.precision=bf16 \
+            --set train.epochs=1 --set data.drop_last=true --workers "$run" --out "$out/gpus-$run" || return 1
+        runs+=("$out/gpus-$run")
+        "$folder/stratus" collect "$out/gpus-$run" | grep -i -E 'images|exchange' || true
+    done
+    weights "${runs[@]}" || status=1
+    return $status
 }
 
 synthetic() { # command network batch precision argument…
@@ -267,6 +316,8 @@ run() {
         tiles) part "$name" timeout 120 "$folder/oracle" on_a_gpu ;;
         half) part "$name" half ;;
         sanitize) part "$name" sanitize ;;
+        workers) part "$name" workers ;;
+        gpus) part "$name" gpus ;;
         resume) part "$name" resume ;;
         overhead) part "$name" overhead ;;
         startup) part "$name" startup ;;
