@@ -28,6 +28,8 @@ pub(crate) struct EmulatedDevice {
     timed: Option<[usize; 2]>,
     /// The timestamps that the kernels of the last run wrote.
     words: Vec<u64>,
+    /// The number of program runs after which the GPU is lost.
+    fails_after: Option<u64>,
     /// True if the other queues run as late as possible.
     late_queues: bool,
     /// The exchange with other workers, if there are any.
@@ -67,6 +69,7 @@ impl EmulatedDevice {
             enqueued: HashMap::new(),
             timed: None,
             words: Vec::new(),
+            fails_after: fails_after(),
             late_queues,
             exchange: None,
         }
@@ -165,6 +168,9 @@ impl Device for EmulatedDevice {
     }
 
     fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<RunTimes, EngineError> {
+        if let Some(left) = &mut self.fails_after {
+            *left = left.checked_sub(1).ok_or_else(|| failed("the GPU is lost".to_owned()))?;
+        }
         self.exchange.as_ref().map_or(Ok(()), Exchange::check).map_err(EngineError::Exchange)?;
         if let Some(enqueued) = self.timed.take().and_then(|key| self.enqueued.get(&key)) {
             enqueued.times(std::hint::black_box(&self.words), time);
@@ -182,6 +188,15 @@ impl Device for EmulatedDevice {
     fn wait(&self) -> Result<(), EngineError> {
         Ok(())
     }
+}
+
+/// The number of program runs after which this worker's GPU is lost, from `STRATUS_EMULATED_GPU_FAILURE`, which
+/// is `RANK:RUNS`.
+fn fails_after() -> Option<u64> {
+    let failure = std::env::var("STRATUS_EMULATED_GPU_FAILURE").ok()?;
+    let (rank, runs) = failure.split_once(':')?;
+    let own = std::env::var("PMI_RANK").unwrap_or_else(|_| "0".to_owned());
+    (own == rank).then(|| runs.parse().ok())?
 }
 
 fn nanoseconds(since: Instant) -> u64 {

@@ -64,3 +64,26 @@ fn workers_may_share_a_gpu() {
     assert_eq!(ran.err.matches(message).count(), 1, "{}", ran.err);
     assert!(RunResult::read(&dir.path("two")) == RunResult::read(&dir.path("alone")));
 }
+
+/// A worker whose GPU fails is named with the driver's error; the run can be resumed, with fewer GPUs too.
+#[test]
+fn a_lost_gpu_is_named_and_the_run_resumes() {
+    if !has_mpi() {
+        return;
+    }
+    let mut dir = machine(4);
+    train(&dir, "alone", "2", &[], &[]).expect(0);
+    let alone = RunResult::read(&dir.path("alone"));
+    // Runs of programs: five iterations of an epoch, and the first of the next.
+    for (rank, workers, runs) in [(1, "2", "8"), (0, "2", "8"), (3, "4", "2")] {
+        let name = format!("failed-{rank}-{workers}");
+        dir.variables.push(("STRATUS_EMULATED_GPU_FAILURE", OsString::from(format!("{rank}:{runs}"))));
+        let ran = train(&dir, &name, "2", &[], &["--workers", workers]).expect(75);
+        dir.variables.pop();
+        let message = format!("worker {rank}: the emulation failed: the GPU is lost");
+        assert_eq!(ran.err.matches(&message).count(), 1, "{}", ran.err);
+        assert!(ran.err.contains(&format!("stratus train {name}")), "{}", ran.err);
+        dir.run(&["train", &name, "--workers", "2"]).expect(0);
+        assert!(RunResult::read(&dir.path(&name)) == alone, "{name}");
+    }
+}
