@@ -222,6 +222,9 @@ impl Meters {
             gpu_memory_bytes: device.memory_bytes,
             gpu_watts: device.watts,
             cpu_watts: joules.filter(|_| seconds > 0.0).map(|joules| joules / seconds),
+            gpu_mhz: device.mhz.map(u64::from),
+            gpu_celsius: device.celsius.map(u64::from),
+            gpu_held_back: device.throttling,
         }
     }
 }
@@ -230,6 +233,7 @@ impl Meters {
 mod tests {
     use super::*;
     use std::time::Instant;
+    use stratus_base::Throttling;
     use stratus_engine::device::{DeviceMeter, DeviceUsage};
     use stratus_run::csv;
     use stratus_run::machine::energy::PackageEnergyMeter;
@@ -239,7 +243,14 @@ mod tests {
     impl DeviceMeter for Busy {
         fn usage(&mut self) -> DeviceUsage {
             self.0 += 10.0;
-            DeviceUsage { busy_percent: Some(self.0), memory_bytes: Some(1000), watts: None }
+            DeviceUsage {
+                busy_percent: Some(self.0),
+                memory_bytes: Some(1000),
+                mhz: Some(1400),
+                celsius: Some(83),
+                throttling: Some(Throttling { heat: true, power: false }),
+                ..DeviceUsage::default()
+            }
         }
 
         fn joules(&mut self) -> Option<f64> {
@@ -270,6 +281,9 @@ mod tests {
         assert!(rows.iter().all(|row| row.elapsed_s >= 100.0 && row.cpu_percent.is_none()), "{rows:?}");
         assert_eq!((totals.busy_percent.mean(), totals.device_bytes), (Some(20.0), Some(1000)));
         assert_eq!(totals.watts.mean(), None, "a value without samples is not zero");
+        let clock = (rows[0].gpu_mhz, rows[0].gpu_celsius, rows[0].gpu_held_back);
+        let heat = Throttling { heat: true, power: false };
+        assert_eq!(clock, (Some(1400), Some(83), Some(heat)));
         if cfg!(target_os = "linux") {
             assert_eq!(totals.rss_bytes, rows.iter().filter_map(|row| row.rss_bytes).max());
             assert_eq!(totals.net_bytes, Some(rows.iter().filter_map(|row| row.net_bytes).sum()));
