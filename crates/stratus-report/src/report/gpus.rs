@@ -246,8 +246,8 @@ fn suggestion(gpu: &GpuUse, machine: Option<&Machine>) -> Option<GpuSuggestion> 
     Some(GpuSuggestion {
         gain_percent: percent * slowdown.max(0.0),
         line: format!(
-            "The GPU{worker}{name} was held back by {reasons} for {}, {percent:.0} % of the time{parts}{clock}: \
-             {remedy}.",
+            "The GPU{worker}{name} was held back by {reasons} for {}, {percent:.0} % of the \
+             time{parts}{clock}: {remedy}.",
             duration(seconds)
         ),
     })
@@ -346,10 +346,9 @@ mod tests {
         let hot = [gpu(None, &[("no", 1980, 600), ("heat", 1400, 400)])];
         assert_eq!(
             lines(&hot, Some(&machine)),
-            [
-                "The GPU (NVIDIA X) was held back by heat for 6 min 40 s, 40 % of the time, at 1400 MHz on average \
-              instead of up to 1980 MHz: improve its cooling (airflow, dust, the temperature of the room)."
-            ]
+            ["The GPU (NVIDIA X) was held back by heat for 6 min 40 s, 40 % of the time, at 1400 MHz on \
+              average instead of up to 1980 MHz: improve its cooling (airflow, dust, the temperature of the \
+              room)."]
         );
         // The devices differ, and which one was used is not recorded.
         let machine = Machine { devices: vec![device("NVIDIA X"), device("NVIDIA Y")], ..machine };

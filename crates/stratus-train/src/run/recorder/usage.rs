@@ -311,6 +311,42 @@ mod tests {
         assert_eq!(meters.row().cpu_watts, Some(0.0));
     }
 
+    /// A run of an earlier version is resumed: its rows keep the columns of their header.
+    #[test]
+    fn file_of_an_earlier_version_is_continued_with_its_columns() {
+        let root = tempfile::tempdir().unwrap();
+        let run = run(root.path());
+        let header = "elapsed_s,cpu_percent,rss_bytes,disk_read_bytes,disk_write_bytes,net_bytes,gpu_percent,\
+                      gpu_memory_bytes,gpu_watts,cpu_watts";
+        let text = format!("{header}\n1.000,50.0,1000,,,,97.0,,300.0,9.0\n");
+        let start = || {
+            let length = std::fs::metadata(run.usage()).map_or(0, |file| file.len());
+            UsageSampler::start(&run, length, time(1.0), energy(root.path())).unwrap()
+        };
+        let await_line = |number: usize| loop {
+            let text = std::fs::read_to_string(run.usage()).unwrap();
+            if let Some(line) = text.lines().nth(number) {
+                return (line.to_owned(), text.ends_with('\n'));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        std::fs::write(run.usage(), &text).unwrap();
+        let sampler = start();
+        await_line(2);
+        drop(sampler);
+        let (line, is_whole) = await_line(2);
+        assert!(is_whole && line.split(',').count() == header.split(',').count(), "{line}");
+        assert!(line.contains(",10.0,1000,,"), "busy time and memory of the device: {line}");
+        assert!(std::fs::read_to_string(run.usage()).unwrap().starts_with(&text));
+        // A run that starts again has the columns of this version.
+        std::fs::remove_file(run.usage()).unwrap();
+        let sampler = start();
+        await_line(1);
+        drop(sampler);
+        let (line, is_whole) = await_line(1);
+        assert!(is_whole && line.ends_with(",1400,83,heat"), "{line}");
+    }
+
     #[test]
     fn samples_are_written_during_the_run_and_truncated_on_resume() {
         let root = tempfile::tempdir().unwrap();
