@@ -18,6 +18,11 @@ const MIN_SAMPLES: u64 = 10;
 const MAX_LINES: usize = 3;
 /// Maximum seconds between two samples; a run that was suspended was not held back meanwhile.
 const MAX_SAMPLE_S: f64 = 2.0;
+/// The remedy against heat.
+const COOLING: &str = "improve its cooling (airflow, dust, the temperature of the room)";
+/// The remedy against a limit of power.
+const POWER_LIMIT: &str = "raise its power limit as root with `nvidia-smi -pl WATTS`, if `nvidia-smi -q -d \
+                           POWER` shows that it can be higher, and check its power supply";
 
 /// The use of a GPU in the samples of `usage.csv`. Values that the system does not provide are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -237,8 +242,9 @@ fn suggestion(gpu: &GpuUse, machine: Option<&Machine>) -> Option<GpuSuggestion> 
         ),
     };
     let clocks = mhz.zip(gpu.max_mhz);
-    let clock = clocks.map_or(String::new(), |(mhz, highest)| {
-        format!(", at {mhz:.0} MHz on average instead of up to {highest} MHz")
+    let clock = clocks.map_or(String::new(), |(mhz, highest)| match mhz.round() < highest as f64 {
+        true => format!(", at {mhz:.0} MHz on average instead of up to {highest} MHz"),
+        false => format!(", at {highest} MHz"),
     });
     let worker = gpu.worker.map_or(String::new(), |worker| format!(" of worker {worker}"));
     let name = machine.and_then(device_name).map_or(String::new(), |name| format!(" ({name})"));
@@ -252,10 +258,6 @@ fn suggestion(gpu: &GpuUse, machine: Option<&Machine>) -> Option<GpuSuggestion> 
         ),
     })
 }
-
-const COOLING: &str = "improve its cooling (airflow, dust, the temperature of the room)";
-const POWER_LIMIT: &str = "raise its power limit as root with `nvidia-smi -pl WATTS`, if `nvidia-smi -q -d \
-                           POWER` shows that it can be higher, and check its power supply";
 
 /// The name of a machine's devices, if they have only one: the one that was used is not recorded.
 fn device_name(machine: &Machine) -> Option<&str> {
@@ -363,6 +365,9 @@ mod tests {
         let both = [gpu(None, &[("no", 1980, 50), ("power", 1700, 20), ("heat", 900, 30)])];
         let found = lines(&both, None);
         assert!(found[0].contains("by heat and power for 50 s, 50 % of the time (heat 30 %, power 20 %)"));
+        // The whole time, always at the same clock.
+        let found = lines(&[gpu(None, &[("power", 1700, 100)])], None);
+        assert!(found[0].contains("for 1 min 40 s, 100 % of the time, at 1700 MHz: raise"), "{found:?}");
         // A second of heat is no reason to improve the cooling.
         let found = lines(&[gpu(None, &[("power", 1700, 99), ("heat", 900, 1)])], None);
         assert!(found[0].contains("by power for") && !found[0].contains("cooling"), "{found:?}");

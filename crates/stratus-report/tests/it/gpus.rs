@@ -10,8 +10,8 @@ use stratus_run::machine::{Device, Machine};
 use crate::page::{HOSTILE, PLAIN, drawn, make};
 
 /// The columns of an earlier version, and those of this one.
-const OLD_HEADER: &str = "elapsed_s,cpu_percent,rss_bytes,disk_read_bytes,disk_write_bytes,net_bytes,gpu_percent,\
-                          gpu_memory_bytes,gpu_watts,cpu_watts";
+const OLD_HEADER: &str = "elapsed_s,cpu_percent,rss_bytes,disk_read_bytes,disk_write_bytes,net_bytes,\
+                          gpu_percent,gpu_memory_bytes,gpu_watts,cpu_watts";
 const ADDED: &str = "gpu_mhz,gpu_celsius,gpu_held_back";
 
 /// Writes a file of samples, one per second: the clock, the temperature and the reasons.
@@ -37,8 +37,8 @@ fn hot_gpu_is_in_suggestions_page_and_tables() {
     write(&run, (0..100).map(|second| if second < 60 { (1980, 70, "no") } else { (1485, 88, "heat") }));
     let report = read(&run);
     let line = format!(
-        "The GPU ({HOSTILE}) was held back by heat for 40 s, 40 % of the time, at 1485 MHz on average instead of \
-         up to 1980 MHz: improve its cooling (airflow, dust, the temperature of the room)."
+        "The GPU ({HOSTILE}) was held back by heat for 40 s, 40 % of the time, at 1485 MHz on average \
+         instead of up to 1980 MHz: improve its cooling (airflow, dust, the temperature of the room)."
     );
     // The share of the time that the lower clock took at most: less than that of waiting for data.
     assert!(report.runs[0].advice[0].starts_with("Training waits for data 37.5 %"));
