@@ -121,8 +121,7 @@ impl GpuSums {
         }
         if throttling.is_held_back() {
             self.held_back_mhz.add(mhz);
-            // `max` and `min` of NaN are the other number.
-            self.held_back_s += seconds.max(0.0).min(MAX_SAMPLE_S);
+            self.held_back_s += if seconds.is_finite() { seconds.clamp(0.0, MAX_SAMPLE_S) } else { 0.0 };
         }
     }
 
