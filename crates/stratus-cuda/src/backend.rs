@@ -76,7 +76,8 @@ pub struct LibraryVersion {
     pub version: Option<String>,
 }
 
-/// The libraries found, and a line per GPU: name, compute capability, memory in MiB.
+/// The libraries found, and a line per GPU: name, compute capability, memory in MiB, and by NVML its power
+/// limit and its highest clock.
 #[must_use]
 pub fn detect() -> (Vec<LibraryVersion>, Vec<String>) {
     let version = |library: Library| -> Option<String> {
@@ -101,7 +102,9 @@ pub fn detect() -> (Vec<LibraryVersion>, Vec<String>) {
 
 fn describe(gpu: &Gpu) -> String {
     let [major, minor] = gpu.capability;
-    format!("{}, compute capability {major}.{minor}, {} MiB", gpu.name, gpu.memory >> 20)
+    let nvml = gpu.bus_id().ok().and_then(|bus_id| Nvml::find(&bus_id));
+    let limits = nvml.map(|nvml| nvml.limits()).unwrap_or_default().describe();
+    format!("{}, compute capability {major}.{minor}, {} MiB{limits}", gpu.name, gpu.memory >> 20)
 }
 
 /// The number of GPUs of this machine that CUDA shows to this process. With the feature `emulation`, the

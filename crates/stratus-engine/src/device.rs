@@ -5,6 +5,7 @@ use crate::exchange::{Communicator, ExchangeStep};
 use crate::{AlignedBytes, EngineError};
 use std::borrow::Cow;
 use std::sync::Arc;
+use stratus_base::Throttling;
 
 /// The current use of a device by all programs. Unknown values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -15,6 +16,12 @@ pub struct DeviceUsage {
     pub memory_bytes: Option<u64>,
     /// The power draw.
     pub watts: Option<f64>,
+    /// The clock of its processors in MHz.
+    pub mhz: Option<u32>,
+    /// The temperature of the chip in degrees Celsius.
+    pub celsius: Option<u32>,
+    /// The reasons for which the clock is lower than it could be.
+    pub throttling: Option<Throttling>,
 }
 
 /// Measures the use of a device.

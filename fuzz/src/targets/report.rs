@@ -41,6 +41,7 @@ fn run(data: &[u8]) {
         "variants.csv",
         "optimise/pruning.json",
         "optimise/request.json",
+        "workers/1/usage.csv",
     ];
     for (number, name) in names.into_iter().enumerate() {
         let path =

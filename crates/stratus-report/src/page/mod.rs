@@ -8,6 +8,7 @@ mod checkpoints;
 mod diff;
 mod escape;
 mod forecast;
+mod gpus;
 mod html;
 mod layer_data;
 mod layer_table;

@@ -5,7 +5,7 @@ use stratus_run::labels::RunLabels;
 use stratus_run::timeline::Phase;
 
 use super::html::{Cell, Html};
-use super::{charts, checkpoints, forecast, layer_table, network, optimised, side_by_side};
+use super::{charts, checkpoints, forecast, gpus, layer_table, network, optimised, side_by_side};
 use crate::collect::flatten;
 use crate::report::{Comparison, MAX_BLOCKS, Problem, Repetitions, RooflineData, RunReport, score_name};
 use crate::text::{self, energy_parts};
@@ -336,7 +336,7 @@ fn usage(html: &mut Html, run: &RunReport, number: usize) {
         format!("CPU time of this run {}", percent(summary.cpu_percent_mean, 0)),
         format!("of other programs {}", percent(summary.stolen_percent, 0)),
     ];
-    if known(&curves.gpu_percent) {
+    if known(&curves.gpu.busy_percent) {
         facts.push(format!("the GPU was busy {}", percent(summary.gpu_percent_mean, 0)));
     }
     facts.push(format!("sampling took {} of the run's CPU time", percent(summary.sampling_percent, 3)));
@@ -352,11 +352,12 @@ fn usage(html: &mut Html, run: &RunReport, number: usize) {
         let note = "Network: everything that the machine sent and received, without the loopback interface.";
         html.chart("usage-transfers", number, "Disk and network, MB/s", note);
     }
-    if known(&curves.gpu_watts) || known(&curves.cpu_watts) {
+    if known(&curves.gpu.watts) || known(&curves.cpu_watts) {
         let note = "CPU: all packages of the processor, by RAPL. Both include other programs.";
         html.chart("usage-power", number, "Power of CPU and GPU, W", note);
     }
     html.close("div");
+    gpus::section(html, curves, number);
 }
 
 /// Adds configuration and machine as collapsed tables.

@@ -2,6 +2,7 @@
 
 use stratus_run::timeline::Phase;
 
+use super::gpus::{GpuSuggestion, gpu_suggestions};
 use super::run::RunReport;
 use crate::accounting::Accounting;
 use stratus_base::text::{bytes, shell_path};
@@ -145,11 +146,20 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
             ));
         }
     }
-    found.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let mut lines: Vec<String> = found.into_iter().map(|(_, line)| line).collect();
-    lines.truncate(MAX_LINES - 1);
+    let gpus = report.usage.as_ref().map(|usage| usage.gpus.as_slice()).unwrap_or_default();
+    let gpus = gpu_suggestions(gpus, report.record.machine.as_ref(), &report.record.path);
+    let mut lines = most_promising(found, gpus);
     lines.extend(larger_batch(report));
     lines
+}
+
+/// The lines with the largest gains, in this order, and in any case all on GPUs that were held back.
+fn most_promising(mut found: Vec<(f64, String)>, gpus: Vec<GpuSuggestion>) -> Vec<String> {
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    found.truncate((MAX_LINES - 1).saturating_sub(gpus.len()));
+    found.extend(gpus.into_iter().map(|GpuSuggestion { gain_percent, line }| (gain_percent, line)));
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    found.into_iter().map(|(_, line)| line).collect()
 }
 
 /// The largest power-of-two batch size that would fit into memory, according to the plan.
@@ -195,6 +205,16 @@ mod tests {
         assert_eq!(title("backward_data"), "Backward data");
         assert_eq!(title(""), "");
         assert_eq!(positive_zero(-0.0000001).to_string(), "0");
+    }
+
+    #[test]
+    fn gpus_that_were_held_back_are_always_reported() {
+        let found = || (1..=7).map(|gain| (f64::from(gain), format!("line {gain}"))).collect::<Vec<_>>();
+        let gpu = |gain_percent: f64| GpuSuggestion { gain_percent, line: format!("GPU {gain_percent}") };
+        let lines = |gpus| most_promising(found(), gpus).join(", ");
+        assert_eq!(lines(vec![]), "line 7, line 6, line 5, line 4, line 3");
+        assert_eq!(lines(vec![gpu(6.5), gpu(0.5)]), "line 7, GPU 6.5, line 6, line 5, GPU 0.5");
+        assert_eq!(most_promising(found(), (0..6).map(|gain| gpu(gain.into())).collect()).len(), 6);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod compare;
 mod cost;
 mod curves;
 mod diff;
+mod gpus;
 mod network;
 mod optimised;
 mod published;
@@ -24,6 +25,7 @@ pub(crate) use compare::{differing_keys, effective_settings, is_ignored_key, set
 pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint, planned_image_shape};
 pub use curves::{Curve, Curves, IterationCurves, LayerCurve, LayerHistory};
 pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
+pub use gpus::{GpuSuggestion, GpuUse, HeldBack, gpu_suggestions, read_gpus};
 pub use network::{DataEdge, Endpoint, LayerKernel, Network, NetworkLayer, NodeMemory};
 pub use optimised::{OptimisedReport, best_variants};
 pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;
@@ -31,7 +33,7 @@ pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure
 pub use run::{Epoch, LayerReport, Problem, RunReport, score_name, val_score};
 pub(crate) use tree::MAX_BLOCKS;
 pub use tree::{LayerNode, LayerTree, NodeTime, NodeWork};
-pub use usage::UsageCurves;
+pub use usage::{GpuCurves, UsageCurves};
 pub use validation::{ClassCurve, ClassHistory, ValidationReport};
 
 use std::collections::BTreeMap;

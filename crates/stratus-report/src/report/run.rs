@@ -276,7 +276,7 @@ impl RunReport {
         for epoch in &mut epochs {
             epoch.last_iteration = curves.epoch_ends.get(&epoch.epoch).copied();
         }
-        let usage = UsageCurves::read(&run).unwrap_or_else(|error| {
+        let usage = UsageCurves::read(&run, &mut missing).unwrap_or_else(|error| {
             missing("utilisation of the machine", error.to_string());
             None
         });

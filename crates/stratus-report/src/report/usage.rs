@@ -5,6 +5,7 @@ use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, UsageRow};
 
 use super::curves::{BucketedMeans, Curve, MAX_POINTS};
+use super::gpus::{self, GpuSums, GpuUse};
 use crate::Result;
 
 /// Utilisation of the machine over the time of a run; points are means over equal buckets of samples.
@@ -22,46 +23,80 @@ pub struct UsageCurves {
     pub disk_write_mb_per_s: Curve,
     /// Network rate of the machine, received and sent, 10⁶ bytes/s.
     pub net_mb_per_s: Curve,
-    /// Busy time of the device, in percent.
-    pub gpu_percent: Curve,
-    /// Memory in use on the device.
-    pub gpu_memory_bytes: Curve,
-    /// Power draw of the device.
-    pub gpu_watts: Curve,
     /// Power draw of the processor's packages.
     pub cpu_watts: Curve,
+    /// The GPU of the run, or of its first worker.
+    #[serde(flatten)]
+    pub gpu: GpuCurves,
+    /// The use of the GPUs of all workers.
+    pub gpus: Vec<GpuUse>,
+}
+
+/// Utilisation of a GPU over the time of a run, at the times of [`UsageCurves`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GpuCurves {
+    /// Busy time, in percent.
+    #[serde(rename = "gpu_percent")]
+    pub busy_percent: Curve,
+    /// Memory in use.
+    #[serde(rename = "gpu_memory_bytes")]
+    pub memory_bytes: Curve,
+    /// Power draw.
+    #[serde(rename = "gpu_watts")]
+    pub watts: Curve,
+    /// Clock in MHz.
+    #[serde(rename = "gpu_mhz")]
+    pub mhz: Curve,
+    /// Temperature in degrees Celsius.
+    #[serde(rename = "gpu_celsius")]
+    pub celsius: Curve,
+    /// The time in which heat held it back, in percent.
+    #[serde(rename = "gpu_heat_percent")]
+    pub heat_percent: Curve,
+    /// The time in which power held it back, in percent.
+    #[serde(rename = "gpu_power_percent")]
+    pub power_percent: Curve,
 }
 
 impl UsageCurves {
-    /// Reads `usage.csv` of a run; `None` if it is missing or has no row yet.
-    pub(super) fn read(run: &RunDir) -> Result<Option<Self>> {
+    /// Reads `usage.csv` of a run; `None` if it is missing or has no row yet. Files of other workers that
+    /// cannot be read are passed to `missing`, with the reason.
+    pub(super) fn read(run: &RunDir, missing: &mut dyn FnMut(&str, String)) -> Result<Option<Self>> {
         let path = run.usage();
         if !path.exists() {
             return Ok(None);
         }
-        let mut means = BucketedMeans::new(9, MAX_POINTS);
-        let mut before = 0.0;
+        let mut means = BucketedMeans::new(13, MAX_POINTS);
+        let (mut before, mut gpu) = (0.0, GpuSums::default());
         for row in CsvReader::<UsageRow>::open(&path)? {
             let row = row?;
             let seconds = row.elapsed_s - before;
             before = row.elapsed_s;
+            gpu.add(&row);
             let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
-            let bytes = |value: Option<u64>| value.map_or(f64::NAN, |bytes| bytes as f64);
+            let count = |value: Option<u64>| value.map_or(f64::NAN, |count| count as f64);
             // A row counts the bytes of about one second, even after the run was suspended.
-            let rate = |value: Option<u64>| bytes(value) / 1e6 / seconds.clamp(0.5, 2.0);
+            let rate = |value: Option<u64>| count(value) / 1e6 / seconds.clamp(0.5, 2.0);
+            let percent = |is_held_back: Option<bool>| {
+                number(is_held_back.map(|is_held_back| if is_held_back { 100.0 } else { 0.0 }))
+            };
             let milliseconds = (1e3 * row.elapsed_s).max(0.0) as u64;
             means.push(
                 milliseconds,
                 &[
                     number(row.cpu_percent),
-                    bytes(row.rss_bytes),
+                    count(row.rss_bytes),
                     rate(row.disk_read_bytes),
                     rate(row.disk_write_bytes),
                     rate(row.net_bytes),
-                    number(row.gpu_percent),
-                    bytes(row.gpu_memory_bytes),
-                    number(row.gpu_watts),
                     number(row.cpu_watts),
+                    number(row.gpu_percent),
+                    count(row.gpu_memory_bytes),
+                    number(row.gpu_watts),
+                    count(row.gpu_mhz),
+                    count(row.gpu_celsius),
+                    percent(row.gpu_held_back.map(|throttling| throttling.heat)),
+                    percent(row.gpu_held_back.map(|throttling| throttling.power)),
                 ],
             );
         }
@@ -78,10 +113,17 @@ impl UsageCurves {
             disk_read_mb_per_s: next(),
             disk_write_mb_per_s: next(),
             net_mb_per_s: next(),
-            gpu_percent: next(),
-            gpu_memory_bytes: next(),
-            gpu_watts: next(),
             cpu_watts: next(),
+            gpu: GpuCurves {
+                busy_percent: next(),
+                memory_bytes: next(),
+                watts: next(),
+                mhz: next(),
+                celsius: next(),
+                heat_percent: next(),
+                power_percent: next(),
+            },
+            gpus: gpus::with_workers(&gpu, run, missing),
         }))
     }
 }

@@ -4,6 +4,7 @@
 
 mod diff;
 mod figures;
+mod gpus;
 mod layers;
 mod network;
 mod optimised;

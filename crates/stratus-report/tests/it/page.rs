@@ -11,9 +11,9 @@ use stratus_run::timeline::{Phase, Program, Purpose, Slot, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
 /// A name that would be markup, a script, or the end of one if it were not escaped.
-const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(1)'>\"`|";
+pub const HOSTILE: &str = "</script><script>alert(1)</script><img src=x onerror='alert(1)'>\"`|";
 
-struct Made<'a> {
+pub struct Made<'a> {
     layer: &'a str,
     iterations: u64,
     rate: f64,
@@ -21,14 +21,14 @@ struct Made<'a> {
     summary: bool,
 }
 
-const PLAIN: Made<'static> = Made { layer: "conv1", iterations: 40, rate: 0.1, seed: 1, summary: true };
+pub const PLAIN: Made<'static> = Made { layer: "conv1", iterations: 40, rate: 0.1, seed: 1, summary: true };
 
 pub fn slot(layers: &[&str], kind: &str, phase: Phase) -> Slot {
     let layers = layers.iter().map(ToString::to_string).collect();
     Slot { layers, kind: kind.into(), phase, device: "cpu".into() }
 }
 
-fn make(root: &Path, made: &Made) -> PathBuf {
+pub fn make(root: &Path, made: &Made) -> PathBuf {
     let run = RunDir::create(root, "digits").unwrap();
     let text = format!(
         "[train]\nbatch_size = 32\nseed = {}\n[optimiser]\nlearning_rate = {}\n[model]\nname = {:?}\n",

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use serde::{Deserialize, Serialize};
+use stratus_base::Throttling;
 
 /// The task that a network is trained for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -46,6 +47,8 @@ pub enum Field<'a> {
     OptionalExact(&'a mut Option<f64>),
     /// As [`Field::Fixed`]; empty for `None`.
     OptionalFixed(&'a mut Option<f64>, usize),
+    /// Reasons for throttling by name; empty for `None`.
+    OptionalThrottling(&'a mut Option<Throttling>),
 }
 
 impl Field<'_> {
@@ -61,6 +64,7 @@ impl Field<'_> {
             Self::OptionalFixed(value, decimals) => {
                 value.map_or(Ok(()), |value| write!(out, "{value:.decimals$}"))
             }
+            Self::OptionalThrottling(value) => value.map_or(Ok(()), |value| write!(out, "{value}")),
         };
     }
 
@@ -72,6 +76,7 @@ impl Field<'_> {
             Self::Exact(value) | Self::Fixed(value, _) => *value = text.parse().ok()?,
             Self::OptionalCount(value) => *value = parse_optional(text)?,
             Self::OptionalExact(value) | Self::OptionalFixed(value, _) => *value = parse_optional(text)?,
+            Self::OptionalThrottling(value) => *value = parse_optional(text)?,
         }
         Some(())
     }

@@ -1,6 +1,7 @@
 //! The rows of `usage.csv`.
 
 use super::rows::{Field, Row, Task};
+use stratus_base::Throttling;
 
 /// A row of `usage.csv`: utilisation of the machine since the previous row. Values that the system does not
 /// provide are empty.
@@ -26,10 +27,16 @@ pub struct UsageRow {
     pub gpu_watts: Option<f64>,
     /// Mean power draw of the processor's packages since the previous row, including that of other programs.
     pub cpu_watts: Option<f64>,
+    /// The clock of the device in MHz.
+    pub gpu_mhz: Option<u64>,
+    /// The temperature of the device in degrees Celsius.
+    pub gpu_celsius: Option<u64>,
+    /// The reasons for which the device's clock is lower than it could be.
+    pub gpu_held_back: Option<Throttling>,
 }
 
 impl Row for UsageRow {
-    const NEW_COLUMNS: &'static [&'static str] = &["cpu_watts"];
+    const NEW_COLUMNS: &'static [&'static str] = &["cpu_watts", "gpu_mhz", "gpu_celsius", "gpu_held_back"];
 
     fn visit(&mut self, _: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
         visit("elapsed_s", Field::Fixed(&mut self.elapsed_s, 3));
@@ -42,6 +49,9 @@ impl Row for UsageRow {
         visit("gpu_memory_bytes", Field::OptionalCount(&mut self.gpu_memory_bytes));
         visit("gpu_watts", Field::OptionalFixed(&mut self.gpu_watts, 1));
         visit("cpu_watts", Field::OptionalFixed(&mut self.cpu_watts, 1));
+        visit("gpu_mhz", Field::OptionalCount(&mut self.gpu_mhz));
+        visit("gpu_celsius", Field::OptionalCount(&mut self.gpu_celsius));
+        visit("gpu_held_back", Field::OptionalThrottling(&mut self.gpu_held_back));
     }
 }
 
@@ -62,11 +72,68 @@ mod tests {
         let mut line = Vec::new();
         row.write(Task::Segmentation, &mut line);
         let line = String::from_utf8(line).unwrap();
-        assert_eq!(line, "12.000,98.8,1073741824,,,0,,,,\n");
+        assert_eq!(line, "12.000,98.8,1073741824,,,0,,,,,,,\n");
         let fields: Vec<&str> = line.split(',').collect();
         let back = UsageRow::parse(Task::Classification, &fields).unwrap();
         assert_eq!(back, UsageRow { cpu_percent: Some(98.8), ..row });
         assert_eq!(UsageRow::parse(Task::Classification, &["1", "x"]), Err("cpu_percent"));
+    }
+
+    #[test]
+    fn throttling_is_a_field_by_name() {
+        for (heat, power, name) in
+            [(false, false, "no"), (true, false, "heat"), (false, true, "power"), (true, true, "heat+power")]
+        {
+            let row = UsageRow {
+                elapsed_s: 3.0,
+                gpu_mhz: Some(1410),
+                gpu_celsius: Some(88),
+                gpu_held_back: Some(Throttling { heat, power }),
+                ..UsageRow::default()
+            };
+            let mut line = Vec::new();
+            row.write(Task::default(), &mut line);
+            let line = String::from_utf8(line).unwrap();
+            assert_eq!(line, format!("3.000,,,,,,,,,,1410,88,{name}\n"));
+            let fields: Vec<&str> = line.trim_end().split(',').collect();
+            assert_eq!(UsageRow::parse(Task::default(), &fields), Ok(row));
+        }
+        let parse = |end: &str| {
+            let line = format!("3.000,,,,,,,,,,{end}");
+            UsageRow::parse(Task::default(), &line.split(',').collect::<Vec<_>>())
+        };
+        assert_eq!(parse("1410,88,<script>"), Err("gpu_held_back"));
+        assert_eq!(parse("1410,88,power+heat"), Err("gpu_held_back"));
+        assert_eq!(parse("-1,88,no"), Err("gpu_mhz"));
+        assert_eq!(parse("1410,99999999999999999999,no"), Err("gpu_celsius"));
+        assert_eq!(parse("1410,88"), Err("gpu_held_back"));
+    }
+
+    /// A run of the version before is resumed: its file has no columns of the GPU's clock.
+    #[test]
+    fn file_without_clock_and_throttling_keeps_the_width_of_its_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("usage.csv");
+        let columns = UsageRow::columns(Task::default());
+        let (old, new) = columns.split_at(columns.len() - 3);
+        assert_eq!(new, ["gpu_mhz", "gpu_celsius", "gpu_held_back"]);
+        let text = format!("{}\n1.000,50.0,1000,,,,97.0,,300.0,9.0\n", old.join(","));
+        std::fs::write(&path, &text).unwrap();
+        let row = UsageRow {
+            elapsed_s: 2.0,
+            gpu_watts: Some(30.0),
+            gpu_mhz: Some(1200),
+            gpu_celsius: Some(90),
+            gpu_held_back: Some(Throttling { heat: true, power: true }),
+            ..UsageRow::default()
+        };
+        let mut writer = CsvWriter::open(&path, Task::default()).unwrap();
+        writer.append(&row).unwrap();
+        writer.sync().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{text}2.000,,,,,,,,30.0,\n"));
+        let rows = read::<UsageRow>(&path).unwrap();
+        assert_eq!(rows[0].gpu_watts, Some(300.0));
+        assert_eq!(rows[1], UsageRow { gpu_mhz: None, gpu_celsius: None, gpu_held_back: None, ..row });
     }
 
     /// A run of an earlier version that is resumed: its file has no column of the packages' power.

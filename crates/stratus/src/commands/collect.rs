@@ -1,5 +1,6 @@
 //! `stratus collect`: tables from run directories.
 
+use super::gpus;
 use super::target::find_runs;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, Table, key_value_list, printable};
@@ -134,8 +135,10 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
             } else {
                 format!("{}: no summary yet\n", run.path().display())
             };
+            let held_back: String =
+                gpus::held_back(run, output).iter().map(|line| format!("{line}\n\n")).collect();
             text.push_str(&format!(
-                "{gap}{table}\n{}{}",
+                "{gap}{table}\n{held_back}{}{}",
                 optimised(run, output)?,
                 accounting::render(&accounting, None, output.width())
             ));

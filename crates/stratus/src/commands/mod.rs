@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod eval;
 pub mod export;
 pub mod forecast;
+mod gpus;
 pub mod import;
 pub mod infer;
 pub mod labels;

@@ -239,6 +239,7 @@ fn train(
     if output.is_silent() {
         return Ok(());
     }
+    super::gpus::held_back(&finished.run, output).iter().for_each(|line| output.warning(line));
     let accounting = Accounting::for_run(&finished.run, &accounting::AccountingOptions::default())?;
     let run = finished.run.path().display().to_string();
     output.print_wrapped(&Report { run, summary: &finished.summary, accounting: &accounting }, || {

@@ -14,6 +14,7 @@ mod failed_images;
 mod fake_quantisation;
 mod finetune;
 mod forecast;
+mod gpus;
 mod hostile;
 mod inference;
 #[cfg(unix)]

@@ -338,6 +338,13 @@ const stratus = (() => {
         ["CPU", "cpu_watts", 1, 0],
         ["GPU", "gpu_watts", 1, 2],
       ]),
+    "usage-clock": (container, run) => drawUsage(container, run, [["GPU", "gpu_mhz", 1, 2]]),
+    "usage-throttling": (container, run) =>
+      drawUsage(container, run, [
+        ["temperature", "gpu_celsius", 1, 4],
+        ["held back by heat", "gpu_heat_percent", 1, 1],
+        ["held back by power", "gpu_power_percent", 1, 3],
+      ]),
     "runs-loss": container => drawRuns(container, e => e.val_loss),
     "runs-accuracy": container => drawRuns(container, e => (e.val_score === null ? null : 100 * e.val_score)),
   };

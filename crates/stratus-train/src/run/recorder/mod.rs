@@ -295,8 +295,9 @@ impl<'a> Recorder<'a> {
         self.files.flush()
     }
 
-    /// Syncs the timeline, the only file of workers after the first.
-    pub fn sync_timeline(&mut self) -> Result<(), TrainError> {
+    /// Syncs the files of a worker after the first that are read: its timeline and its usage.
+    pub fn sync_as_worker(&mut self) -> Result<(), TrainError> {
+        self.usage.sync()?;
         self.files.sync_timeline()
     }
 

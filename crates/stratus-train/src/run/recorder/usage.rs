@@ -222,6 +222,9 @@ impl Meters {
             gpu_memory_bytes: device.memory_bytes,
             gpu_watts: device.watts,
             cpu_watts: joules.filter(|_| seconds > 0.0).map(|joules| joules / seconds),
+            gpu_mhz: device.mhz.map(u64::from),
+            gpu_celsius: device.celsius.map(u64::from),
+            gpu_held_back: device.throttling,
         }
     }
 }
@@ -230,6 +233,7 @@ impl Meters {
 mod tests {
     use super::*;
     use std::time::Instant;
+    use stratus_base::Throttling;
     use stratus_engine::device::{DeviceMeter, DeviceUsage};
     use stratus_run::csv;
     use stratus_run::machine::energy::PackageEnergyMeter;
@@ -239,7 +243,14 @@ mod tests {
     impl DeviceMeter for Busy {
         fn usage(&mut self) -> DeviceUsage {
             self.0 += 10.0;
-            DeviceUsage { busy_percent: Some(self.0), memory_bytes: Some(1000), watts: None }
+            DeviceUsage {
+                busy_percent: Some(self.0),
+                memory_bytes: Some(1000),
+                mhz: Some(1400),
+                celsius: Some(83),
+                throttling: Some(Throttling { heat: true, power: false }),
+                ..DeviceUsage::default()
+            }
         }
 
         fn joules(&mut self) -> Option<f64> {
@@ -270,6 +281,9 @@ mod tests {
         assert!(rows.iter().all(|row| row.elapsed_s >= 100.0 && row.cpu_percent.is_none()), "{rows:?}");
         assert_eq!((totals.busy_percent.mean(), totals.device_bytes), (Some(20.0), Some(1000)));
         assert_eq!(totals.watts.mean(), None, "a value without samples is not zero");
+        let clock = (rows[0].gpu_mhz, rows[0].gpu_celsius, rows[0].gpu_held_back);
+        let heat = Throttling { heat: true, power: false };
+        assert_eq!(clock, (Some(1400), Some(83), Some(heat)));
         if cfg!(target_os = "linux") {
             assert_eq!(totals.rss_bytes, rows.iter().filter_map(|row| row.rss_bytes).max());
             assert_eq!(totals.net_bytes, Some(rows.iter().filter_map(|row| row.net_bytes).sum()));
@@ -295,6 +309,42 @@ mod tests {
         let watts = row.cpu_watts.unwrap();
         assert!((watts * row.elapsed_s - 2.0).abs() < 0.5 && watts < 100.0, "{row:?}");
         assert_eq!(meters.row().cpu_watts, Some(0.0));
+    }
+
+    /// A run of an earlier version is resumed: its rows keep the columns of their header.
+    #[test]
+    fn file_of_an_earlier_version_is_continued_with_its_columns() {
+        let root = tempfile::tempdir().unwrap();
+        let run = run(root.path());
+        let header = "elapsed_s,cpu_percent,rss_bytes,disk_read_bytes,disk_write_bytes,net_bytes,gpu_percent,\
+                      gpu_memory_bytes,gpu_watts,cpu_watts";
+        let text = format!("{header}\n1.000,50.0,1000,,,,97.0,,300.0,9.0\n");
+        let start = || {
+            let length = std::fs::metadata(run.usage()).map_or(0, |file| file.len());
+            UsageSampler::start(&run, length, time(1.0), energy(root.path())).unwrap()
+        };
+        let await_line = |number: usize| loop {
+            let text = std::fs::read_to_string(run.usage()).unwrap();
+            if let Some(line) = text.lines().nth(number) {
+                return (line.to_owned(), text.ends_with('\n'));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        std::fs::write(run.usage(), &text).unwrap();
+        let sampler = start();
+        await_line(2);
+        drop(sampler);
+        let (line, is_whole) = await_line(2);
+        assert!(is_whole && line.split(',').count() == header.split(',').count(), "{line}");
+        assert!(line.contains(",10.0,1000,,"), "busy time and memory of the device: {line}");
+        assert!(std::fs::read_to_string(run.usage()).unwrap().starts_with(&text));
+        // A run that starts again has the columns of this version.
+        std::fs::remove_file(run.usage()).unwrap();
+        let sampler = start();
+        await_line(1);
+        drop(sampler);
+        let (line, is_whole) = await_line(1);
+        assert!(is_whole && line.ends_with(",1400,83,heat"), "{line}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ impl Trainer<'_> {
         if !setup.role.is_first() {
             // The first worker writes the checkpoint; it requests the values of other stages.
             setup.role.serve_checkpoint(&setup.compiled.session)?;
-            self.recorder.sync_timeline()?;
+            self.recorder.sync_as_worker()?;
             self.checkpointer.mark_saved(position.iteration);
             return Ok(());
         }

@@ -49,6 +49,12 @@ fn worker_count_does_not_change_the_bits() {
         assert!(RunResult::read(&dir.path(workers)) == single, "{workers} workers");
         let others = fs::read_dir(dir.path(workers).join("workers")).unwrap().count();
         assert_eq!(others.to_string(), (workers.parse::<usize>().unwrap() - 1).to_string());
+        // Each worker samples its own GPU.
+        for worker in 1..=others {
+            let usage = dir.path(workers).join(format!("workers/{worker}/usage.csv"));
+            let header = fs::read_to_string(usage).unwrap().lines().next().unwrap().to_owned();
+            assert!(header.ends_with(",gpu_mhz,gpu_celsius,gpu_held_back"), "{header}");
+        }
     }
     train(&dir, "moved", 2, &["--workers", "4", "--until-epoch", "1"]).expect(0);
     dir.run(&["train", "moved", "--workers", "2"]).expect(0);
