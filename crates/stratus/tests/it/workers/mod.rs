@@ -2,6 +2,7 @@
 
 #![cfg(unix)]
 
+mod hosts;
 mod kills;
 mod networks;
 
