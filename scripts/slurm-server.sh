@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# A real Slurm on this machine for the tests of launches: a controller and one node with four CPUs,
-# regardless of the machine. Without accounting.
+# A real Slurm on this machine for the tests of launches: a controller and one or more nodes with four CPUs
+# each, regardless of the machine. Without accounting.
 #
-#   slurm-server.sh install        installs Slurm and munge from Debian's packages (as root)
-#   slurm-server.sh start FOLDER   starts it on 127.0.0.1 with all its files in FOLDER (as root);
-#                                  FOLDER/slurm.conf is for SLURM_CONF
-#   slurm-server.sh stop FOLDER    ends it, with its jobs
+#   slurm-server.sh install                  installs Slurm and munge from Debian's packages (as root)
+#   slurm-server.sh start FOLDER [NODES]     starts it on 127.0.0.1 with all its files in FOLDER (as root);
+#                                            FOLDER/slurm.conf is for SLURM_CONF. One node has the name of the
+#                                            machine; several are node1, node2 and so on
+#   slurm-server.sh lose FOLDER NODE         kills the processes of a node, as if its machine lost its power
+#   slurm-server.sh return FOLDER NODE       starts the node again
+#   slurm-server.sh stop FOLDER              ends it, with its jobs
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin:/sbin
@@ -52,30 +55,44 @@ print(*(each.getsockname()[1] for each in sockets))
 PYTHON
 }
 
+# configure FOLDER NODES
 configure() {
-  local folder=$1 host controller node
+  local folder=$1 count=$2 host controller ports node nodes=() number timeout=300 kill_wait=30
   host=$(uname -n)
   host=${host%%.*}
   mkdir -p "$folder/state" "$folder/spool" "$folder/run" "$folder/log"
   (umask 077 && head -c 1024 /dev/urandom > "$folder/munge.key")
-  read -r controller node <<< "$(free_ports 2)"
+  read -r controller ports <<< "$(free_ports $((count + 1)))"
+  read -r -a ports <<< "$ports"
+  for number in $(seq "$count"); do
+    # Several daemons on one machine: `slurmd -N NAME`.
+    node=node$number
+    [ "$count" = 1 ] && node=$host
+    nodes+=("NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[number - 1]} CPUs=4")
+  done
+  # A lost node is noticed after `timeout` seconds; the processes of other nodes are then killed after
+  # `kill_wait` seconds.
+  if [ "$count" -gt 1 ]; then
+    timeout=10
+    kill_wait=5
+  fi
   # Credentials are valid for five seconds, which is also how long a requeued job waits.
   cat > "$folder/slurm.conf" <<CONF
 ClusterName=stratus
 SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$controller
-SlurmdPort=$node
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket=$folder/run/munge,cred_expire=5
 CredType=cred/munge
 StateSaveLocation=$folder/state
-SlurmdSpoolDir=$folder/spool
+SlurmdSpoolDir=$folder/spool/%n
+SlurmdTimeout=$timeout
 SlurmctldPidFile=$folder/run/slurmctld.pid
-SlurmdPidFile=$folder/run/slurmd.pid
+SlurmdPidFile=$folder/run/slurmd-%n.pid
 SlurmctldLogFile=$folder/log/slurmctld
-SlurmdLogFile=$folder/log/slurmd
+SlurmdLogFile=$folder/log/slurmd-%n
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
@@ -86,10 +103,54 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=30
-NodeName=$host NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
-PartitionName=main Nodes=$host Default=YES MaxTime=INFINITE State=UP
+KillWait=$kill_wait
+$(printf '%s\n' "${nodes[@]}")
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
+}
+
+# The names of the nodes.
+node_names() {
+  sed -n 's/^NodeName=\([^ ]*\) .*/\1/p' "$1/slurm.conf"
+}
+
+start_node() {
+  launch "$1" "slurmd-$2" slurmd -D -N "$2" -f "$1/slurm.conf"
+}
+
+check_node() {
+  if ! node_names "$1" | grep -q -x -F -e "$2"; then
+    echo "slurm-server: $1 has no node $2" >&2
+    exit 2
+  fi
+}
+
+# of_node FOLDER NODE: the processes of the jobs of a node: the variables of a process name its node, and its
+# parent may be the process of Slurm that watches it.
+of_node() {
+  local folder=$1 node=$2 process variables parent
+  for process in /proc/[0-9]*; do
+    variables=$(tr '\0' '\n' 2> /dev/null < "$process/environ") || continue # it has ended
+    grep -q -x -F -e "SLURM_CONF=$folder/slurm.conf" <<< "$variables" || continue
+    grep -q -x -F -e "SLURMD_NODENAME=$node" <<< "$variables" || continue
+    echo "${process#/proc/}"
+    parent=$(sed -n 's/^PPid:\t//p' "$process/status" 2> /dev/null) || continue
+    if tr '\0' ' ' 2> /dev/null < "/proc/$parent/cmdline" | grep -q '^slurmstepd'; then
+      echo "$parent"
+    fi
+  done
+}
+
+# lose FOLDER NODE: kills the daemon of a node, and the processes of its jobs. Those of other nodes stay.
+lose() {
+  local folder=$1 node=$2 file processes
+  check_node "$folder" "$node"
+  file=$folder/run/slurmd-$node.own
+  running "$file" && kill -9 "$(cat "$file")"
+  rm -f "$file"
+  processes=$(of_node "$folder" "$node" | sort -u)
+  # shellcheck disable=SC2086 # several numbers; some may have ended
+  [ -z "$processes" ] || kill -9 $processes 2> /dev/null || true
 }
 
 running() {
@@ -105,9 +166,10 @@ launch() {
   echo $! > "$folder/run/$name.own"
 }
 
+# start FOLDER NODES
 start() {
-  local folder=$1
-  [ -f "$folder/slurm.conf" ] || configure "$folder"
+  local folder=$1 node
+  [ -f "$folder/slurm.conf" ] || configure "$folder" "$2"
   export SLURM_CONF=$folder/slurm.conf
   launch "$folder" munged munged --foreground --force --socket="$folder/run/munge" \
     --key-file="$folder/munge.key" --pid-file="$folder/run/munged.pid" --log-file="$folder/log/munged" \
@@ -117,17 +179,19 @@ start() {
     sleep 0.1
   done
   launch "$folder" slurmctld slurmctld -D -i -f "$SLURM_CONF"
-  launch "$folder" slurmd slurmd -D -f "$SLURM_CONF"
+  for node in $(node_names "$folder"); do
+    start_node "$folder" "$node"
+  done
   for _ in $(seq 300); do
     [ "$(sinfo -h -o %T 2> /dev/null)" = idle ] && return
     sleep 0.2
   done
-  echo "slurm-server: the node does not become idle; see $folder/log" >&2
+  echo "slurm-server: the nodes do not become idle; see $folder/log" >&2
   exit 1
 }
 
 stop() {
-  local folder=$1 name file
+  local folder=$1 file
   if running "$folder/run/slurmctld.own"; then
     export SLURM_CONF=$folder/slurm.conf
     timeout 20 scancel -Q -u "$(id -un)" || true
@@ -136,8 +200,7 @@ stop() {
       sleep 0.2
     done
   fi
-  for name in slurmd slurmctld munged; do
-    file=$folder/run/$name.own
+  for file in "$folder"/run/slurmd-*.own "$folder/run/slurmctld.own" "$folder/run/munged.own"; do
     if running "$file"; then
       kill "$(cat "$file")" 2> /dev/null || true
       for _ in $(seq 50); do
@@ -152,7 +215,15 @@ stop() {
 
 case "${1-} $#" in
   'install 1') install ;;
-  'start 2') mkdir -p "$2" && start "$(cd "$2" && pwd)" ;;
+  'start 2' | 'start 3')
+    case ${3-1} in
+      [1-9] | [1-9][0-9]) ;;
+      *) echo "slurm-server: the number of nodes must be from 1 to 99" >&2; exit 2 ;;
+    esac
+    mkdir -p "$2" && start "$(cd "$2" && pwd)" "${3-1}"
+    ;;
+  'lose 3') lose "$(cd "$2" && pwd)" "$3" ;;
+  'return 3') check_node "$2" "$3" && start_node "$(cd "$2" && pwd)" "$3" ;;
   'stop 2') stop "$2" ;;
-  *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -60,7 +60,7 @@ pub use shell::escape_control_characters;
 pub use spec::{LaunchSpec, MAX_RUNS};
 pub use target::{PrepareOptions, PreparedTarget, Target};
 pub use targets::{
-    HostsSettings, SkySettings, SlurmSettings, SshSettings, TARGETS_FILE, TargetKind, TargetSettings,
-    find_target, target_names, user_targets_file,
+    HostsSettings, NodeWorkers, SkySettings, SlurmSettings, SshSettings, TARGETS_FILE, TargetKind,
+    TargetSettings, find_target, target_names, user_targets_file,
 };
 pub use uploads::UploadedPaths;

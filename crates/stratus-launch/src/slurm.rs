@@ -8,14 +8,17 @@ use crate::job::{Job, LaunchRecord, LaunchState, RepetitionStatus, describe_owne
 use crate::lease::LinkMeasurement;
 use crate::shell;
 use crate::target::{PrepareOptions, PreparedTarget, ShellTarget, Target, already_running_error};
-use crate::{Error, FetchStats, Resources, Result, SlurmSettings};
+use crate::{Error, FetchStats, NodeWorkers, Resources, Result, SlurmSettings};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use stratus_base::printable;
+use stratus_base::text::shell_quoted;
 
 /// The name of the batch script in the job's folder.
 const BATCH_FILE: &str = "batch.sh";
+/// The environment variable of the training that names its MPI library.
+const MPI_VARIABLE: &str = "STRATUS_MPI";
 /// The script that trains a repetition.
 const SCRIPT: &str = concat!(include_str!("scripts/train.sh"), include_str!("scripts/slurm.sh"));
 /// The script that prints the state of a job.
@@ -64,8 +67,16 @@ impl SlurmTarget {
         if let Some(seconds) = resources.seconds.filter(|_| !is_set("--time")) {
             options.push(format!("--time={}", slurm_time(seconds)));
         }
+        let workers = settings.workers.as_ref();
         if let Some(bytes) = resources.memory_bytes.filter(|_| !is_set("--mem")) {
+            // An upper bound: the memory of a process on its own, for each worker of a node.
+            let bytes = bytes.saturating_mul(workers.map_or(1, |workers| workers.per_node));
             options.push(format!("--mem={}M", bytes.div_ceil(1 << 20)));
+        }
+        if let Some(NodeWorkers { nodes: [min, max], per_node, .. }) = workers {
+            let nodes = if min == max { min.to_string() } else { format!("{min}-{max}") };
+            options.push(format!("--nodes={nodes}"));
+            options.push(format!("--ntasks-per-node={per_node}"));
         }
         if let Some(cpus) = settings.cpus.or(resources.cpus) {
             options.push(format!("--cpus-per-task={cpus}"));
@@ -82,11 +93,28 @@ impl SlurmTarget {
         let header = self.header(&job.id, job.experiments.len(), job.resources);
         let setup = self.settings.setup.trim_end();
         let setup = if setup.is_empty() { String::new() } else { format!("{setup}\n") };
-        format!("{header}\n{}{setup}{SCRIPT}", job.preamble())
+        let workers = self.settings.workers.as_ref().map_or(String::new(), |workers| {
+            let library = job.environment.get(MPI_VARIABLE);
+            let mpi = workers.mpi.as_deref().or_else(|| srun_mpi(library?));
+            let mpi = shell_quoted(mpi.unwrap_or_default());
+            format!("workers_per_node={}\nmpi={mpi}\n", workers.per_node)
+        });
+        format!("{header}\n{}{workers}{setup}{SCRIPT}", job.preamble())
     }
 
     fn error(&self, problem: &str, hint: &str) -> Error {
         Error::target(format!("{}: {problem}", self.shell_target.shell.name()), hint)
+    }
+}
+
+/// The value of `--mpi` of `srun` for an MPI library: MPICH speaks PMI 1 and 2 by itself, Open MPI needs
+/// PMIx. `None` means the cluster's default, for a library that is only known to be a folder.
+fn srun_mpi(library: &str) -> Option<&'static str> {
+    let name = Path::new(library).file_name()?.to_str()?;
+    match name {
+        _ if name.starts_with("libmpi.so.40") => Some("pmix"),
+        _ if name.contains(".so") => Some("pmi2"),
+        _ => None,
     }
 }
 
@@ -268,8 +296,17 @@ impl Target for SlurmTarget {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse_array_tasks, parse_state, slurm_time};
+    use super::{parse_array_tasks, parse_state, slurm_time, srun_mpi};
     use crate::RepetitionStatus;
+
+    #[test]
+    fn srun_speaks_the_protocol_of_the_library() {
+        let mpi = srun_mpi;
+        assert_eq!(mpi("/a/mpi/lib/libmpi_abi.so.1"), Some("pmi2"));
+        assert_eq!(mpi("/usr/lib/libmpich.so.12"), Some("pmi2"));
+        assert_eq!(mpi("/usr/lib/libmpi.so.40"), Some("pmix"));
+        assert_eq!((mpi("/usr/lib"), mpi(""), mpi("/")), (None, None, None));
+    }
 
     #[test]
     fn array_tasks_are_parsed_single_or_grouped() {

@@ -10,11 +10,39 @@ say() {
 [ -e stop ] && exit 75
 lease_expired && exit 75
 is_done "$n" && exit 0
+# Workers on the nodes of this job: the largest power of two of them, which may be fewer than before.
+if [ -n "$workers_per_node" ]; then
+  nodes=1
+  while [ $((2 * nodes)) -le "${SLURM_JOB_NUM_NODES:-1}" ]; do
+    nodes=$((2 * nodes))
+  done
+  # `srun` does not take the number of CPUs from the job by itself.
+  cpus=${SLURM_CPUS_PER_TASK:-$((${SLURM_CPUS_ON_NODE:-1} / workers_per_node))}
+  [ "$cpus" -ge 1 ] || cpus=1
+  SLURM_CPUS_PER_TASK=$cpus
+  start="srun${mpi:+ --mpi=$mpi} --nodes=$nodes --ntasks=$((nodes * workers_per_node))"
+  start="$start --ntasks-per-node=$workers_per_node --cpus-per-task=$cpus --kill-on-bad-exit=1"
+fi
+# stop_training: `srun` would end the workers at once, so that Slurm signals them instead. The signal is sent
+# again in case the step had just started.
+stop_training() {
+  if [ -z "$start" ]; then
+    kill -TERM "$child" 2> /dev/null
+    return
+  fi
+  signal_step "$child" 9>&- < /dev/null > /dev/null 2>&1 &
+}
+signal_step() {
+  while kill -0 "$1" 2> /dev/null; do
+    scancel -Q --signal=TERM "$task" || kill -TERM "$1"
+    sleep 5
+  done
+}
 # One thread per requested CPU, even if Slurm does not bind processes to CPUs.
 if [ -n "$SLURM_CPUS_PER_TASK" ]; then
   export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}"
 fi
-trap 'stopped=1; [ -n "$child" ] && kill -TERM "$child"' TERM
+trap 'stopped=1; [ -n "$child" ] && stop_training' TERM
 # A node that Slurm gave up may still train: its heartbeat changes every two seconds, even if clocks differ.
 if [ -f "$n/owner" ] && read -r _ host _ < "$n/owner" && [ "$host" != "$(uname -n)" ]; then
   before=$(cat "$n/heartbeat" 2> /dev/null)
@@ -32,9 +60,9 @@ before=$(iterations)
 say "training repetition $n"
 train "$n"
 kill "$heartbeat_pid" 2> /dev/null
-say "exited with $code"
+say "exited with $code${lost:+ after the loss of a worker}"
 # A run that reached its own limit (a deadline, a budget) is not requeued.
-if [ "$code" != 75 ] || [ -z "$stopped" ] || [ -e stop ]; then
+if [ "$code" != 75 ] || [ -z "$stopped$lost" ] || [ -e stop ]; then
   exit "$code"
 fi
 if lease_expired; then

@@ -1,7 +1,9 @@
 # Shared by all scripts that train repetitions. `program`, `launch`, `workers`, `stop_at` and `notify` are
-# set; `stopped` is set by the signal handler.
+# set; `stopped` is set by the signal handler. `start` is the command that starts the program, as `srun` does;
+# empty if the program is started directly.
 child=
 stopped=
+start=
 # Hidden from the training process.
 webhook=$STRATUS_WEBHOOK
 unset STRATUS_WEBHOOK
@@ -52,6 +54,10 @@ heartbeat_loop() {
     sleep 2
   done
 }
+# stop_training: asks the training process for a checkpoint and its end.
+stop_training() {
+  kill -TERM "$child" 2> /dev/null
+}
 # train N: starts or resumes a repetition and sets `code` to its exit code.
 train() {
   n=$1
@@ -77,11 +83,12 @@ train() {
   notify_pid=$!
   echo "$n" > "$owned/current"
   date +%s > "$n/began"
-  STRATUS_LAUNCH=$launch "$program" train "$@" < /dev/null >> "$n/log.txt" 2>&1 &
+  # shellcheck disable=SC2086 # `start` has several words
+  STRATUS_LAUNCH=$launch $start "$program" train "$@" < /dev/null >> "$n/log.txt" 2>&1 &
   child=$!
   echo "$child" > "$owned/pid"
   # The signal may have arrived before the process started.
-  [ -n "$stopped" ] && kill -TERM "$child" 2> /dev/null
+  [ -n "$stopped" ] && stop_training
   wait "$child"
   code=$?
   # A signal interrupts `wait`, not the training process.
@@ -94,6 +101,19 @@ train() {
   now=$(date +%s)
   spent=$(cat "$n/spent" 2> /dev/null || echo 0)
   echo $((spent + now - $(cat "$n/began"))) > "$n/.spent" && mv -f "$n/.spent" "$n/spent"
+  # Workers that were killed, or lost their node, are not a failure of training. A run that was asked to stop,
+  # or reached its own limit, has a new summary that says so.
+  lost=
+  if [ -n "$start" ]; then
+    case $code in
+      137 | 143) lost=1 ;;
+      75)
+        summary=$(find "$n/run/summary.json" -newer "$n/began" 2> /dev/null)
+        [ -n "$summary" ] && grep -q '"status": "interrupted"' "$summary" || lost=1
+        ;;
+    esac
+    [ -n "$lost" ] && code=75
+  fi
   rm -f "$n/began"
   # A process that was just starting had no checkpoint to write and has lost nothing.
   [ -n "$stopped" ] && [ "$code" = 143 ] && code=75

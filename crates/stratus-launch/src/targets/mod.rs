@@ -7,7 +7,7 @@ mod slurm;
 pub use section::{HostsSettings, SshSettings};
 pub(crate) use sky::MOUNT;
 pub use sky::SkySettings;
-pub use slurm::SlurmSettings;
+pub use slurm::{NodeWorkers, SlurmSettings};
 
 use crate::{Error, Result};
 use section::{HOSTS_KEYS, SSH_KEYS, TargetSection, is_plain};
@@ -89,6 +89,15 @@ pub enum TargetKind {
 }
 
 impl TargetKind {
+    /// The workers of a run on nodes of the target, if they are set.
+    #[must_use]
+    pub fn node_workers(&self) -> Option<&NodeWorkers> {
+        match self {
+            Self::Slurm(slurm) => slurm.workers.as_ref(),
+            Self::Local | Self::Ssh(_) | Self::Hosts(_) | Self::Sky(_) => None,
+        }
+    }
+
     /// A description for messages.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -281,6 +290,21 @@ mod tests {
     }
 
     #[test]
+    fn workers_on_nodes_of_slurm_are_a_number_or_a_range() {
+        let workers = |keys: &str| {
+            let target = find_in(&format!("[lab]\nkind = \"slurm\"\n{keys}"), "lab").unwrap();
+            let TargetKind::Slurm(slurm) = target.kind else { panic!("{:?}", target.kind) };
+            slurm.workers.map(|workers| (workers.nodes, workers.per_node, workers.max_workers()))
+        };
+        assert_eq!(workers(""), None);
+        assert_eq!(workers("nodes = 4\n"), Some(([4, 4], 1, 4)));
+        assert_eq!(workers("workers_per_node = 2\n"), Some(([1, 1], 2, 2)));
+        assert_eq!(workers("nodes = \"3-4\"\nworkers_per_node = 8\n"), Some(([3, 4], 8, 32)));
+        // Without workers, these are options like others.
+        assert_eq!(workers("options = [\"--nodes=1\"]\n"), None);
+    }
+
+    #[test]
     fn file_beyond_the_limit_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(TARGETS_FILE);
@@ -317,6 +341,27 @@ mod tests {
             ("[lab]\nkind = \"slurm\"\noptions = [\"--arr=1\"]\n", "lab", "--arr is set by stratus"),
             ("[lab]\nkind = \"slurm\"\noptions = [\"-x\"]\n", "lab", "is not an option"),
             ("[lab]\nkind = \"slurm\"\nsignal_seconds = 0\n", "lab", "`signal_seconds` must be an integer"),
+            ("[lab]\nkind = \"slurm\"\nnodes = 3\n", "lab", "`nodes` must be a power of two like 2"),
+            ("[lab]\nkind = \"slurm\"\nnodes = \"2-1\"\n", "lab", "`nodes` must be a power of two"),
+            ("[lab]\nkind = \"slurm\"\nnodes = \"1-+2\"\n", "lab", "`nodes` must be a power of two"),
+            ("[lab]\nkind = \"slurm\"\nnodes = 0\n", "lab", "`nodes` must be a power of two"),
+            ("[lab]\nkind = \"slurm\"\nnodes = -2\n", "lab", "`nodes` must be a power of two"),
+            ("[lab]\nkind = \"slurm\"\nnodes = [2]\n", "lab", "`nodes` must be a power of two"),
+            (
+                "[lab]\nkind = \"slurm\"\nworkers_per_node = 3\n",
+                "lab",
+                "`workers_per_node` must be a power of two",
+            ),
+            (
+                "[lab]\nkind = \"slurm\"\nnodes = 1024\nworkers_per_node = 2\n",
+                "lab",
+                "1024 nodes with 2 workers each have more than 1024 workers",
+            ),
+            ("[lab]\nkind = \"slurm\"\nmpi = \"pmi2\"\n", "lab", "`mpi` requires `nodes` or"),
+            ("[lab]\nkind = \"slurm\"\nnodes = 2\nmpi = \"a b\"\n", "lab", "`mpi` cannot be"),
+            ("[lab]\nkind = \"slurm\"\nnodes = 2\noptions = [\"--nod=3\"]\n", "lab", "--nod is set by"),
+            ("[lab]\nkind = \"slurm\"\ngpus_per_node = \"a 1\"\n", "lab", "`gpus_per_node` cannot be"),
+            ("[lab]\nkind = \"slurm\"\ngpus_per_node = 0\n", "lab", "`gpus_per_node` must be an integer"),
             ("[lab]\nkind = \"ssh\"\nhost = \"a\"\ngres = \"b\"\n", "lab", "unknown key `gres`"),
             ("[lab]\nkind = \"sky\"\n", "lab", "`bucket` is missing"),
             ("[lab]\nkind = \"sky\"\nbucket = \"s3://\"\n", "lab", "`bucket` must be s3://bucket/folder"),

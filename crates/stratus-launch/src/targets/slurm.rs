@@ -2,9 +2,10 @@
 
 use super::section::{SshSettings, TargetSection, is_option};
 use crate::Result;
+use toml::Value;
 
 /// The keys of the kind, besides the `ssh` keys.
-pub(super) const KEYS: [&str; 12] = [
+pub(super) const KEYS: [&str; 16] = [
     "partition",
     "account",
     "qos",
@@ -17,7 +18,13 @@ pub(super) const KEYS: [&str; 12] = [
     "concurrent",
     "options",
     "setup",
+    "nodes",
+    "workers_per_node",
+    "gpus_per_node",
+    "mpi",
 ];
+/// The maximum number of workers of a run.
+const MAX_WORKERS: u64 = 1024;
 /// Options of `sbatch` that a launch sets.
 const RESERVED_OPTIONS: [&str; 9] = [
     "--array",
@@ -30,6 +37,28 @@ const RESERVED_OPTIONS: [&str; 9] = [
     "--parsable",
     "--wrap",
 ];
+/// Options of `sbatch` that a launch sets if a run has workers on nodes.
+const WORKER_OPTIONS: [&str; 3] = ["--nodes", "--ntasks", "--ntasks-per-node"];
+
+/// The workers of a run on nodes, which `srun` starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeWorkers {
+    /// The minimum and the maximum number of nodes.
+    pub nodes: [u64; 2],
+    /// The number of workers of each node.
+    pub per_node: u64,
+    /// `--mpi` of `srun`; `None` means that it follows from the MPI library.
+    pub mpi: Option<String>,
+}
+
+impl NodeWorkers {
+    /// The number of workers on the maximum number of nodes.
+    #[must_use]
+    pub fn max_workers(&self) -> u64 {
+        self.nodes[1] * self.per_node
+    }
+}
+
 /// The resources requested from a Slurm cluster. The cluster decides about unset values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlurmSettings {
@@ -48,13 +77,18 @@ pub struct SlurmSettings {
     pub options: Vec<String>,
     /// Shell commands that run before training, such as `module load cuda`.
     pub setup: String,
+    /// The workers of a run; `None` means that each repetition is one task on one node.
+    pub workers: Option<NodeWorkers>,
 }
 
 impl SlurmSettings {
     /// Returns whether GPUs are requested.
     #[must_use]
     pub fn has_gpu(&self) -> bool {
-        self.sbatch_options.iter().any(|(option, value)| *option == "--gres" && value.starts_with("gpu"))
+        let is_gpu = |(option, value): &(&str, String)| {
+            *option == "--gpus-per-node" || *option == "--gres" && value.starts_with("gpu")
+        };
+        self.sbatch_options.iter().any(is_gpu)
             || self.options.iter().any(|option| option.starts_with("--gpus"))
     }
 }
@@ -79,6 +113,12 @@ impl TargetSection<'_> {
             };
             sbatch_options.extend(value.map(|value| (option, value)));
         }
+        let gpus = match self.table.get("gpus_per_node") {
+            Some(Value::Integer(_)) => self.number("gpus_per_node", 1024)?.map(|gpus| gpus.to_string()),
+            _ => self.word("gpus_per_node", is_option)?,
+        };
+        sbatch_options.extend(gpus.map(|gpus| ("--gpus-per-node", gpus)));
+        let workers = self.node_workers()?;
         let mut options = Vec::new();
         if let Some(value) = self.table.get("options") {
             let list = value.as_array().ok_or_else(|| self.error("`options` must be a list of strings"))?;
@@ -89,7 +129,8 @@ impl TargetSection<'_> {
                 }
                 let name = option.split('=').next().unwrap_or(option);
                 // sbatch accepts abbreviated names.
-                if RESERVED_OPTIONS.iter().any(|option| option.starts_with(name)) {
+                let of_workers = WORKER_OPTIONS.iter().filter(|_| workers.is_some());
+                if RESERVED_OPTIONS.iter().chain(of_workers).any(|option| option.starts_with(name)) {
                     return Err(self.error(format!("`options`: {name} is set by stratus")));
                 }
                 options.push(option.to_owned());
@@ -103,6 +144,52 @@ impl TargetSection<'_> {
             concurrent: self.number("concurrent", 1000)?,
             options,
             setup: self.string("setup")?.unwrap_or_default(),
+            workers,
         })
+    }
+
+    /// The workers on nodes; `None` if neither key is set.
+    fn node_workers(&self) -> Result<Option<NodeWorkers>> {
+        let mpi = self.word("mpi", |c| c.is_ascii_alphanumeric() || "_-.".contains(c))?;
+        let (nodes, per_node) = (self.nodes()?, self.number("workers_per_node", 1024)?);
+        if nodes.is_none() && per_node.is_none() {
+            return match mpi {
+                Some(_) => Err(self.error("`mpi` requires `nodes` or `workers_per_node`")),
+                None => Ok(None),
+            };
+        }
+        let workers = NodeWorkers { nodes: nodes.unwrap_or([1, 1]), per_node: per_node.unwrap_or(1), mpi };
+        if !workers.per_node.is_power_of_two() {
+            return Err(self.error("`workers_per_node` must be a power of two"));
+        }
+        if workers.max_workers() > MAX_WORKERS {
+            return Err(self.error(format!(
+                "{} nodes with {} workers each have more than {MAX_WORKERS} workers",
+                workers.nodes[1], workers.per_node
+            )));
+        }
+        Ok(Some(workers))
+    }
+
+    /// The minimum and the maximum number of nodes: `2`, `"2"` or `"1-2"`.
+    fn nodes(&self) -> Result<Option<[u64; 2]>> {
+        let text = match self.table.get("nodes") {
+            None => return Ok(None),
+            Some(Value::Integer(nodes)) => nodes.to_string(),
+            Some(Value::String(nodes)) => nodes.clone(),
+            Some(_) => String::new(),
+        };
+        let (min, max) = text.split_once('-').unwrap_or((&text, &text));
+        let parse = |nodes: &str| {
+            let nodes = Some(nodes).filter(|nodes| nodes.bytes().all(|c| c.is_ascii_digit()))?.parse().ok();
+            nodes.filter(|nodes| (1..=MAX_WORKERS).contains(nodes))
+        };
+        match (parse(min), parse(max)) {
+            (Some(min), Some(max)) if min <= max && max.is_power_of_two() => Ok(Some([min, max])),
+            _ => {
+                Err(self
+                    .error("`nodes` must be a power of two like 2, or a range that ends in one like \"1-2\""))
+            }
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::compile::{
 use crate::device::{self, LocalRank, OpenDevice};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
 use crate::network::{Network, check_layer_file};
-use crate::resolve::{Rank, ResolvedProcess};
+use crate::resolve::ResolvedProcess;
 use crate::weights::initialise::initialise;
 use crate::weights::session_state::{self, Snapshot};
 use crate::weights::{Pretrained, WeightsPurpose};

@@ -45,8 +45,44 @@ pub enum WorkersError {
         /// The cause.
         source: io::Error,
     },
-    /// The launching process has exited.
-    #[error("the process that started worker {rank} is gone: {source}")]
+    /// The list of hosts is invalid.
+    #[error("--hosts: {problem}")]
+    HostList {
+        /// The problem.
+        problem: String,
+    },
+    /// A host cannot run workers.
+    #[error("host {host} {problem}")]
+    Host {
+        /// The host.
+        host: String,
+        /// The problem, a phrase such as "cannot be reached".
+        problem: String,
+        /// The suggested fix.
+        hint: String,
+    },
+    /// The folder that all hosts must share cannot be written.
+    #[error("cannot write to {}, which the hosts must share: {source}", path.display())]
+    Shared {
+        /// The folder.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The launcher does not know the options of MPICH's.
+    #[error("--hosts needs the mpiexec of MPICH, but {} is not", program.display())]
+    NotHydra {
+        /// The launcher.
+        program: PathBuf,
+    },
+    /// No connections of workers can be accepted.
+    #[error("cannot listen for heartbeats of workers: {source}")]
+    Listen {
+        /// The cause.
+        source: io::Error,
+    },
+    /// The launching process has exited, or is unreachable.
+    #[error("worker {rank} cannot reach the process that started it: {source}")]
     LauncherGone {
         /// The rank of this worker.
         rank: usize,
@@ -60,10 +96,12 @@ pub enum WorkersError {
     #[error("the first worker has printed the reason")]
     Reported,
     /// A worker is lost; all others were stopped.
-    #[error("worker {rank} on this machine {reason} after iteration {iteration}; stopped all workers")]
+    #[error("worker {rank} on {host} {reason} after iteration {iteration}; stopped all workers")]
     Lost {
         /// The rank of the worker.
         rank: usize,
+        /// Its host, or "this machine".
+        host: String,
         /// The iteration of its last heartbeat.
         iteration: u64,
         /// The reason, a phrase such as "was killed".
@@ -77,6 +115,10 @@ impl WorkersError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Library(error) => return error.hint(),
+            Self::Host { hint, .. } => return Some(hint.clone()),
+            Self::NotHydra { .. } => {
+                "run `make deps`, set STRATUS_MPIEXEC to MPICH's mpiexec, or start `mpirun --host` yourself"
+            }
             Self::Start { .. } if std::env::var_os(MPIEXEC_VAR).is_some_and(|value| !value.is_empty()) => {
                 return Some(format!("set {MPIEXEC_VAR} to the program mpiexec, or unset it"));
             }

@@ -1,8 +1,9 @@
 //! The heartbeat of a worker.
 
+use super::relay::{RELAY_VAR, RelayConnection};
 use super::{
-    EXITED_PREFIX, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, SOCKET_FILE,
-    STOP_FILE, WorkersError, age,
+    EXITED_PREFIX, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL,
+    RANK_0_PRINT_TIME, RANK_0_TIMEOUTS, SOCKET_FILE, STOP_FILE, WorkersError, age,
 };
 use crate::{EpochResult, Observer, TrainingProgress};
 use std::io::Write;
@@ -10,37 +11,58 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 /// The heartbeat of a worker, with its iteration.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat {
     iteration: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
-    file: Option<PathBuf>,
-    /// Open as long as the process lives.
-    _alive: Option<Arc<UnixStream>>,
+    launcher: LauncherLink,
+}
+
+/// The way to the launching process.
+#[derive(Clone, Debug, Default)]
+enum LauncherLink {
+    /// No launching process of ours.
+    #[default]
+    None,
+    /// It is on this machine.
+    Folder {
+        folder: PathBuf,
+        rank: usize,
+        /// Open as long as the process lives.
+        _alive: Arc<UnixStream>,
+    },
+    /// It may be on another machine.
+    Relay(Arc<RelayConnection>),
 }
 
 impl Heartbeat {
-    /// Starts to write heartbeats, if there is a folder for them, and to watch the launching process. `stop`
-    /// is set when that process requests a stop or has exited.
+    /// Starts to send heartbeats, if a launching process asks for them, and to watch that process. `stop` is
+    /// set when it requests a stop or has exited.
     pub(super) fn start(rank: usize, stop: Arc<AtomicBool>) -> Result<Self, WorkersError> {
-        let Some(folder) = std::env::var_os(HEARTBEAT_FOLDER_VAR).map(PathBuf::from) else {
+        let gone = |source| WorkersError::LauncherGone { rank, source };
+        let launcher = if let Some(folder) = std::env::var_os(HEARTBEAT_FOLDER_VAR).map(PathBuf::from) {
+            let alive = UnixStream::connect(folder.join(SOCKET_FILE)).and_then(|mut socket| {
+                socket.write_all(&[rank.to_string().as_bytes(), b"\n"].concat())?;
+                Ok(Arc::new(socket))
+            });
+            LauncherLink::Folder { folder, rank, _alive: alive.map_err(gone)? }
+        } else if let Ok(variable) = std::env::var(RELAY_VAR) {
+            let opened = RelayConnection::open(&variable, rank, Arc::clone(&stop));
+            LauncherLink::Relay(opened.map_err(gone)?)
+        } else {
             return Ok(Self::default());
         };
-        let alive = UnixStream::connect(folder.join(SOCKET_FILE)).and_then(|mut socket| {
-            socket.write_all(&[rank.to_string().as_bytes(), b"\n"].concat())?;
-            Ok(Arc::new(socket))
-        });
-        let gone = |source| WorkersError::LauncherGone { rank, source };
-        let (_alive, file) = (Some(alive.map_err(gone)?), Some(folder.join(rank.to_string())));
-        let heartbeat = Self { file, _alive, ..Self::default() };
+        let heartbeat = Self { launcher, ..Self::default() };
         let beats = heartbeat.clone();
         std::thread::spawn(move || {
             while !beats.ended.load(Ordering::Relaxed) {
                 beats.write_heartbeat("at");
-                if folder.join(STOP_FILE).exists()
-                    || age(&folder.join(LAUNCHER_FILE)).is_none_or(|age| age > HEARTBEAT_TIMEOUT)
+                if let LauncherLink::Folder { folder, .. } = &beats.launcher
+                    && (folder.join(STOP_FILE).exists()
+                        || age(&folder.join(LAUNCHER_FILE)).is_none_or(|age| age > HEARTBEAT_TIMEOUT))
                 {
                     stop.store(true, Ordering::Relaxed);
                 }
@@ -51,10 +73,48 @@ impl Heartbeat {
     }
 
     fn write_heartbeat(&self, word: &str) {
-        if let Some(file) = &self.file {
-            // The launching process reports a missing heartbeat.
-            let _ = std::fs::write(file, format!("{word} {}", self.iteration.load(Ordering::Relaxed)));
+        let text = format!("{word} {}", self.iteration.load(Ordering::Relaxed));
+        // The launching process reports a missing heartbeat.
+        match &self.launcher {
+            LauncherLink::None => {}
+            LauncherLink::Folder { folder, rank, .. } => {
+                let _ = std::fs::write(folder.join(rank.to_string()), text);
+            }
+            LauncherLink::Relay(relay) => {
+                let _ = relay.send(&text);
+            }
         }
+    }
+
+    /// The exit code of rank 0, once it has ended by itself.
+    fn first_exit(&self) -> Option<i32> {
+        match &self.launcher {
+            LauncherLink::None => None,
+            LauncherLink::Folder { folder, .. } => {
+                let heartbeat = std::fs::read_to_string(folder.join("0")).ok()?;
+                heartbeat.split(' ').next()?.strip_prefix(EXITED_PREFIX)?.parse().ok()
+            }
+            LauncherLink::Relay(relay) => relay.first_exit(),
+        }
+    }
+
+    /// Waits in ranks above 0 for rank 0 to print the common error. Returns whether it did; otherwise, this
+    /// process has to print its own.
+    #[must_use]
+    pub fn rank_0_reports(&self, rank: usize) -> bool {
+        if rank == 0 {
+            return false;
+        }
+        let started = Instant::now();
+        let is_alone = matches!(self.launcher, LauncherLink::None);
+        while started.elapsed() < RANK_0_TIMEOUTS[usize::from(is_alone)] {
+            if self.first_exit().is_some_and(|code| code != 0) {
+                std::thread::sleep(RANK_0_PRINT_TIME);
+                return true;
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        false
     }
 
     /// Records that the worker exits on its own, with an exit code.

@@ -1,6 +1,8 @@
 //! Starts workers by `mpiexec`, and waits for them.
 
+use super::hosts::{HostRequirements, WorkerHosts};
 use super::monitor::HeartbeatMonitor;
+use super::relay::{RELAY_VAR, Relay};
 use super::{
     HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, LAUNCHER_FILE, MPIEXEC_VAR, POLL_INTERVAL, STOP_FILE,
     WorkersError,
@@ -32,13 +34,15 @@ pub enum WorkersOutcome {
     Failed(Option<i32>),
 }
 
-/// Starts `count` workers, processes of this program with the same `arguments`, and waits for them. When
-/// `stop` is set, they are asked to stop, and `stopping` is called.
+/// Starts `count` workers, processes of this program with the same `arguments`, on `hosts` or on this
+/// machine, and waits for them. When `stop` is set, they are asked to stop, and `stopping` is called.
 ///
 /// # Errors
-/// If MPI is not found, or a worker was killed or hangs; workers print their own errors.
+/// If MPI is not found, a host cannot run workers, or a worker was killed or hangs; workers print their own
+/// errors.
 pub fn run_workers(
     count: usize,
+    hosts: Option<&WorkerHosts>,
     arguments: impl Iterator<Item = OsString>,
     stop: &AtomicBool,
     stopping: &dyn Fn(),
@@ -46,13 +50,21 @@ pub fn run_workers(
     if !count.is_power_of_two() {
         return Err(WorkersError::Count(ExchangeError::NotPowerOfTwo(count)));
     }
-    let Mpiexec { program, library } = Mpiexec::find()?;
+    let mpiexec = Mpiexec::find()?;
     let heartbeats = HeartbeatMonitor::new()?;
     let this_program = std::env::current_exe().map_err(WorkersError::ThisProgram)?;
-    let mut command = Command::new(&program);
+    let mut command = Command::new(&mpiexec.program);
+    match hosts {
+        Some(hosts) => mpiexec.use_hosts(&mut command, hosts, (count, &this_program), &heartbeats.folder)?,
+        None => {
+            command.env(HEARTBEAT_FOLDER_VAR, &heartbeats.folder).env_remove(RELAY_VAR);
+        }
+    }
+    let Mpiexec { program, library } = mpiexec;
+    let host_of = |rank| hosts.and_then(|hosts| hosts.host_of(rank)).unwrap_or("this machine").to_owned();
     command.arg("-n").arg(count.to_string()).arg(this_program).args(arguments);
     // A new process group, so that Ctrl-C reaches only this process, which stops the workers.
-    command.stdin(Stdio::null()).env(HEARTBEAT_FOLDER_VAR, &heartbeats.folder).process_group(0);
+    command.stdin(Stdio::null()).process_group(0);
     if let Some(library) = &library {
         command.env(SEARCH.environment, library);
     }
@@ -75,7 +87,7 @@ pub fn run_workers(
                 // The worker has printed its error. mpiexec returns the code of a worker that it killed.
                 (_, Some(code), _) => Ok(WorkersOutcome::Failed(Some(code.into()))),
                 (.., Some((rank, iteration))) => {
-                    Err(WorkersError::Lost { rank, iteration, reason: "was killed" })
+                    Err(WorkersError::Lost { rank, host: host_of(rank), iteration, reason: "was killed" })
                 }
                 (code, ..) => Ok(WorkersOutcome::Failed(code)),
             };
@@ -90,7 +102,8 @@ pub fn run_workers(
         }
         if let Some((rank, iteration)) = heartbeats.first_silent(count) {
             kill(&mut child);
-            return Err(WorkersError::Lost { rank, iteration, reason: "has had no heartbeat for 20 s" });
+            let reason = "has had no heartbeat for 20 s";
+            return Err(WorkersError::Lost { rank, host: host_of(rank), iteration, reason });
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -128,5 +141,37 @@ impl Mpiexec {
         let found =
             std::env::split_paths(&path).map(|folder| folder.join("mpiexec")).find(|file| file.is_file());
         found.map(|program| Self { program, library }).ok_or(WorkersError::NoLauncher)
+    }
+
+    /// Checks the hosts, and adds the options and variables with which this launcher, MPICH's, starts `count`
+    /// workers there. Their heartbeats go to the monitor that uses `folder`.
+    fn use_hosts(
+        &self,
+        command: &mut Command,
+        hosts: &WorkerHosts,
+        (count, this_program): (usize, &Path),
+        folder: &Path,
+    ) -> Result<(), WorkersError> {
+        let not_started = |source| WorkersError::Start { program: self.program.clone(), source };
+        let described = Command::new(&self.program).arg("--version").stdin(Stdio::null()).output();
+        if !String::from_utf8_lossy(&described.map_err(not_started)?.stdout).contains("HYDRA") {
+            return Err(WorkersError::NotHydra { program: self.program.clone() });
+        }
+        let proxy = self.program.with_file_name("hydra_pmi_proxy");
+        let files = [self.library.clone(), Some(proxy)];
+        let files = files.into_iter().flatten().filter(|file| file.is_absolute() && file.is_file());
+        let addresses = hosts.check(&HostRequirements { program: this_program, files: files.collect() })?;
+        let relay = Relay::start(folder, count)?;
+        command.env(RELAY_VAR, relay.variable(&addresses)).env_remove(HEARTBEAT_FOLDER_VAR);
+        command.args(["-launcher", "ssh", "-hosts", &hosts.launcher_list()]);
+        let ssh = stratus_base::ssh::program();
+        if ssh != "ssh" {
+            command.arg("-launcher-exec").arg(ssh);
+        }
+        if let [address, ..] = addresses[..] {
+            // The address by which the hosts reach this machine; its name may mean another one to them.
+            command.args(["-localhost", &address.to_string()]);
+        }
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Workers on this machine: starts them, joins them, and monitors them.
+//! Workers on one or several machines: starts them, joins them, and monitors them.
 //!
 //! The launcher is the `mpiexec` of the MPI library that the workers load. A process that `mpiexec`, `mpirun`
 //! or `srun` started joins the others.
@@ -8,20 +8,26 @@
 //! If a worker's heartbeat stops, all workers are stopped, and the run can be resumed from its last
 //! checkpoint. Each worker also keeps a socket open. The first closed socket shows which worker was killed,
 //! since `mpiexec` then ends the others.
+//!
+//! With `--hosts`, `mpiexec` starts workers on other machines by SSH. Their heartbeats come over TCP
+//! (`relay.rs`) and are monitored in the same way.
 
 mod error;
 mod heartbeat;
+mod hosts;
 mod launch;
 mod monitor;
+mod relay;
 
 pub use error::WorkersError;
 pub use heartbeat::{Heartbeat, HeartbeatObserver};
+pub use hosts::WorkerHosts;
 pub use launch::{WorkersOutcome, run_workers};
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use stratus_exchange::mpi::Mpi;
 use stratus_exchange::{ExchangeError, LaunchInfo, WorkerGroup, launch_info};
 use stratus_threads::pin_to_share;
@@ -73,7 +79,8 @@ impl WorkerContext {
     pub fn join(stop: &Arc<AtomicBool>, failure_code: u8) -> Result<Option<Self>, WorkersError> {
         let Some(info) = launch_info() else { return Ok(None) };
         // Before any thread is started: threads inherit the CPU affinity.
-        let kept = info.local.and_then(|[rank, size]| pin_to_share(rank, size));
+        let shared = info.local.filter(|_| info.shares_cpus);
+        let kept = shared.and_then(|[rank, size]| pin_to_share(rank, size));
         let cpus = kept.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
         let heartbeat = Heartbeat::start(info.rank, Arc::clone(stop))?;
         let opened = WorkerGroup::open(move || Mpi::join(info));
@@ -81,35 +88,13 @@ impl WorkerContext {
             heartbeat.end(failure_code);
             let is_common =
                 matches!(error, ExchangeError::LauncherMismatch { .. } | ExchangeError::NotPowerOfTwo(_));
-            match rank_0_reports(info.rank) || info.rank > 0 && is_common {
+            match heartbeat.rank_0_reports(info.rank) || info.rank > 0 && is_common {
                 true => WorkersError::Reported,
                 false => WorkersError::Join(error),
             }
         })?;
         Ok(Some(Self { launch_info: info, workers: Arc::new(workers), cpus, heartbeat }))
     }
-}
-
-/// Waits in ranks above 0 for rank 0 to print the common error. Returns whether it did; otherwise, this
-/// process has to print its own.
-#[must_use]
-pub fn rank_0_reports(rank: usize) -> bool {
-    if rank == 0 {
-        return false;
-    }
-    let first = std::env::var_os(HEARTBEAT_FOLDER_VAR).map(|folder| Path::new(&folder).join("0"));
-    let started = Instant::now();
-    while started.elapsed() < RANK_0_TIMEOUTS[usize::from(first.is_none())] {
-        let heartbeat =
-            first.as_ref().and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
-        let code = heartbeat.split(' ').next().and_then(|word| word.strip_prefix(EXITED_PREFIX));
-        if code.is_some_and(|code| code != "0") {
-            std::thread::sleep(RANK_0_PRINT_TIME);
-            return true;
-        }
-        std::thread::sleep(POLL_INTERVAL);
-    }
-    false
 }
 
 /// The age of a heartbeat; `None` if there is none.

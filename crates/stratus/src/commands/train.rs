@@ -22,10 +22,11 @@ use stratus_experiment::XmlExperiment;
 use stratus_report::accounting::{self, Accounting};
 use stratus_report::run_table;
 use stratus_run::labels::RunLabels;
+use stratus_run::layout::RUNS;
 use stratus_run::machine::Machine;
 use stratus_run::summary::Summary;
 use stratus_train::run::{self, ProcessGroup, RunOptions};
-use stratus_train::workers::{Heartbeat, HeartbeatObserver, WorkerContext, WorkersError, rank_0_reports};
+use stratus_train::workers::{Heartbeat, HeartbeatObserver, WorkerContext, WorkerHosts, WorkersError};
 
 /// Layers in the final table of times.
 const MAX_SHOWN_LAYERS: usize = 10;
@@ -61,10 +62,14 @@ pub struct TrainArguments {
     /// Cost limit of the whole run: `train.budget`; can be changed when resuming
     #[arg(long, value_name = "PRICE", allow_hyphen_values = true)]
     pub budget: Option<String>,
-    /// Number of data-parallel processes on this machine, a power of two (see `train.parts`); with
-    /// `train.stages`, number of pipeline stages
+    /// Number of data-parallel processes, a power of two (see `train.parts`), on this machine or on
+    /// `--hosts`; with `train.stages`, number of pipeline stages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
+    /// Machines of the workers, reached by SSH: like a,b, or with a number of workers each, a:2,b:6. The
+    /// program, MPI, the run and the data must be at the same path on each
+    #[arg(long, value_name = "HOST,…", requires = "workers")]
+    pub hosts: Option<String>,
     /// Re-measure kernels instead of using the cached selection
     #[arg(long)]
     pub remeasure: bool,
@@ -95,8 +100,12 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let process_started = Some(Instant::now());
     arguments.labels.labels()?;
     if let Some(count @ 2..) = arguments.workers {
+        let hosts = worker_hosts(arguments, globals, usize::from(count))?;
         fetch_for_workers(arguments, globals, output)?;
-        return workers::start(usize::from(count), output);
+        return workers::start(usize::from(count), hosts.as_ref(), output);
+    }
+    if arguments.hosts.is_some() {
+        return Err(Failure::usage("--hosts needs at least two workers: --workers 2"));
     }
     let stop = signals::stop_flag()?;
     let joined = match WorkerContext::join(&stop, FAILED) {
@@ -119,10 +128,31 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
             return Ok(());
         }
     }
-    if outcome.is_err() && rank_0_reports(rank) {
+    if outcome.is_err() && heartbeat.rank_0_reports(rank) {
         std::process::exit(i32::from(FAILED));
     }
     outcome
+}
+
+/// The hosts of `--hosts`, with the folder that they must share: the run, or the folder in which it will be
+/// created.
+fn worker_hosts(
+    arguments: &TrainArguments,
+    globals: &Globals,
+    workers: usize,
+) -> Result<Option<WorkerHosts>> {
+    let Some(list) = &arguments.hosts else { return Ok(None) };
+    let globals = &arguments.common.prepend_to(globals)?;
+    let run = match (RunOrExperiment::resolve(&arguments.target, globals), &arguments.out) {
+        (Ok(RunOrExperiment::Run(run)), _) => run,
+        (_, Some(out)) => out.clone(),
+        _ => PathBuf::from(RUNS),
+    };
+    let run = std::path::absolute(&run)
+        .map_err(|error| Failure::failed(format!("cannot find the folder {}: {error}", run.display())))?;
+    // The file system's root exists.
+    let folder = run.ancestors().find(|folder| folder.is_dir()).unwrap_or(&run).to_owned();
+    Ok(Some(WorkerHosts::parse(list, workers, folder)?))
 }
 
 /// Fetches a missing data set before several workers need it at the same time. They report all other errors.

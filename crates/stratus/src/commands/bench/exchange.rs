@@ -12,7 +12,7 @@ use stratus_train::bench::exchange::measure;
 /// # Errors
 /// If MPI is not found, or a worker is lost.
 pub fn run(count: u16, mib: usize, rounds: u32, output: &Output) -> Result {
-    let Some(info) = launch_info() else { return workers::start(usize::from(count), output) };
+    let Some(info) = launch_info() else { return workers::start(usize::from(count), None, output) };
     let mut mpi = Mpi::join(info).map_err(failed)?;
     let found = measure(&mut mpi, mib << 20, rounds).map_err(failed)?;
     mpi.leave();

@@ -7,6 +7,7 @@ mod search;
 mod start;
 mod until;
 mod watch;
+mod workers;
 
 use super::common_keys::{CommonKeyArguments, KeyFlags};
 use super::data::location::locate;
@@ -51,8 +52,8 @@ pub struct LaunchArguments {
     /// Number of runs, with consecutive seeds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = repetitions())]
     pub repetitions: u64,
-    /// Number of workers per run, all on one machine
-    #[arg(long, value_name = "N", value_parser = workers())]
+    /// Number of workers per run, all on one machine; for several machines, set `nodes` of the target
+    #[arg(long, value_name = "N", value_parser = worker_count())]
     pub workers: Option<u64>,
     /// Do not upload data; read it from the experiment's data.path on the target
     #[arg(long, alias = "data-there")]
@@ -80,7 +81,7 @@ fn repetitions() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=MAX_RUNS)
 }
 
-fn workers() -> clap::builder::RangedU64ValueParser {
+fn worker_count() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=MAX_WORKERS)
 }
 
@@ -169,7 +170,7 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
     let globals = &arguments.common.prepend_to(globals)?;
     if let Some(mut spec) = LaunchSpec::of_sweep(experiment, arguments.repetitions, &globals.set)? {
         spec.cells.iter_mut().chain(&mut spec.later_cells).for_each(locate);
-        return start::launch(&settings, &spec, arguments, output);
+        return start::launch(&settings, spec, arguments, output);
     }
     match RunOrExperiment::resolve(experiment, globals)? {
         RunOrExperiment::Run(run) => {
@@ -204,7 +205,7 @@ pub fn run(arguments: &LaunchArguments, globals: &Globals, output: &Output) -> R
         }
         RunOrExperiment::Experiment(experiment) => {
             let spec = LaunchSpec::of_experiment(*experiment, arguments.repetitions);
-            start::launch(&settings, &spec, arguments, output)
+            start::launch(&settings, spec, arguments, output)
         }
     }
 }

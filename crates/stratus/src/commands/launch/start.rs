@@ -1,6 +1,6 @@
 //! Starts a launch, or shows what it would do.
 
-use super::{LaunchArguments, estimate, now, open_target, search, until, write_labels};
+use super::{LaunchArguments, estimate, now, open_target, search, until, workers, write_labels};
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use serde::Serialize;
@@ -34,10 +34,12 @@ struct LaunchReport<'a> {
 /// If the launch is invalid, or the target cannot be reached or used.
 pub(super) fn launch(
     settings: &TargetSettings,
-    spec: &LaunchSpec,
+    mut spec: LaunchSpec,
     arguments: &LaunchArguments,
     output: &Output,
 ) -> Result {
+    let on_nodes = workers::on_nodes(settings, &mut spec, arguments.workers.is_some())?;
+    let spec = &spec;
     let workers = arguments.workers.filter(|workers| *workers > 1);
     if workers.is_some() && matches!(settings.kind, TargetKind::Sky(_)) {
         return Err(Failure::usage(format!(
@@ -61,7 +63,8 @@ pub(super) fn launch(
     let labels = arguments.labels.labels_with_commit()?;
     let end = arguments.until.as_deref().map(until::parse_until).transpose()?;
     spec.cells.iter().try_for_each(check_data_set)?;
-    let mpi = workers.map(|_| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
+    let has_workers = workers.is_some() || on_nodes;
+    let mpi = has_workers.then(|| BundledMpi::find(SEARCH.environment, SEARCH.candidates())).transpose()?;
     let bundle = LaunchBundle::new(spec, arguments.remote_data, this_program()?, mpi.flatten())?;
     let left_s = end.map(seconds_left);
     let (resources, expected_s) = estimate::estimate_launch(settings, spec, left_s, arguments.force, output)?;

@@ -9,6 +9,7 @@ mod faults;
 mod hosts;
 mod known;
 mod leases;
+mod nodes;
 mod searches;
 mod sky;
 mod slurm;
@@ -289,7 +290,7 @@ fn listen(folder: &Path, port: u16) -> Server {
 }
 
 /// Returns whether tests with servers are skipped, and prints a note if so.
-fn should_skip(what: &str) -> bool {
+pub fn should_skip(what: &str) -> bool {
     let none = std::env::var("STRATUS_STORE_SERVERS").is_ok_and(|servers| servers == "none");
     if none {
         // Not captured by the test harness.

@@ -59,25 +59,31 @@ fn job_rejected_by_slurm_fails_before_any_upload() {
 }
 
 /// A real Slurm, which is stopped on drop.
-struct Slurm(PathBuf);
+pub(super) struct Slurm(PathBuf);
 
 impl Slurm {
-    fn script(action: &str, folder: &Path) {
+    /// Runs an action of the script that manages it.
+    pub(super) fn script(&self, action: &str, more: &[&str]) {
         let script = root().join("scripts/slurm-server.sh");
-        let done = Command::new("bash").arg(script).arg(action).arg(folder).status().unwrap();
+        let done = Command::new("bash").arg(script).arg(action).arg(&self.0).args(more).status().unwrap();
         assert!(done.success(), "scripts/slurm-server.sh {action}");
     }
 
-    fn start(dir: &mut TestDir) -> Self {
+    pub(super) fn start(dir: &mut TestDir) -> Self {
+        Self::start_nodes(dir, 1)
+    }
+
+    /// Starts it with a number of simulated nodes.
+    pub(super) fn start_nodes(dir: &mut TestDir, nodes: usize) -> Self {
         let folder = dir.path("slurm");
         let slurm = Self(folder.clone());
-        Self::script("start", &folder);
+        slurm.script("start", &[&nodes.to_string()]);
         dir.variables.push(("SLURM_CONF", folder.join("slurm.conf").into()));
         slurm
     }
 
     /// Runs a Slurm command and returns its output.
-    fn run(&self, program: &str, arguments: &[&str]) -> String {
+    pub(super) fn run(&self, program: &str, arguments: &[&str]) -> String {
         let mut command = Command::new(program);
         let out = command.args(arguments).env("SLURM_CONF", self.0.join("slurm.conf")).output().unwrap();
         assert!(out.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
@@ -85,7 +91,7 @@ impl Slurm {
     }
 
     /// The running job of a repetition.
-    fn job(&self, id: &str, repetition: usize) -> String {
+    pub(super) fn job(&self, id: &str, repetition: usize) -> String {
         let jobs = self.run("squeue", &["-h", "-r", "-t", "RUNNING", "-n", id, "-o", "%i"]);
         let end = format!("_{repetition}");
         jobs.lines().find(|job| job.ends_with(&end)).unwrap_or_else(|| panic!("{jobs}")).to_owned()
@@ -94,12 +100,12 @@ impl Slurm {
 
 impl Drop for Slurm {
     fn drop(&mut self) {
-        Self::script("stop", &self.0);
+        self.script("stop", &[]);
     }
 }
 
 /// Waits until a condition holds.
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(super) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < Duration::from_secs(600), "{what}");
@@ -115,13 +121,13 @@ fn statuses(dir: &TestDir) -> Vec<(String, String)> {
     repetitions.map(|one| (text(one, "status").to_owned(), queue(one))).collect()
 }
 
-fn iterations(job: &Path, repetition: usize) -> usize {
+pub(super) fn iterations(job: &Path, repetition: usize) -> usize {
     let path = job.join(format!("{repetition}/run/iterations.csv"));
     fs::read_to_string(path).map_or(0, |text| text.lines().count())
 }
 
 /// The log of Slurm and the script for a repetition.
-fn log(job: &Path, repetition: usize) -> String {
+pub(super) fn log(job: &Path, repetition: usize) -> String {
     fs::read_to_string(job.join(format!("{repetition}/slurm.log"))).unwrap_or_default()
 }
 

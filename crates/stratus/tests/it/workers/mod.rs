@@ -3,6 +3,7 @@
 #![cfg(unix)]
 
 mod gpus;
+mod hosts;
 mod kills;
 mod networks;
 

@@ -1,0 +1,388 @@
+//! The hosts of workers: the list of `--hosts`, and the checks of each host by SSH before anything starts.
+
+use super::WorkersError;
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use stratus_base::text::{counted, shell_quoted};
+use stratus_base::{printable, ssh};
+use stratus_run::machine::host_name;
+
+/// The script that checks a host.
+const CHECK_SCRIPT: &str = include_str!("check-host.sh");
+/// The mark of its answers.
+const MARK: &str = "stratus-host ";
+/// The exit code of `ssh` if the connection failed.
+const CONNECTION_FAILED: i32 = 255;
+/// The maximum number of hosts.
+const MAX_HOSTS: usize = 256;
+/// The maximum number of bytes of a host's answer.
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
+
+/// A host, and the number of its workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct WorkerHost {
+    name: String,
+    workers: usize,
+}
+
+/// The hosts on which workers run, in the order of their ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerHosts {
+    hosts: Vec<WorkerHost>,
+    /// The folder in which the run is written, which all hosts must see.
+    folder: PathBuf,
+}
+
+/// The files and the version that every host must have.
+pub(super) struct HostRequirements<'a> {
+    /// This program.
+    pub program: &'a Path,
+    /// Files of MPI.
+    pub files: Vec<PathBuf>,
+}
+
+impl WorkerHosts {
+    /// Distributes `workers` workers over the hosts of a list such as `a,b` or `a:2,b:6`. A number is the
+    /// host's maximum; without numbers, the hosts have equally many, and the first ones may have one more.
+    /// `folder` is an existing folder that the hosts must share.
+    ///
+    /// # Errors
+    /// If the list is invalid, names a host twice, or has too few places.
+    pub fn parse(list: &str, workers: usize, folder: PathBuf) -> Result<Self, WorkersError> {
+        let error = |problem: String| Err(WorkersError::HostList { problem });
+        let mut places: Vec<(&str, Option<usize>)> = Vec::new();
+        for item in list.split(',').map(str::trim) {
+            let (name, limit) = match item.split_once(':') {
+                Some((name, limit)) => match limit.parse().ok().filter(|limit| (1..=1024).contains(limit)) {
+                    Some(limit) => (name, Some(limit)),
+                    None => return error(format!("{item:?} is not a host with a number of workers")),
+                },
+                None => (item, None),
+            };
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
+                return error(format!("{name:?} is not the name of a host"));
+            }
+            if places.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+                return error(format!("{name} is named twice"));
+            }
+            places.push((name, limit));
+        }
+        if places.len() > MAX_HOSTS {
+            return error(format!("{} hosts are more than {MAX_HOSTS}", places.len()));
+        }
+        let limits: Option<Vec<usize>> = places.iter().map(|(_, limit)| *limit).collect();
+        if limits.is_none() && places.iter().any(|(_, limit)| limit.is_some()) {
+            return error("give a number of workers to every host, or to none".to_owned());
+        }
+        let hosts = match limits {
+            Some(limits) => {
+                let places = limits.iter().sum::<usize>();
+                if workers > places {
+                    return error(format!("{workers} workers exceed {}", counted(places as u64, "place")));
+                }
+                let mut left = workers;
+                let take = |limit: usize| {
+                    let taken = limit.min(left);
+                    left -= taken;
+                    taken
+                };
+                limits.into_iter().map(take).collect::<Vec<usize>>()
+            }
+            None => {
+                let (each, more) = (workers / places.len(), workers % places.len());
+                (0..places.len()).map(|at| each + usize::from(at < more)).collect()
+            }
+        };
+        let hosts = places.iter().zip(hosts);
+        let hosts = hosts.map(|((name, _), workers)| WorkerHost { name: (*name).to_owned(), workers });
+        if let Some(idle) = hosts.clone().find(|host| host.workers == 0) {
+            return error(format!("no worker is left for {}: name fewer hosts", idle.name));
+        }
+        Ok(Self { hosts: hosts.collect(), folder })
+    }
+
+    /// The list for the launcher: `a:2,b:2`.
+    pub(super) fn launcher_list(&self) -> String {
+        let items: Vec<String> =
+            self.hosts.iter().map(|host| format!("{}:{}", host.name, host.workers)).collect();
+        items.join(",")
+    }
+
+    /// The host of a rank; the launcher fills the hosts one after the other.
+    pub(super) fn host_of(&self, rank: usize) -> Option<&str> {
+        let mut end = 0;
+        let mut hosts = self.hosts.iter();
+        hosts
+            .find(|host| {
+                end += host.workers;
+                rank < end
+            })
+            .map(|host| host.name.as_str())
+    }
+
+    /// Checks every host that is not this machine by its name, all at the same time. Returns the addresses
+    /// by which they reached this machine, without duplicates.
+    ///
+    /// # Errors
+    /// If a host cannot be reached, has no such program or another version of it, lacks MPI, or does not see
+    /// the folder.
+    pub(super) fn check(&self, requirements: &HostRequirements<'_>) -> Result<Vec<IpAddr>, WorkersError> {
+        let this_machine = host_name();
+        let is_local = |name: &str| this_machine.as_deref() == Some(name) || is_address_of_this_machine(name);
+        let remote: Vec<&str> =
+            self.hosts.iter().map(|host| host.name.as_str()).filter(|name| !is_local(name)).collect();
+        if remote.is_empty() {
+            return Ok(Vec::new());
+        }
+        let probe = Probe::create(&self.folder)?;
+        let version = version_of(requirements.program)?;
+        let working_folder = std::env::current_dir()
+            .map_err(|source| WorkersError::Folder { path: PathBuf::from("."), source })?;
+        let mut words =
+            vec![self.folder.as_path(), &working_folder, Path::new(&probe.name), requirements.program];
+        words.extend(requirements.files.iter().map(PathBuf::as_path));
+        let words: Vec<String> = words.iter().map(|word| shell_quoted(&word.display().to_string())).collect();
+        let line = format!("sh -s -- {}", words.join(" "));
+        let answers: Vec<Result<Option<IpAddr>, WorkersError>> = std::thread::scope(|scope| {
+            let checks: Vec<_> =
+                remote.iter().map(|host| scope.spawn(|| check_host(host, &line, &version))).collect();
+            let joined = checks.into_iter().zip(&remote).map(|(check, host)| {
+                check.join().unwrap_or_else(|_| {
+                    Err(host_error(host, "cannot be checked: the check ended early", "try again"))
+                })
+            });
+            joined.collect()
+        });
+        let addresses: BTreeSet<IpAddr> =
+            answers.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+        Ok(addresses.into_iter().collect())
+    }
+}
+
+/// Returns whether a name means an address of this machine, where `mpiexec` starts workers without SSH: only
+/// such an address can be bound.
+fn is_address_of_this_machine(name: &str) -> bool {
+    (name, 0).to_socket_addrs().is_ok_and(|mut all| all.any(|address| UdpSocket::bind(address).is_ok()))
+}
+
+/// A file in the shared folder that hosts must see; removed on drop.
+struct Probe {
+    path: PathBuf,
+    name: String,
+}
+
+impl Probe {
+    fn create(folder: &Path) -> Result<Self, WorkersError> {
+        let name = format!(
+            ".stratus-hosts-{}",
+            random_hex().map_err(|source| WorkersError::Folder { path: folder.to_owned(), source })?
+        );
+        let path = folder.join(&name);
+        let created = std::fs::File::create_new(&path).and_then(|mut file| {
+            file.write_all(name.as_bytes())?;
+            // So that other machines see it on a network file system.
+            file.sync_all()
+        });
+        let probe = Self { path, name };
+        match created {
+            Ok(()) => Ok(probe),
+            Err(source) => Err(WorkersError::Shared { path: folder.to_owned(), source }),
+        }
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// 128 random bits of the system, as hexadecimal digits.
+pub(super) fn random_hex() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(stratus_base::checksum::hex(&bytes))
+}
+
+/// The first line of `--version` of a program.
+fn version_of(program: &Path) -> Result<String, WorkersError> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let output = output.map_err(|source| WorkersError::Start { program: program.to_owned(), source })?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+fn host_error(host: &str, problem: impl Into<String>, hint: impl Into<String>) -> WorkersError {
+    WorkersError::Host { host: host.to_owned(), problem: problem.into(), hint: hint.into() }
+}
+
+/// Checks a host. Returns the address by which it was reached from this machine, if `ssh` tells it.
+fn check_host(host: &str, line: &str, version: &str) -> Result<Option<IpAddr>, WorkersError> {
+    let program = ssh::program();
+    let program_name = program.to_string_lossy().into_owned();
+    let mut command = Command::new(&program);
+    for option in [
+        "BatchMode=yes",
+        "ConnectTimeout=15",
+        "ServerAliveInterval=15",
+        "ServerAliveCountMax=4",
+        "ClearAllForwardings=yes",
+        "RequestTTY=no",
+    ] {
+        command.args(["-o", option]);
+    }
+    command.args(["--", host, line]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let failed = |error: io::Error| {
+        host_error(
+            host,
+            format!("cannot be checked: {program_name}: {error}"),
+            ssh::start_hint(&program_name),
+        )
+    };
+    let mut child = command.spawn().map_err(failed)?;
+    // The script is smaller than the buffer of a pipe; an ended process answers with its exit code.
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(CHECK_SCRIPT.as_bytes());
+    }
+    let mut errors = child.stderr.take();
+    let reader = std::thread::spawn(move || {
+        let mut text = Vec::new();
+        if let Some(errors) = &mut errors {
+            let _ = errors.take(MAX_ANSWER_BYTES).read_to_end(&mut text);
+            let _ = io::copy(errors, &mut io::sink());
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let mut answer = Vec::new();
+    if let Some(mut stdout) = child.stdout.take() {
+        (&mut stdout).take(MAX_ANSWER_BYTES).read_to_end(&mut answer).map_err(failed)?;
+        io::copy(&mut stdout, &mut io::sink()).map_err(failed)?;
+    }
+    let status = child.wait().map_err(failed)?;
+    let errors = reader.join().unwrap_or_default();
+    let answer = String::from_utf8_lossy(&answer);
+    match status.code() {
+        Some(0) => parse_answer(host, &answer, version),
+        Some(CONNECTION_FAILED) => {
+            let reason = printable(errors.trim().lines().last().unwrap_or("no reason given"));
+            let hint = format!("check that `{program_name} {host}` works without a password");
+            Err(host_error(host, format!("cannot be reached: {reason}"), hint))
+        }
+        _ => {
+            let reason = printable(errors.trim().lines().last().unwrap_or("no reason given"));
+            Err(host_error(host, format!("cannot be checked: {reason}"), "its account needs `sh`"))
+        }
+    }
+}
+
+/// Evaluates the answer of the script.
+fn parse_answer(host: &str, answer: &str, version: &str) -> Result<Option<IpAddr>, WorkersError> {
+    let mut has_version = false;
+    let mut caller = None;
+    for line in answer.lines().filter_map(|line| line.strip_prefix(MARK)) {
+        let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+        let value = printable(value.trim());
+        match key {
+            "folder" => {
+                let hint = "all hosts need the run and the data at the same path: use a shared folder";
+                return Err(host_error(
+                    host,
+                    format!("does not see the folder {value} of this machine"),
+                    hint,
+                ));
+            }
+            "missing" => {
+                let hint = "install Stratus and MPI there at the same path, or in a shared folder";
+                return Err(host_error(host, format!("has no file {value}"), hint));
+            }
+            "broken" => {
+                let hint = "the same program must run there: compare architecture and glibc";
+                return Err(host_error(host, format!("cannot run this program: {value}"), hint));
+            }
+            "version" if value == printable(version) => has_version = true,
+            "version" => {
+                let problem = format!("has {value}, but this machine has {}", printable(version));
+                return Err(host_error(host, problem, "install the same version on all hosts"));
+            }
+            "caller" => caller = value.parse().ok(),
+            _ => {}
+        }
+    }
+    match has_version {
+        true => Ok(caller),
+        false => Err(host_error(
+            host,
+            "gave no answer to the check",
+            "start-up files of the account must not read standard input or end the shell",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str, workers: usize) -> Result<WorkerHosts, String> {
+        WorkerHosts::parse(list, workers, PathBuf::from("/")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn workers_are_distributed_in_the_order_of_hosts() {
+        let list = |text: &str, workers| parse(text, workers).unwrap().launcher_list();
+        assert_eq!(list("a,b", 4), "a:2,b:2");
+        assert_eq!(list("a, b,c", 8), "a:3,b:3,c:2");
+        assert_eq!(list("a:4,b:8", 8), "a:4,b:4");
+        let hosts = parse("a,b,c", 4).unwrap();
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|rank| hosts.host_of(rank)),
+            [Some("a"), Some("a"), Some("b"), Some("c"), None]
+        );
+    }
+
+    #[test]
+    fn invalid_lists_name_the_problem() {
+        let many = (0..300).map(|at| format!("h{at}")).collect::<Vec<_>>().join(",");
+        for (list, workers, problem) in [
+            ("", 2, "\"\" is not the name of a host"),
+            ("a,", 2, "\"\" is not the name of a host"),
+            ("a,A", 2, "A is named twice"),
+            ("a:1,a:2", 2, "a is named twice"),
+            ("a:1,b:2", 4, "4 workers exceed 3 places"),
+            ("a:1,b", 2, "give a number of workers to every host, or to none"),
+            ("a:4,b:4", 4, "no worker is left for b"),
+            ("a,b,c", 2, "no worker is left for c"),
+            ("a:0", 2, "\"a:0\" is not a host with a number of workers"),
+            ("a:b", 2, "\"a:b\" is not a host with"),
+            ("-oProxyCommand=x", 2, "is not the name of a host"),
+            ("a b", 2, "\"a b\" is not the name of a host"),
+            ("a\u{1b}[2J", 2, "\"a\\u{1b}[2J\" is not the name"),
+            ("$(x)", 2, "is not the name of a host"),
+            (&many, 512, "300 hosts are more than 256"),
+        ] {
+            let error = parse(list, workers).unwrap_err();
+            assert!(error.contains(problem), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn answer_of_a_host_names_the_problem() {
+        let parse = |answer: &str| parse_answer("b", answer, "stratus 1").map_err(|error| error.to_string());
+        let ok = "hello\nstratus-host version stratus 1\nstratus-host caller 192.0.2.1\n";
+        assert_eq!(parse(ok), Ok("192.0.2.1".parse().ok()));
+        assert_eq!(parse("stratus-host version stratus 1\nstratus-host caller \n"), Ok(None));
+        for (answer, problem) in [
+            ("", "host b gave no answer"),
+            ("stratus-host folder /a", "host b does not see the folder /a"),
+            ("stratus-host missing /a/mpi\u{1b}", "host b has no file /a/mpi"),
+            ("stratus-host broken x", "host b cannot run this program: x"),
+            ("stratus-host version stratus 2", "host b has stratus 2, but this machine has stratus 1"),
+        ] {
+            let error = parse(answer).unwrap_err();
+            assert!(error.starts_with(problem) && !error.contains('\u{1b}'), "{error}");
+        }
+    }
+}
