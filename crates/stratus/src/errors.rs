@@ -6,6 +6,7 @@ use stratus_base::library::LibraryNotFound;
 use stratus_base::text::{is_printable, shell_path};
 use stratus_engine::EngineError;
 use stratus_experiment::ExperimentError;
+use stratus_run::machine::host_name;
 use stratus_train::TrainError;
 
 /// Exit code: the command was valid, but failed.
@@ -65,6 +66,23 @@ impl Failure {
         self.code == INTERRUPTED || matches!(error, Some(TrainError::AllWorkers(_)))
     }
 
+    /// Returns whether a device failed while it ran a program.
+    #[must_use]
+    pub fn is_of_device(&self) -> bool {
+        let error = self.error.downcast_ref::<TrainError>();
+        matches!(error, Some(TrainError::Engine(EngineError::Device { .. })))
+    }
+
+    /// The failure of the device of a worker. It ends all workers, and the run can be resumed without that
+    /// device: exit code 75.
+    #[must_use]
+    pub fn of_worker(self, rank: usize) -> Self {
+        let host = host_name().map_or(String::new(), |host| format!(" on {host}"));
+        let error = format!("worker {rank}{host}: {}", self.error).into();
+        let hint = "resume the run from its last checkpoint, with the same or another number of workers";
+        Failure { code: INTERRUPTED, error, hint: Some(hint.to_owned()) }
+    }
+
     /// Adds a hint, which says what to type.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -90,7 +108,7 @@ impl From<TrainError> for Failure {
             let hint = Some("run the same command again".to_owned());
             return Failure { code: INTERRUPTED, error: Box::new(error), hint };
         }
-        if matches!(error, TrainError::Exchange(_)) {
+        if matches!(error, TrainError::Exchange(_) | TrainError::Engine(EngineError::Exchange(_))) {
             let hint = Some("resume the run, with any number of workers".to_owned());
             return Failure { code: INTERRUPTED, error: Box::new(error), hint };
         }

@@ -28,12 +28,7 @@ enum LauncherLink {
     #[default]
     None,
     /// It is on this machine.
-    Folder {
-        folder: PathBuf,
-        rank: usize,
-        /// Open as long as the process lives.
-        _alive: Arc<UnixStream>,
-    },
+    Folder { folder: PathBuf, rank: usize },
     /// It may be on another machine.
     Relay(Arc<RelayConnection>),
 }
@@ -44,11 +39,15 @@ impl Heartbeat {
     pub(super) fn start(rank: usize, stop: Arc<AtomicBool>) -> Result<Self, WorkersError> {
         let gone = |source| WorkersError::LauncherGone { rank, source };
         let launcher = if let Some(folder) = std::env::var_os(HEARTBEAT_FOLDER_VAR).map(PathBuf::from) {
-            let alive = UnixStream::connect(folder.join(SOCKET_FILE)).and_then(|mut socket| {
+            let connected = UnixStream::connect(folder.join(SOCKET_FILE)).and_then(|mut socket| {
                 socket.write_all(&[rank.to_string().as_bytes(), b"\n"].concat())?;
-                Ok(Arc::new(socket))
+                // Standard input, which workers do not read. The system closes the files of a process in the
+                // order of their numbers: the launching process sees the end of this worker before
+                // `mpiexec` sees the end of its own connection, and ends the others.
+                rustix::stdio::dup2_stdin(&socket).map_err(Into::into)
             });
-            LauncherLink::Folder { folder, rank, _alive: alive.map_err(gone)? }
+            connected.map_err(gone)?;
+            LauncherLink::Folder { folder, rank }
         } else if let Ok(variable) = std::env::var(RELAY_VAR) {
             let opened = RelayConnection::open(&variable, rank, Arc::clone(&stop));
             LauncherLink::Relay(opened.map_err(gone)?)

@@ -119,8 +119,12 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let group = joined.as_ref().map(|joined| ProcessGroup::new(Arc::clone(&joined.workers), joined.cpus));
     let outcome =
         train(arguments, globals, output, (process_started, stop), group.unwrap_or_default(), &heartbeat);
+    // This worker alone knows the reason; the others only miss it.
+    let device_failed = joined.is_some() && outcome.as_ref().is_err_and(Failure::is_of_device);
+    let outcome = if device_failed { outcome.map_err(|failure| failure.of_worker(rank)) } else { outcome };
     heartbeat.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
-    let all_workers_end = outcome.as_ref().map_or_else(Failure::ends_all_workers, |()| true);
+    let all_workers_end =
+        !device_failed && outcome.as_ref().map_or_else(Failure::ends_all_workers, |()| true);
     if let Some(joined) = joined.filter(|_| all_workers_end) {
         joined.workers.leave().map_err(Failure::failed)?;
         if rank > 0 {
@@ -128,7 +132,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
             return Ok(());
         }
     }
-    if outcome.is_err() && heartbeat.rank_0_reports(rank) {
+    if outcome.is_err() && !device_failed && heartbeat.rank_0_reports(rank) {
         std::process::exit(i32::from(FAILED));
     }
     outcome

@@ -146,6 +146,9 @@ fn lose_worker(
         assert_eq!(ran.code, Some(0), "{}", ran.err);
         return None;
     };
+    // The system closes it first: the launching process notices the end before `mpiexec` ends the others.
+    let first = fs::read_link(format!("/proc/{worker}/fd/0")).unwrap();
+    assert!(first.to_string_lossy().starts_with("socket:"), "{}", first.display());
     signal(worker, if stopped { "STOP" } else { "KILL" });
     let lost = Instant::now();
     let ran = CommandOutput::new(child.wait_with_output().unwrap());
