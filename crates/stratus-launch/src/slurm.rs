@@ -73,13 +73,16 @@ impl SlurmTarget {
             let bytes = bytes.saturating_mul(workers.map_or(1, |workers| workers.per_node));
             options.push(format!("--mem={}M", bytes.div_ceil(1 << 20)));
         }
-        if let Some(NodeWorkers { nodes: [min, max], per_node, .. }) = workers {
-            let nodes = if min == max { min.to_string() } else { format!("{min}-{max}") };
-            options.push(format!("--nodes={nodes}"));
-            options.push(format!("--ntasks-per-node={per_node}"));
-        }
-        if let Some(cpus) = settings.cpus.or(resources.cpus) {
-            options.push(format!("--cpus-per-task={cpus}"));
+        let cpus = settings.cpus.or(resources.cpus);
+        match workers {
+            Some(NodeWorkers { nodes: [min, max], per_node, .. }) => {
+                let nodes = if min == max { min.to_string() } else { format!("{min}-{max}") };
+                options.push(format!("--nodes={nodes}"));
+                // The CPUs of a node are those of one task, and no number of tasks is requested: Slurm keeps
+                // the number of a job's first start, so that a requeued one would not start on fewer nodes.
+                options.push(format!("--cpus-per-task={}", per_node.saturating_mul(cpus.unwrap_or(1))));
+            }
+            None => options.extend(cpus.map(|cpus| format!("--cpus-per-task={cpus}"))),
         }
         // Slurm signals only the shell, which passes the signal to the training process.
         options.push(format!("--signal=B:TERM@{}", settings.signal_seconds));
@@ -97,7 +100,9 @@ impl SlurmTarget {
             let library = job.environment.get(MPI_VARIABLE);
             let mpi = workers.mpi.as_deref().or_else(|| srun_mpi(library?));
             let mpi = shell_quoted(mpi.unwrap_or_default());
-            format!("workers_per_node={}\nmpi={mpi}\n", workers.per_node)
+            let cpus =
+                self.settings.cpus.or(job.resources.cpus).map_or(String::new(), |cpus| cpus.to_string());
+            format!("workers_per_node={}\ncpus_per_worker={cpus}\nmpi={mpi}\n", workers.per_node)
         });
         format!("{header}\n{}{workers}{setup}{SCRIPT}", job.preamble())
     }

@@ -16,8 +16,8 @@ if [ -n "$workers_per_node" ]; then
   while [ $((2 * nodes)) -le "${SLURM_JOB_NUM_NODES:-1}" ]; do
     nodes=$((2 * nodes))
   done
-  # `srun` does not take the number of CPUs from the job by itself.
-  cpus=${SLURM_CPUS_PER_TASK:-$((${SLURM_CPUS_ON_NODE:-1} / workers_per_node))}
+  # Unless it is set, the CPUs of a node are shared equally.
+  cpus=${cpus_per_worker:-$((${SLURM_CPUS_ON_NODE:-1} / workers_per_node))}
   [ "$cpus" -ge 1 ] || cpus=1
   SLURM_CPUS_PER_TASK=$cpus
   start="srun${mpi:+ --mpi=$mpi} --nodes=$nodes --ntasks=$((nodes * workers_per_node))"

@@ -26,10 +26,10 @@ fn batch_script_starts_workers_by_srun() {
     for line in [
         "#SBATCH --gpus-per-node=a100:2",
         "#SBATCH --nodes=1-2",
-        "#SBATCH --ntasks-per-node=2",
-        "#SBATCH --cpus-per-task=1",
+        "#SBATCH --cpus-per-task=2",
         "workers=",
         "workers_per_node=2",
+        "cpus_per_worker=1",
         "mpi='pmi2'",
         "parts = 4",
     ] {
@@ -38,7 +38,9 @@ fn batch_script_starts_workers_by_srun() {
     // MPI is uploaded, since the nodes load it.
     assert!(shown.contains("/libmpi_abi.so.1  from "), "{shown}");
     let shown = dry_run("other");
-    for line in ["#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=1", "mpi='pmix_v4'", "parts = 2"] {
+    for line in
+        ["#SBATCH --nodes=2", "#SBATCH --cpus-per-task=1", "cpus_per_worker=", "mpi='pmix_v4'", "parts = 2"]
+    {
         assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
     }
 }
