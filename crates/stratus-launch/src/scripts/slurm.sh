@@ -55,6 +55,15 @@ fi
 iterations() {
   { wc -l < "$n/run/iterations.csv"; } 2> /dev/null || echo 0
 }
+# MPICH names its shared memory after job and step, and a step that was killed leaves it behind. Empty steps
+# give the workers of a requeued job a step of another number.
+if [ -n "$start" ]; then
+  steps=0
+  while [ "$steps" -lt "${SLURM_RESTART_COUNT:-0}" ]; do
+    srun --nodes=1 --ntasks=1 true < /dev/null
+    steps=$((steps + 1))
+  done
+fi
 take_ownership "$n" "$task"
 before=$(iterations)
 say "training repetition $n"
