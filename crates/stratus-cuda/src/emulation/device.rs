@@ -190,8 +190,8 @@ impl Device for EmulatedDevice {
     }
 }
 
-/// The number of program runs after which this worker's GPU is lost, from `STRATUS_EMULATED_GPU_FAILURE`, which
-/// is `RANK:RUNS`.
+/// The number of program runs after which this worker's GPU is lost, from `STRATUS_EMULATED_GPU_FAILURE`,
+/// which is `RANK:RUNS`.
 fn fails_after() -> Option<u64> {
     let failure = std::env::var("STRATUS_EMULATED_GPU_FAILURE").ok()?;
     let (rank, runs) = failure.split_once(':')?;
