@@ -217,7 +217,9 @@ P
 gpus() { # the same run on 1, 2, 4, … GPUs
     local count run runs=() status=0
     use_mpi || return 1
-    count=$(nvidia-smi --list-gpus | wc -l)
+    local found
+    found=$(nvidia-smi --list-gpus | wc -l)
+    for ((count = 1; 2 * count <= found; count *= 2)); do :; done
     for ((run = 1; run <= count; run *= 2)); do
         "$folder/stratus" train resnet50 --set train.device=cuda --set data.name=synthetic \
             --set data.synthetic.classes=1000 --set data.synthetic.images=$((256 * count * 20)) \

@@ -104,6 +104,12 @@ pub(crate) trait Queues: Send + Sync + 'static {
 
     /// Starts a program: no queue is in use.
     fn begin(&self);
+
+    /// Waits until the queues are empty.
+    ///
+    /// # Errors
+    /// The driver's error message.
+    fn synchronise(&self) -> Result<(), String>;
 }
 
 /// The first error of an exchange. Later calls do nothing; the device reports it at the end of the program.
@@ -210,6 +216,14 @@ impl<Q: Queues> Exchange<Q> {
             }
         }
         Ok(())
+    }
+
+    /// Waits until the queues are empty.
+    ///
+    /// # Errors
+    /// The driver's error message.
+    pub fn synchronise(&self) -> Result<(), String> {
+        self.queues.synchronise()
     }
 
     /// Returns the error of an exchange, once the program has ended.

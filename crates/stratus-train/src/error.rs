@@ -123,10 +123,12 @@ pub enum TrainError {
     #[error(transparent)]
     Exchange(#[from] stratus_exchange::ExchangeError),
     /// Workers whose parameters should be bit-identical, but differ.
-    #[error("workers {rank} and 0 differ in `{tensor}` after iteration {iteration}")]
+    #[error("workers {rank} and {first} differ in `{tensor}` after iteration {iteration}")]
     WorkersDiffer {
         /// The rank of the worker.
         rank: usize,
+        /// The rank of the first worker with the same stage.
+        first: usize,
         /// The first tensor that differs.
         tensor: String,
         /// Iterations done.

@@ -70,7 +70,7 @@ impl GpuQueues {
 
 impl Drop for GpuQueues {
     fn drop(&mut self) {
-        if self.gpu.wait().is_err() {
+        if self.synchronise().is_err() {
             // Calls may still be queued: their memory must stay.
             std::mem::forget(std::mem::take(
                 self.referenced.get_mut().unwrap_or_else(PoisonError::into_inner),
@@ -250,6 +250,14 @@ impl Queues for GpuQueues {
             Queue::Outgoing => self.in_use[0].load(Ordering::Relaxed),
             Queue::Incoming => self.in_use[1].load(Ordering::Relaxed),
         }
+    }
+
+    fn synchronise(&self) -> Result<(), String> {
+        self.gpu.wait()?;
+        self.streams.into_iter().filter(|stream| !stream.is_null()).try_for_each(|stream| {
+            // SAFETY: the stream lives.
+            check("the GPU failed", unsafe { sys::cuStreamSynchronize(stream) })
+        })
     }
 
     fn begin(&self) {

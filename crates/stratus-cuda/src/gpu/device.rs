@@ -112,6 +112,15 @@ impl GpuDevice {
     }
 }
 
+impl Drop for GpuDevice {
+    fn drop(&mut self) {
+        if let Some(exchange) = &self.exchange {
+            // The memory that it copies is freed next. Errors cannot be handled here.
+            let _ = exchange.synchronise();
+        }
+    }
+}
+
 /// The allocation that contains an address.
 fn containing(memory: &[DeviceMemory], address: u64) -> Result<&DeviceMemory, String> {
     let found = memory.iter().find(|memory| memory.contains(address));
@@ -146,16 +155,14 @@ impl ProgramState {
             exchange.begin();
         }
         let enqueued = enqueue(&mut GpuStepTimer(clock)).map_err(CaptureError);
-        if let Some(exchange) = exchange {
-            exchange.join()?;
-        }
+        let joined = exchange.map_or(Ok(()), Exchange::join);
         if let Some(clock) = clock {
             match enqueued {
                 Ok(()) => self.enqueued = clock.end()?,
                 Err(_) => clock.cancel(),
             }
         }
-        enqueued
+        enqueued.and_then(|()| Ok(joined?))
     }
 }
 

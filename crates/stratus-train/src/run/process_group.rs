@@ -9,7 +9,7 @@ use super::same_data::MAX_LISTED;
 use super::worker_role::{PipelineStage, WorkerRole};
 use crate::TrainError;
 use crate::compile::Programs;
-use crate::device::LocalRank;
+use crate::device::{LocalRank, OpenDevice};
 use crate::resolve::Rank;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -286,22 +286,42 @@ impl ProcessGroup {
         }))
     }
 
-    /// Warns if workers compute on devices of different kinds.
+    /// Warns in worker 0 if workers use different devices, and of what others found in opening theirs.
     ///
     /// # Errors
     /// If a worker has disconnected.
-    pub(super) fn compare_devices(&self, device: &str, warn: &mut dyn FnMut(&str)) -> Result<(), TrainError> {
+    pub(super) fn compare_devices(
+        &self,
+        device: &OpenDevice,
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<(), TrainError> {
         let Some(workers) = self.workers() else { return Ok(()) };
-        let all = workers.all_gatherv(device.as_bytes().to_vec())?;
-        let Some(other) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
-        let name = |rank: usize| String::from_utf8_lossy(&all[rank]).into_owned();
-        if self.is_first() {
+        let lines = [&[device.backend.describe()][..], &device.warnings].concat();
+        let own = lines.join("\n");
+        let all = workers.all_gatherv(own.clone().into_bytes())?;
+        if !self.is_first() {
+            return Ok(());
+        }
+        let mut known: Vec<&str> = own.lines().collect();
+        let texts: Vec<String> =
+            all.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
+        let name = |rank: usize| texts[rank].lines().next().unwrap_or_default();
+        if let Some(other) = (1..texts.len()).find(|&rank| name(rank) != name(0)) {
             warn(&format!(
-                "worker {other} computes on {}, worker 0 on {}: worker 0 chooses the kernels of all, the \
-                 slower device decides the speed, and results may differ from those of equal devices",
-                name(other),
-                name(0)
+                "workers use different devices (worker 0: {}, worker {other}: {}): kernels are those that \
+                 worker 0 chooses, the slowest device limits the speed, and results may differ from those of \
+                 equal devices",
+                name(0),
+                name(other)
             ));
+        }
+        for (rank, text) in texts.iter().enumerate().skip(1) {
+            for warning in text.lines().skip(1) {
+                if !known.contains(&warning) {
+                    known.push(warning);
+                    warn(&format!("worker {rank}: {warning}"));
+                }
+            }
         }
         Ok(())
     }

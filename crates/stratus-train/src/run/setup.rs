@@ -138,7 +138,7 @@ impl RunSetup {
         let energy = SharedEnergyMeter::start(device.backend.meter());
         let train = datasets.train.as_ref();
         let mut warn = |text: &str| observer.warn(text);
-        group.compare_devices(&device.backend.describe(), &mut warn)?;
+        group.compare_devices(&device, &mut warn)?;
         if resolved.precision() == Precision::Bf16 && !device.has_native_bf16 {
             warn("train.precision is bf16, but this CPU has no bf16 instructions: f32 is faster here");
         }

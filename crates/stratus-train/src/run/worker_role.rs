@@ -131,7 +131,8 @@ impl WorkerRole {
             let first = all[stage.index].chunks(sum_len);
             let differs = other.chunks(sum_len).zip(first).position(|(theirs, first)| theirs != first);
             if let Some(name) = differs.and_then(|at| names.get(at)) {
-                return Err(TrainError::WorkersDiffer { rank, tensor: (*name).to_owned(), iteration });
+                let (first, tensor) = (stage.index, (*name).to_owned());
+                return Err(TrainError::WorkersDiffer { rank, first, tensor, iteration });
             }
         }
         Ok(())

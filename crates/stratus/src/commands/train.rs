@@ -63,7 +63,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "PRICE", allow_hyphen_values = true)]
     pub budget: Option<String>,
     /// Number of data-parallel processes, a power of two (see `train.parts`), on this machine or on
-    /// `--hosts`; with `train.stages`, number of pipeline stages
+    /// `--hosts`; with `train.stages`, a multiple of the number of stages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
     /// Machines of the workers, reached by SSH: like a,b, or with a number of workers each, a:2,b:6. The
@@ -126,10 +126,12 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let all_workers_end =
         !device_failed && outcome.as_ref().map_or_else(Failure::ends_all_workers, |()| true);
     if let Some(joined) = joined.filter(|_| all_workers_end) {
-        joined.workers.leave().map_err(Failure::failed)?;
-        if rank > 0 {
+        match joined.workers.leave() {
             // Rank 0 reports the error.
-            return Ok(());
+            Ok(()) if rank > 0 => return Ok(()),
+            Err(error) if outcome.is_ok() => return Err(Failure::failed(error)),
+            // A lost connection, which the outcome names.
+            Ok(()) | Err(_) => {}
         }
     }
     if outcome.is_err() && !device_failed && heartbeat.rank_0_reports(rank) {

@@ -3,6 +3,7 @@
 use super::super::loader_threads::{IterationTiming, LoaderThreadSearch};
 use super::super::recorder::slots::IterationTimes;
 use super::super::setup::RunSetup;
+use super::super::worker_role::WorkerRole;
 use crate::TrainError;
 use crate::compile::CompiledRun;
 use crate::evaluate::Evaluator;
@@ -111,9 +112,13 @@ impl Batches {
         Ok(Batch { epoch: buffer.epoch, samples: buffer.samples, buffer: Some(buffer), is_on_device: false })
     }
 
-    /// Copies the next batch to the device, and recycles its buffer.
-    pub fn prefetch(&mut self, compiled: &mut CompiledRun) -> Result<(), TrainError> {
+    /// Copies the next batch to the device, with the labels that the first stage sends to the last, and
+    /// recycles its buffer.
+    pub fn prefetch(&mut self, compiled: &mut CompiledRun, role: &WorkerRole) -> Result<(), TrainError> {
         let mut batch = self.load()?;
+        if let Some(buffer) = &mut batch.buffer {
+            role.forward_labels(&mut buffer.labels)?;
+        }
         let (program, _) = self.program_for(&batch, compiled);
         let session = &mut compiled.session;
         let (images, labels) = batch.slices(session.plan(program));

@@ -23,6 +23,7 @@ impl Trainer<'_> {
             iteration: position.iteration,
             seed: setup.resolved.settings().train.seed,
         })?;
+        // Those of a batch that is on the device already were forwarded before they were copied.
         if let Some(buffer) = &mut batch.buffer {
             setup.role.forward_labels(&mut buffer.labels)?;
         }
@@ -35,7 +36,7 @@ impl Trainer<'_> {
         let steps = session.slots(program);
         let waited = if !session.device_slots().is_empty() && position.iteration + 1 < position.total() {
             let started = Instant::now();
-            batches.prefetch(&mut setup.compiled)?;
+            batches.prefetch(&mut setup.compiled, &setup.role)?;
             Some((DATA_WAIT, u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)))
         } else {
             None

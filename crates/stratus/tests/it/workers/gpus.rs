@@ -51,6 +51,21 @@ fn gpu_count_does_not_change_the_bits() {
     assert!(RunResult::read(&dir.path("recipe-4")) == RunResult::read(&dir.path("recipe")));
 }
 
+/// Stages and pipelines of stages: labels and activations travel between GPUs.
+#[test]
+fn stages_on_gpus_do_not_change_the_bits() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = machine(4);
+    train(&dir, "alone", "2", &[], &[]).expect(0);
+    let alone = RunResult::read(&dir.path("alone"));
+    for workers in ["2", "4"] {
+        train(&dir, workers, "2", &["train.stages=2"], &["--workers", workers]).expect(0);
+        assert!(RunResult::read(&dir.path(workers)) == alone, "{workers} GPUs");
+    }
+}
+
 /// Two workers of one GPU take turns, which is reported once.
 #[test]
 fn workers_may_share_a_gpu() {
