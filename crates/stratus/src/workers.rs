@@ -37,7 +37,7 @@ fn strip_starting_options(arguments: impl Iterator<Item = OsString>) -> impl Ite
             let rest = argument.as_encoded_bytes().strip_prefix(option.as_bytes());
             rest.is_some_and(|rest| rest.starts_with(b"="))
         };
-        !is_value && !STARTING_OPTIONS.iter().any(|option| has_value(option))
+        !is_value && !STARTING_OPTIONS.iter().any(has_value)
     })
 }
 

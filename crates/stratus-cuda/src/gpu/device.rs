@@ -274,7 +274,7 @@ impl Device for GpuDevice {
             match graph {
                 Some(graph) => state.graph = Some(graph),
                 None => {
-                    state.enqueue(clock, exchange, steps, enqueue).map_err(|CaptureError(error)| error)?
+                    state.enqueue(clock, exchange, steps, enqueue).map_err(|CaptureError(error)| error)?;
                 }
             }
         }
