@@ -73,7 +73,7 @@ fn lost_worker_is_named_with_its_host_and_a_stop_reaches_all() {
     replace_ssh(&mut dir, RUN_HERE);
     let start = |arguments: &[String]| -> Child {
         let mut command = dir.command(&[]);
-        command.args(arguments).args(["--workers", "4", "--hosts", "localhost,other"]);
+        command.args(arguments).args(["--workers", "4", "--hosts", "localhost:3,other:1"]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let end = |child: Child| CommandOutput::new(child.wait_with_output().unwrap());
