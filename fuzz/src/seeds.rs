@@ -208,7 +208,7 @@ pub fn csv() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for task in Task::ALL {
         for columns in [EpochRow::columns(task), IterationRow::columns(task), UsageRow::columns(task)] {
-            let field = |column: &&str| if *column == "gpu_held_back" { "heat+power" } else { "1" };
+            let field = |column: &&str| if *column == "gpu_throttling" { "heat+power" } else { "1" };
             let (header, row) = (columns.join(","), columns.iter().map(field).collect::<Vec<_>>().join(","));
             all.push(format!("{header}\n{row}\n{row}\n").into_bytes());
         }

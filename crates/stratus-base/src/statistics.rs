@@ -1,5 +1,28 @@
 //! Statistics of measurements.
 
+/// The mean of values that are added one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Mean {
+    sum: f64,
+    count: u64,
+}
+
+impl Mean {
+    /// Adds a value, if it is known and finite.
+    pub fn add(&mut self, value: Option<f64>) {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            self.sum += value;
+            self.count += 1;
+        }
+    }
+
+    /// The mean of the values so far. `None` without values.
+    #[must_use]
+    pub fn mean(self) -> Option<f64> {
+        Some(self.sum / self.count as f64).filter(|mean| mean.is_finite())
+    }
+}
+
 /// Sorts the values and returns their median: for an even count the mean of the middle two. `None` without
 /// values.
 pub fn median(values: &mut [f64]) -> Option<f64> {
@@ -19,7 +42,17 @@ pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{median, quantile};
+    use super::{Mean, median, quantile};
+
+    #[test]
+    fn unknown_values_do_not_count_in_a_mean() {
+        let mut mean = Mean::default();
+        assert_eq!(mean.mean(), None);
+        for value in [Some(1.0), None, Some(f64::NAN), Some(f64::INFINITY), Some(4.0)] {
+            mean.add(value);
+        }
+        assert_eq!(mean.mean(), Some(2.5));
+    }
 
     #[test]
     fn quantiles_are_the_nearest_values() {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The reasons for which a GPU is held back; neither, if it is not. Its text is `no`, `heat`, `power` or
+/// The reasons for which a GPU is throttled; neither, if it is not. Its text is `no`, `heat`, `power` or
 /// `heat+power`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttling {
@@ -16,7 +16,7 @@ pub struct Throttling {
 impl Throttling {
     /// Returns whether there is a reason.
     #[must_use]
-    pub fn is_held_back(self) -> bool {
+    pub fn is_throttled(self) -> bool {
         self.heat || self.power
     }
 
@@ -60,8 +60,8 @@ mod tests {
             assert_eq!(text.parse::<Throttling>().unwrap().to_string(), text);
         }
         assert_eq!("no".parse(), Ok(Throttling::default()));
-        assert!(!Throttling::default().is_held_back());
-        assert!("power".parse::<Throttling>().unwrap().is_held_back());
+        assert!(!Throttling::default().is_throttled());
+        assert!("power".parse::<Throttling>().unwrap().is_throttled());
         for text in ["", "yes", "Heat", "power+heat", "heat+", "heat\n"] {
             assert_eq!(text.parse::<Throttling>(), Err(UnknownThrottling), "{text:?}");
         }

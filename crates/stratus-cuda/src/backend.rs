@@ -35,6 +35,8 @@ enum ExecutionTarget {
     Gpu(Arc<Gpu>),
     #[cfg(feature = "emulation")]
     Emulated {
+        /// The number of the GPU, from 0.
+        ordinal: u32,
         /// True if blocks and threads run in reverse, and the queues beside the kernels as late as possible.
         reverse_order: bool,
     },
@@ -136,7 +138,7 @@ impl Cuda {
             if settings.ordinal >= count {
                 return Err(not_found(format!("GPU {} not found: {count} are emulated", settings.ordinal)));
             }
-            return Self::emulated().map_err(not_found);
+            return Self::emulation(settings.ordinal, 4, false).map_err(not_found);
         }
         let phases = Arc::new(StartupTimes::new(settings.monitor.clone()));
         let is_missing = |library: &&Library| !library.is_loadable();
@@ -245,8 +247,14 @@ impl Cuda {
     /// If there is no C++ compiler.
     #[cfg(feature = "emulation")]
     pub fn emulated_with(multiprocessors: u32, reverse_order: bool) -> Result<Self, String> {
+        Self::emulation(0, multiprocessors, reverse_order)
+    }
+
+    #[cfg(feature = "emulation")]
+    fn emulation(ordinal: u32, multiprocessors: u32, reverse_order: bool) -> Result<Self, String> {
         let emulation = crate::emulation::Emulation::with(multiprocessors, reverse_order)?;
-        Ok(Self::with_target(Arc::new(emulation), None, ExecutionTarget::Emulated { reverse_order }, 0))
+        let target = ExecutionTarget::Emulated { ordinal, reverse_order };
+        Ok(Self::with_target(Arc::new(emulation), None, target, 0))
     }
 
     /// The kernels that this emulation has launched.
@@ -324,7 +332,7 @@ impl Backend for Cuda {
                 Err(reason) => Err(EngineError::Device { device: gpu.name.clone(), reason }),
             },
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated { reverse_order } => {
+            ExecutionTarget::Emulated { reverse_order, .. } => {
                 Ok(Some(Box::new(crate::emulation::EmulatedDevice::new(&self.clock, *reverse_order))))
             }
             #[cfg(feature = "emulation")]
@@ -332,6 +340,16 @@ impl Backend for Cuda {
                 device: "no GPU".to_owned(),
                 reason: "this backend only compiles".to_owned(),
             }),
+        }
+    }
+
+    fn device_address(&self) -> Option<String> {
+        match &self.machine {
+            ExecutionTarget::Gpu(gpu) => Some(gpu.bus_id().ok()?.to_string_lossy().into_owned()),
+            #[cfg(feature = "emulation")]
+            ExecutionTarget::Emulated { ordinal, .. } => Some(format!("emulated {ordinal}")),
+            #[cfg(feature = "emulation")]
+            ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
         }
     }
 

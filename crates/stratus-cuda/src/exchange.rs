@@ -1,6 +1,6 @@
 //! Communication between workers whose values are in GPU memory, through the process's memory.
 //!
-//! Two queues run beside the kernels. Values are copied to page-locked memory, the process exchanges them,
+//! Two queues run beside the kernels. Values are copied to pinned host memory, the process exchanges them,
 //! and the result is copied back:
 //!
 //! ```text
@@ -9,9 +9,9 @@
 //! incoming                    └ wait, copy 0   └ wait, copy 1 …
 //! ```
 //!
-//! The process's part is a call in a queue ([`HostCall`]), so that CUDA graphs contain it. The driver may run
-//! the calls of all queues in one thread, in any order that the queues allow. A call that waits for another
-//! worker therefore follows all earlier calls that another worker may wait for.
+//! The process's part is a host function in a stream ([`HostFunction`]), so that CUDA graphs contain it. The
+//! driver may run the host functions of all streams in one thread, in any order that the streams allow. One
+//! that waits for another worker therefore follows all earlier ones that another worker may wait for.
 
 use crate::step_clock::StepClock;
 use std::ops::Range;
@@ -21,18 +21,18 @@ use stratus_engine::backend::{Operands, StepKernel};
 use stratus_engine::exchange::{Communicator, ExchangeAction, ExchangeStep};
 use stratus_engine::ops::MAX_BUCKET_VALUES;
 
-/// A queue of a device. Each runs its work in order.
+/// A queue of a device: on a GPU, a stream. Each runs its work in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// The kernels.
     Kernels,
-    /// Copies to the process, and calls that start an exchange.
+    /// Copies to the host, and host functions that start an exchange.
     Outgoing,
-    /// Calls that wait for an exchange, and copies to the device.
+    /// Host functions that wait for an exchange, and copies to the device.
     Incoming,
 }
 
-/// Memory of the process that the device can copy from and to.
+/// Pinned host memory, which the device can copy from and to.
 pub(crate) trait Staging: Send + Sync + 'static {
     /// Calls a function with the bytes.
     fn with_bytes(&self, function: &mut dyn FnMut(&mut [u8]));
@@ -40,24 +40,24 @@ pub(crate) trait Staging: Send + Sync + 'static {
 
 /// The queues of a device.
 pub(crate) trait Queues: Send + Sync + 'static {
-    /// A point in a queue.
+    /// An event: a point in a queue.
     type Event: Send + Sync;
-    /// Memory of the process.
+    /// Pinned host memory.
     type Staging: Staging;
 
-    /// A point that no queue has yet.
+    /// Creates an event, which is not recorded yet.
     ///
     /// # Errors
     /// The driver's error message.
     fn event(&self) -> Result<Self::Event, String>;
 
-    /// Allocates memory of the process.
+    /// Allocates pinned host memory.
     ///
     /// # Errors
     /// The driver's error message.
     fn staging(&self, bytes: usize) -> Result<Self::Staging, String>;
 
-    /// Sets an event to the present end of a queue.
+    /// Records an event at the present end of a queue.
     ///
     /// # Errors
     /// The driver's error message.
@@ -69,7 +69,7 @@ pub(crate) trait Queues: Send + Sync + 'static {
     /// The driver's error message.
     fn wait(&self, queue: Queue, event: &Self::Event) -> Result<(), String>;
 
-    /// Copies the value at an address to a range of the process's memory.
+    /// Copies the value at a device address to a range of host memory.
     ///
     /// # Errors
     /// The driver's error message.
@@ -81,7 +81,7 @@ pub(crate) trait Queues: Send + Sync + 'static {
         range: Range<usize>,
     ) -> Result<(), String>;
 
-    /// Copies a range of the process's memory to a value at an address.
+    /// Copies a range of host memory to the value at a device address.
     ///
     /// # Errors
     /// The driver's error message.
@@ -93,13 +93,13 @@ pub(crate) trait Queues: Send + Sync + 'static {
         address: u64,
     ) -> Result<(), String>;
 
-    /// Calls the process.
+    /// Enqueues a host function.
     ///
     /// # Errors
     /// The driver's error message.
-    fn call(&self, queue: Queue, call: &Arc<HostCall>) -> Result<(), String>;
+    fn call(&self, queue: Queue, call: &Arc<HostFunction>) -> Result<(), String>;
 
-    /// Returns whether a queue waited for another one in the present program.
+    /// Returns whether the present program uses a queue, so that [`Exchange::join`] must wait for it.
     fn is_in_use(&self, queue: Queue) -> bool;
 
     /// Starts a program: no queue is in use.
@@ -112,7 +112,8 @@ pub(crate) trait Queues: Send + Sync + 'static {
     fn synchronise(&self) -> Result<(), String>;
 }
 
-/// The first error of an exchange. Later calls do nothing; the device reports it at the end of the program.
+/// The first error of an exchange. Later host functions do nothing; the device reports it at the end of the
+/// program.
 #[derive(Debug, Default)]
 pub(crate) struct ExchangeFailure(Mutex<Option<String>>);
 
@@ -131,16 +132,16 @@ impl ExchangeFailure {
     }
 }
 
-/// A call of the process from a queue.
-pub(crate) struct HostCall(Box<dyn Fn() + Send + Sync>);
+/// A host function in a queue.
+pub(crate) struct HostFunction(Box<dyn Fn() + Send + Sync>);
 
-impl HostCall {
+impl HostFunction {
     /// Runs it. It does not panic.
     pub fn run(&self) {
         (self.0)();
     }
 
-    /// The call that performs a step on the values in `staging`.
+    /// The host function that performs a step on the values in `staging`.
     fn new<S: Staging>(
         step: ExchangeStep,
         more: bool,
@@ -252,7 +253,7 @@ impl<Q: Queues> Exchange<Q> {
             return Ok(Box::new(WaitAllReduce { queues, clock, bucket }));
         }
         let values = Values::new(self.queues.as_ref(), step.value_bytes.clone())?;
-        let call = |step, more| HostCall::new(step, more, exchange, &values.staging, &self.failure);
+        let call = |step, more| HostFunction::new(step, more, exchange, &values.staging, &self.failure);
         let events = [queues.event()?, queues.event()?];
         Ok(match action {
             ExchangeAction::StartAllReduce { bucket } | ExchangeAction::WaitAllReduce { bucket } => {
@@ -274,7 +275,7 @@ impl<Q: Queues> Exchange<Q> {
     }
 }
 
-/// The values of a step, and their copies in the process's memory.
+/// The values of a step, and their copies in host memory.
 struct Values<Q: Queues> {
     staging: Arc<Q::Staging>,
     ranges: Vec<Range<usize>>,
@@ -291,7 +292,7 @@ impl<Q: Queues> Values<Q> {
         Ok(Self { staging: Arc::new(queues.staging(end)?), ranges })
     }
 
-    /// Copies the operands to the process.
+    /// Copies the operands to host memory.
     fn copy_out(&self, queues: &Q, queue: Queue, operands: &Operands<'_>) -> Result<(), String> {
         let mut values = self.ranges.iter().enumerate().filter(|(_, range)| !range.is_empty());
         values.try_for_each(|(position, range)| {
@@ -299,7 +300,7 @@ impl<Q: Queues> Values<Q> {
         })
     }
 
-    /// Copies the process's memory to the operands.
+    /// Copies host memory to the operands.
     fn copy_in(&self, queues: &Q, queue: Queue, operands: &Operands<'_>) -> Result<(), String> {
         let mut values = self.ranges.iter().enumerate().filter(|(_, range)| !range.is_empty());
         values.try_for_each(|(position, range)| {
@@ -325,7 +326,7 @@ struct StartAllReduce<Q: Queues> {
     queues: Arc<Q>,
     values: Values<Q>,
     /// The calls that start it and wait for it.
-    calls: [Arc<HostCall>; 2],
+    calls: [Arc<HostFunction>; 2],
     /// The values are computed; the exchange is started.
     events: [Q::Event; 2],
     bucket: Arc<Bucket<Q>>,
@@ -370,7 +371,7 @@ impl<Q: Queues> StepKernel for WaitAllReduce<Q> {
 struct SendMessage<Q: Queues> {
     queues: Arc<Q>,
     values: Values<Q>,
-    call: Arc<HostCall>,
+    call: Arc<HostFunction>,
     /// The values are computed; they are copied.
     events: [Q::Event; 2],
 }
@@ -395,7 +396,7 @@ struct ReceiveMessage<Q: Queues> {
     step: ExchangeStep,
     values: Values<Q>,
     /// The calls for the last message of an iteration, and for those before it.
-    calls: [Arc<HostCall>; 2],
+    calls: [Arc<HostFunction>; 2],
     /// The memory of the values is free; the values are there.
     events: [Q::Event; 2],
     /// All messages so far are sent.

@@ -73,6 +73,12 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
+    /// The address of the device on its machine, by which processes that share it know it; `None` without
+    /// one.
+    fn device_address(&self) -> Option<String> {
+        None
+    }
+
     /// Starts tracing the device with the vendor's tools.
     ///
     /// # Errors

@@ -27,23 +27,9 @@ pub(crate) struct SshShell {
 
 impl SshShell {
     fn ssh_command(&self) -> Result<Command> {
-        let mut command = Command::new(ssh::program());
+        let mut command = ssh::command();
         if let Some(config) = &self.settings.config {
             command.arg("-F").arg(config);
-        }
-        for option in [
-            "BatchMode=yes",
-            "StrictHostKeyChecking=yes",
-            "ConnectTimeout=15",
-            "ServerAliveInterval=15",
-            "ServerAliveCountMax=4",
-            "ClearAllForwardings=yes",
-            "ForwardAgent=no",
-            "ForwardX11=no",
-            "PermitLocalCommand=no",
-            "RequestTTY=no",
-        ] {
-            command.args(["-o", option]);
         }
         let path = self.sockets.as_os_str().len();
         if path + SOCKET_NAME_BYTES <= MAX_SOCKET_PATH_BYTES {

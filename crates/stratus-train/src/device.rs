@@ -47,36 +47,17 @@ pub struct LoadedLibrary {
 /// If the device of `train.device` cannot be used here, or a variable names a library for it that cannot be
 /// used.
 pub fn open(settings: &Train) -> Result<OpenDevice, TrainError> {
-    open_monitored(settings, LocalRank::ALONE, &StartupMonitor::default())
+    open_monitored(settings, 0, &StartupMonitor::default())
 }
 
-/// The rank of a worker among those of its machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalRank {
-    /// The rank, from 0.
-    pub rank: usize,
-    /// The number of workers on the machine.
-    pub size: usize,
-}
-
-impl LocalRank {
-    /// That of a process that trains alone.
-    pub const ALONE: Self = Self { rank: 0, size: 1 };
-
-    /// The worker's GPU, of `gpus` on its machine: in turn, so that some share a GPU if there are too few.
-    fn gpu(self, gpus: u32) -> u32 {
-        u32::try_from(self.rank % (gpus as usize).max(1)).unwrap_or(0)
-    }
-}
-
-/// Opens the device of an experiment, for a worker of several on a machine; `monitor` follows how it is
-/// opened and how programs are prepared, and may stop that.
+/// Opens the device of an experiment for the worker with this rank among those of its machine, whose GPUs the
+/// workers use in turn. `monitor` follows how it is opened and how programs are prepared, and may stop that.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_monitored(
     settings: &Train,
-    local: LocalRank,
+    local_rank: usize,
     monitor: &StartupMonitor,
 ) -> Result<OpenDevice, TrainError> {
     let device = settings.device;
@@ -87,13 +68,13 @@ pub fn open_monitored(
     match device {
         Device::Reference => Ok(reference(Vec::new())),
         Device::Gpu | Device::Cuda => {
-            cuda(settings, local, monitor).map_err(|error| unavailable(error.to_string()))
+            cuda(settings, local_rank, monitor).map_err(|error| unavailable(error.to_string()))
         }
         Device::Onednn => onednn(settings, monitor).map_err(|error| match error {
             error if error.is_named() => error.into(),
             error => unavailable(error.to_string()),
         }),
-        Device::Auto => cuda(settings, local, monitor).or_else(|_| cpu(settings, monitor)),
+        Device::Auto => cuda(settings, local_rank, monitor).or_else(|_| cpu(settings, monitor)),
         Device::Cpu => cpu(settings, monitor),
     }
 }
@@ -131,13 +112,13 @@ fn onednn(settings: &Train, monitor: &StartupMonitor) -> Result<OpenDevice, stra
 
 fn cuda(
     settings: &Train,
-    local: LocalRank,
+    local_rank: usize,
     monitor: &StartupMonitor,
 ) -> Result<OpenDevice, stratus_cuda::GpuUnavailable> {
     let cache = cache_folder().map(|folder| folder.join("kernels"));
-    let gpus = stratus_cuda::gpu_count();
+    let gpus = stratus_cuda::gpu_count().max(1) as usize;
     let settings = stratus_cuda::Settings {
-        ordinal: local.gpu(gpus),
+        ordinal: u32::try_from(local_rank % gpus).unwrap_or(0),
         tf32: settings.tf32,
         cache,
         monitor: monitor.clone(),
@@ -151,19 +132,7 @@ fn cuda(
     let (libraries, has_native_bf16, memory_bytes) =
         (libraries.collect(), cuda.has_bf16(), cuda.free_bytes());
     let device = OpenDevice::new(Box::new(cuda));
-    let sharing = local.rank == 0 && local.size > gpus as usize;
-    let warnings = sharing.then(|| {
-        let gpus = if gpus == 1 { "its only GPU".to_owned() } else { format!("its {gpus} GPUs") };
-        format!(
-            "{} workers of this machine share {gpus}: they take turns, and each needs memory of its own",
-            local.size
-        )
-    });
-    let warnings = warnings.into_iter().collect();
-    // Workers that share a GPU divide its memory.
-    let workers = local.size.div_ceil((gpus as usize).max(1)).max(1) as u64;
-    let memory_bytes = memory_bytes.map(|bytes| bytes / workers);
-    Ok(OpenDevice { libraries, has_native_bf16, memory_bytes, is_accelerator: true, warnings, ..device })
+    Ok(OpenDevice { libraries, has_native_bf16, memory_bytes, is_accelerator: true, ..device })
 }
 
 fn reference(warnings: Vec<String>) -> OpenDevice {
@@ -184,6 +153,15 @@ impl OpenDevice {
             memory_bytes: usable_memory_bytes(),
             warnings: Vec::new(),
         }
+    }
+
+    /// Divides its memory among the workers that share it. Returns a warning for the user.
+    pub(crate) fn divide_among(&mut self, workers: usize) -> String {
+        self.memory_bytes = self.memory_bytes.map(|bytes| bytes / workers.max(1) as u64);
+        let warning =
+            format!("{workers} workers share one GPU: they take turns, and each needs memory of its own");
+        self.warnings.push(warning.clone());
+        warning
     }
 
     /// The facts that settle keys of an experiment. With an accelerator, all usable cores load data except

@@ -2,7 +2,7 @@
 //! on a GPU it may run at any time between.
 
 use super::memory;
-use crate::exchange::{HostCall, Queue, Queues, Staging};
+use crate::exchange::{HostFunction, Queue, Queues, Staging};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +30,7 @@ enum Work {
     Wait(Queue, u64),
     CopyOut(u64, Arc<HostMemory>, Range<usize>),
     CopyIn(Arc<HostMemory>, Range<usize>, u64),
-    Call(Arc<HostCall>),
+    Call(Arc<HostFunction>),
 }
 
 /// A point in a queue: `Queue::Outgoing` or `Queue::Incoming`, and the number of its points up to it.
@@ -168,7 +168,7 @@ impl Queues for EmulatedQueues {
         self.add(queue, Work::CopyIn(Arc::clone(from), range, address))
     }
 
-    fn call(&self, queue: Queue, call: &Arc<HostCall>) -> Result<(), String> {
+    fn call(&self, queue: Queue, call: &Arc<HostFunction>) -> Result<(), String> {
         self.add(queue, Work::Call(Arc::clone(call)))
     }
 

@@ -1,8 +1,7 @@
-//! The queues of a GPU beside its stream of kernels, with events, page-locked memory and calls of the
-//! process.
+//! The streams of a GPU beside that of its kernels, with events, pinned host memory and host functions.
 
 use super::driver::{Gpu, check};
-use crate::exchange::{HostCall, Queue, Queues, Staging};
+use crate::exchange::{HostFunction, Queue, Queues, Staging};
 use cudarc::driver::sys::{self, CUevent, CUstream};
 use std::ffi::c_void;
 use std::ops::Range;
@@ -16,14 +15,15 @@ pub(crate) struct GpuQueues {
     /// Outgoing and incoming.
     streams: [CUstream; 2],
     in_use: [AtomicBool; 2],
-    /// The calls and memory that work in a queue may refer to; CUDA graphs keep only their addresses.
+    /// The host functions and memory that work in a queue may refer to; CUDA graphs keep only their
+    /// addresses.
     referenced: Mutex<Referenced>,
 }
 
 #[derive(Default)]
 struct Referenced {
-    calls: Vec<Arc<HostCall>>,
-    memory: Vec<Arc<PageLocked>>,
+    calls: Vec<Arc<HostFunction>>,
+    memory: Vec<Arc<PinnedMemory>>,
 }
 
 // SAFETY: the driver's handles may be used from every thread; each call first makes the context current.
@@ -60,7 +60,18 @@ impl GpuQueues {
         }
     }
 
-    fn keep(&self, memory: &Arc<PageLocked>) {
+    /// The address of a range for a copy, whose memory is kept from now on.
+    fn host_address(&self, memory: &Arc<PinnedMemory>, range: &Range<usize>) -> Result<*mut u8, String> {
+        if range.end > memory.bytes || range.is_empty() {
+            return Err("copy out of bounds".to_owned());
+        }
+        self.gpu.make_current()?;
+        self.keep(memory);
+        // SAFETY: the range is in the allocation.
+        Ok(unsafe { memory.pointer.add(range.start) })
+    }
+
+    fn keep(&self, memory: &Arc<PinnedMemory>) {
         let mut referenced = self.referenced.lock().unwrap_or_else(PoisonError::into_inner);
         if !referenced.memory.iter().any(|kept| Arc::ptr_eq(kept, memory)) {
             referenced.memory.push(Arc::clone(memory));
@@ -105,8 +116,8 @@ impl Drop for QueueEvent {
     }
 }
 
-/// Page-locked memory of the process.
-pub(crate) struct PageLocked {
+/// Pinned host memory.
+pub(crate) struct PinnedMemory {
     gpu: Arc<Gpu>,
     pointer: *mut u8,
     bytes: usize,
@@ -115,11 +126,11 @@ pub(crate) struct PageLocked {
 }
 
 // SAFETY: the memory may be used from every thread; `used` excludes two uses by the process.
-unsafe impl Send for PageLocked {}
+unsafe impl Send for PinnedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for PageLocked {}
+unsafe impl Sync for PinnedMemory {}
 
-impl Staging for PageLocked {
+impl Staging for PinnedMemory {
     fn with_bytes(&self, function: &mut dyn FnMut(&mut [u8])) {
         let _used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the memory has these bytes, all of them zero at first, and lives as long as `self`. The
@@ -128,7 +139,7 @@ impl Staging for PageLocked {
     }
 }
 
-impl Drop for PageLocked {
+impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if self.gpu.make_current().is_ok() {
             // SAFETY: allocated and freed once; the queues keep memory that a copy may use.
@@ -137,15 +148,15 @@ impl Drop for PageLocked {
     }
 }
 
-/// Runs a call for the driver.
-unsafe extern "C" fn run_call(call: *mut c_void) {
-    // SAFETY: the pointer is to a `HostCall` that `GpuQueues::call` keeps.
-    unsafe { &*call.cast_const().cast::<HostCall>() }.run();
+/// Runs a host function for the driver.
+unsafe extern "C" fn run_host_function(call: *mut c_void) {
+    // SAFETY: the pointer is to a `HostFunction` that `GpuQueues::call` keeps.
+    unsafe { &*call.cast_const().cast::<HostFunction>() }.run();
 }
 
 impl Queues for GpuQueues {
     type Event = QueueEvent;
-    type Staging = PageLocked;
+    type Staging = PinnedMemory;
 
     fn event(&self) -> Result<QueueEvent, String> {
         self.gpu.make_current()?;
@@ -156,7 +167,7 @@ impl Queues for GpuQueues {
         Ok(QueueEvent { gpu: Arc::clone(&self.gpu), event })
     }
 
-    fn staging(&self, bytes: usize) -> Result<PageLocked, String> {
+    fn staging(&self, bytes: usize) -> Result<PinnedMemory, String> {
         self.gpu.make_current()?;
         let mut pointer = ptr::null_mut();
         // SAFETY: the pointer is to a pointer; at least one byte is allocated.
@@ -165,7 +176,12 @@ impl Queues for GpuQueues {
         })?;
         // SAFETY: exactly the allocation is filled.
         unsafe { ptr::write_bytes(pointer.cast::<u8>(), 0, bytes.max(1)) };
-        Ok(PageLocked { gpu: Arc::clone(&self.gpu), pointer: pointer.cast(), bytes, used: Mutex::default() })
+        Ok(PinnedMemory {
+            gpu: Arc::clone(&self.gpu),
+            pointer: pointer.cast(),
+            bytes,
+            used: Mutex::default(),
+        })
     }
 
     fn record(&self, event: &QueueEvent, queue: Queue) -> Result<(), String> {
@@ -193,42 +209,32 @@ impl Queues for GpuQueues {
         &self,
         queue: Queue,
         address: u64,
-        to: &Arc<PageLocked>,
+        to: &Arc<PinnedMemory>,
         range: Range<usize>,
     ) -> Result<(), String> {
-        if range.end > to.bytes || range.is_empty() {
-            return Err("copy out of bounds".to_owned());
-        }
-        self.gpu.make_current()?;
-        self.keep(to);
+        let host = self.host_address(to, &range)?;
         // SAFETY: the target has these bytes and is kept until the queues are dropped; the source is an
         // operand of the session's arena with as many.
         check("cannot copy from the GPU", unsafe {
-            let target = to.pointer.add(range.start).cast();
-            sys::cuMemcpyDtoHAsync_v2(target, address, range.len(), self.stream(queue))
+            sys::cuMemcpyDtoHAsync_v2(host.cast(), address, range.len(), self.stream(queue))
         })
     }
 
     fn copy_in(
         &self,
         queue: Queue,
-        from: &Arc<PageLocked>,
+        from: &Arc<PinnedMemory>,
         range: Range<usize>,
         address: u64,
     ) -> Result<(), String> {
-        if range.end > from.bytes || range.is_empty() {
-            return Err("copy out of bounds".to_owned());
-        }
-        self.gpu.make_current()?;
-        self.keep(from);
+        let host = self.host_address(from, &range)?;
         // SAFETY: as for `copy_out`, in the other direction.
         check("cannot copy to the GPU", unsafe {
-            let source = from.pointer.add(range.start).cast();
-            sys::cuMemcpyHtoDAsync_v2(address, source, range.len(), self.stream(queue))
+            sys::cuMemcpyHtoDAsync_v2(address, host.cast(), range.len(), self.stream(queue))
         })
     }
 
-    fn call(&self, queue: Queue, call: &Arc<HostCall>) -> Result<(), String> {
+    fn call(&self, queue: Queue, call: &Arc<HostFunction>) -> Result<(), String> {
         self.gpu.make_current()?;
         {
             let mut referenced = self.referenced.lock().unwrap_or_else(PoisonError::into_inner);
@@ -237,10 +243,10 @@ impl Queues for GpuQueues {
             }
         }
         let data = Arc::as_ptr(call).cast_mut().cast::<c_void>();
-        // SAFETY: `run_call` takes a pointer to a call, which is kept until the queues are dropped, once no
-        // work is left in them. The call uses no function of CUDA.
+        // SAFETY: `run_host_function` takes a pointer to a call, which is kept until the queues are dropped,
+        // once no work is left in them. The call uses no function of CUDA.
         check("cannot enqueue a call", unsafe {
-            sys::cuLaunchHostFunc(self.stream(queue), Some(run_call), data)
+            sys::cuLaunchHostFunc(self.stream(queue), Some(run_host_function), data)
         })
     }
 

@@ -1,4 +1,4 @@
-//! The clock and the temperature of GPUs, and the time in which heat or power held them back.
+//! The clock and the temperature of GPUs, and the time in which heat or power throttled them.
 
 use super::html::{Cell, Html};
 use crate::report::{GpuUse, UsageCurves};
@@ -18,7 +18,7 @@ pub(super) fn section(html: &mut Html, curves: &UsageCurves, number: usize) {
         }
         if has_throttling {
             let note = "Held back: heat or a limit of power kept the clock lower than it could be.";
-            html.chart("usage-throttling", number, "Temperature of the GPU, °C, and time held back, %", note);
+            html.chart("usage-throttling", number, "Temperature of the GPU, °C, and time throttled, %", note);
         }
         html.close("div");
     }
@@ -26,7 +26,7 @@ pub(super) fn section(html: &mut Html, curves: &UsageCurves, number: usize) {
 }
 
 fn table(html: &mut Html, gpus: &[GpuUse]) {
-    let is_known = |gpu: &GpuUse| gpu.mhz.is_some() || gpu.max_celsius.is_some() || gpu.held_back.is_some();
+    let is_known = |gpu: &GpuUse| gpu.mhz.is_some() || gpu.max_celsius.is_some() || gpu.throttled.is_some();
     if gpus.len() < 2 && !gpus.iter().any(is_known) {
         return;
     }
@@ -38,7 +38,7 @@ fn table(html: &mut Html, gpus: &[GpuUse]) {
         "clock MHz",
         "highest MHz",
         "highest °C",
-        "held back %",
+        "throttled %",
         "by heat %",
         "by power %",
         "clock then MHz",
@@ -47,7 +47,7 @@ fn table(html: &mut Html, gpus: &[GpuUse]) {
     let rows: Vec<Vec<Cell>> = gpus
         .iter()
         .map(|gpu| {
-            let held_back = gpu.held_back;
+            let throttled = gpu.throttled;
             let name = match gpu.worker {
                 None => Cell::text("of the run"),
                 Some(worker) => Cell::sorted(format!("worker {worker}"), worker as f64),
@@ -63,10 +63,10 @@ fn table(html: &mut Html, gpus: &[GpuUse]) {
                 Cell::number(gpu.mhz, 0),
                 count(gpu.max_mhz),
                 count(gpu.max_celsius),
-                Cell::number(held_back.map(|held_back| held_back.percent), 1),
-                Cell::number(held_back.map(|held_back| held_back.heat_percent), 1),
-                Cell::number(held_back.map(|held_back| held_back.power_percent), 1),
-                Cell::number(held_back.and_then(|held_back| held_back.mhz), 0),
+                Cell::number(throttled.map(|throttled| throttled.percent), 1),
+                Cell::number(throttled.map(|throttled| throttled.heat_percent), 1),
+                Cell::number(throttled.map(|throttled| throttled.power_percent), 1),
+                Cell::number(throttled.and_then(|throttled| throttled.mhz), 0),
             ]
         })
         .collect();

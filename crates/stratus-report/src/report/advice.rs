@@ -153,7 +153,7 @@ pub(super) fn advice(report: &RunReport) -> Vec<String> {
     lines
 }
 
-/// The lines with the largest gains, in this order, and in any case all on GPUs that were held back.
+/// The lines with the largest gains, in this order, and in any case all on GPUs that were throttled.
 fn most_promising(mut found: Vec<(f64, String)>, gpus: Vec<GpuSuggestion>) -> Vec<String> {
     found.sort_by(|a, b| b.0.total_cmp(&a.0));
     found.truncate((MAX_LINES - 1).saturating_sub(gpus.len()));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_were_held_back_are_always_reported() {
+    fn gpus_that_were_throttled_are_always_reported() {
         let found = || (1..=7).map(|gain| (f64::from(gain), format!("line {gain}"))).collect::<Vec<_>>();
         let gpu = |gain_percent: f64| GpuSuggestion { gain_percent, line: format!("GPU {gain_percent}") };
         let lines = |gpus| most_promising(found(), gpus).join(", ");

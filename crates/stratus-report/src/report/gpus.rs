@@ -1,8 +1,9 @@
-//! The GPUs of a run, one per worker: their use, and how long heat or power held them back.
+//! The GPUs of a run, one per worker: their use, and how long heat or power throttled them.
 
 use std::path::Path;
 
 use serde::Serialize;
+use stratus_base::Mean;
 use stratus_base::text::{duration, shell_path};
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvReader, UsageRow};
@@ -10,13 +11,13 @@ use stratus_run::machine::Machine;
 
 use crate::Result;
 
-/// Minimum percent of the samples in which a GPU was held back for a suggestion.
+/// Minimum percent of the samples in which a GPU was throttled for a suggestion.
 const MIN_SHARE_PERCENT: f64 = 5.0;
 /// Minimum number of these samples, one per second: fewer say nothing about a run.
 const MIN_SAMPLES: u64 = 10;
 /// Maximum number of GPUs with a suggestion of their own.
 const MAX_LINES: usize = 3;
-/// Maximum seconds between two samples; a run that was suspended was not held back meanwhile.
+/// Maximum seconds between two samples; a run that was suspended was not throttled meanwhile.
 const MAX_SAMPLE_S: f64 = 2.0;
 /// The remedy against heat.
 const COOLING: &str = "improve its cooling (airflow, dust, the temperature of the room)";
@@ -41,24 +42,24 @@ pub struct GpuUse {
     pub max_mhz: Option<u64>,
     /// The highest temperature in degrees Celsius.
     pub max_celsius: Option<u64>,
-    /// How long it was held back; `None` if that is unknown.
-    pub held_back: Option<HeldBack>,
+    /// How long it was throttled; `None` if that is unknown.
+    pub throttled: Option<ThrottledTime>,
 }
 
-/// How long heat or power held a GPU back. Percentages are those of the samples in which it is known.
+/// How long heat or power throttled a GPU. Percentages are those of the samples in which it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct HeldBack {
-    /// The number of samples in which it was held back.
+pub struct ThrottledTime {
+    /// The number of samples in which it was throttled.
     pub samples: u64,
     /// Their seconds.
     pub seconds: f64,
     /// Their percentage.
     pub percent: f64,
-    /// The percentage of samples in which heat held it back.
+    /// The percentage of samples in which heat throttled it.
     pub heat_percent: f64,
-    /// The percentage of samples in which power held it back.
+    /// The percentage of samples in which power throttled it.
     pub power_percent: f64,
-    /// The mean clock in MHz while it was held back.
+    /// The mean clock in MHz while it was throttled.
     pub mhz: Option<f64>,
 }
 
@@ -68,37 +69,17 @@ pub(super) struct GpuSums {
     busy_percent: Mean,
     watts: Mean,
     mhz: Mean,
-    held_back_mhz: Mean,
+    throttled_mhz: Mean,
     peak_memory_bytes: Option<u64>,
     max_mhz: Option<u64>,
     max_celsius: Option<u64>,
-    /// The number of samples in which it is known whether the GPU was held back.
+    /// The number of samples in which it is known whether the GPU was throttled.
     known: u64,
     /// The numbers of samples in which it was: for any reason, by heat, by power.
-    held_back: [u64; 3],
-    held_back_s: f64,
+    throttled: [u64; 3],
+    throttled_s: f64,
     /// The time of the last sample.
     elapsed_s: f64,
-}
-
-/// A mean of the finite values.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    sum: f64,
-    count: u64,
-}
-
-impl Mean {
-    fn add(&mut self, value: Option<f64>) {
-        if let Some(value) = value.filter(|value| value.is_finite()) {
-            self.sum += value;
-            self.count += 1;
-        }
-    }
-
-    fn mean(self) -> Option<f64> {
-        Some(self.sum / self.count as f64).filter(|mean| mean.is_finite())
-    }
 }
 
 impl GpuSums {
@@ -113,22 +94,22 @@ impl GpuSums {
         self.peak_memory_bytes = self.peak_memory_bytes.max(row.gpu_memory_bytes);
         self.max_mhz = self.max_mhz.max(row.gpu_mhz);
         self.max_celsius = self.max_celsius.max(row.gpu_celsius);
-        let Some(throttling) = row.gpu_held_back else { return };
+        let Some(throttling) = row.gpu_throttling else { return };
         self.known += 1;
-        let reasons = [throttling.is_held_back(), throttling.heat, throttling.power];
-        for (count, is_held_back) in self.held_back.iter_mut().zip(reasons) {
-            *count += u64::from(is_held_back);
+        let reasons = [throttling.is_throttled(), throttling.heat, throttling.power];
+        for (count, is_throttled) in self.throttled.iter_mut().zip(reasons) {
+            *count += u64::from(is_throttled);
         }
-        if throttling.is_held_back() {
-            self.held_back_mhz.add(mhz);
-            self.held_back_s += if seconds.is_finite() { seconds.clamp(0.0, MAX_SAMPLE_S) } else { 0.0 };
+        if throttling.is_throttled() {
+            self.throttled_mhz.add(mhz);
+            self.throttled_s += if seconds.is_finite() { seconds.clamp(0.0, MAX_SAMPLE_S) } else { 0.0 };
         }
     }
 
     /// The use of the GPU of `worker`; `None` if nothing of a GPU is known.
     pub fn finish(&self, worker: Option<u64>) -> Option<GpuUse> {
         let percent = |count: u64| 100.0 * count as f64 / self.known as f64;
-        let [samples, heat, power] = self.held_back;
+        let [samples, heat, power] = self.throttled;
         let gpu = GpuUse {
             worker: None,
             busy_percent: self.busy_percent.mean(),
@@ -137,13 +118,13 @@ impl GpuSums {
             mhz: self.mhz.mean(),
             max_mhz: self.max_mhz,
             max_celsius: self.max_celsius,
-            held_back: (self.known > 0).then(|| HeldBack {
+            throttled: (self.known > 0).then(|| ThrottledTime {
                 samples,
-                seconds: self.held_back_s,
+                seconds: self.throttled_s,
                 percent: percent(samples),
                 heat_percent: percent(heat),
                 power_percent: percent(power),
-                mhz: self.held_back_mhz.mean(),
+                mhz: self.throttled_mhz.mean(),
             }),
         };
         (gpu != GpuUse::default()).then_some(GpuUse { worker, ..gpu })
@@ -189,7 +170,7 @@ fn read_sums(folder: &RunDir) -> Result<GpuSums> {
     Ok(sums)
 }
 
-/// A suggestion for a GPU that was held back.
+/// A suggestion for a GPU that was throttled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuSuggestion {
     /// The maximum gain in percent of the time.
@@ -198,7 +179,7 @@ pub struct GpuSuggestion {
     pub line: String,
 }
 
-/// Suggestions for GPUs that were held back for more than a small share of the time, the most promising
+/// Suggestions for GPUs that were throttled for more than a small share of the time, the most promising
 /// first. `machine` is that of the first worker, and `run` the run directory.
 #[must_use]
 pub fn gpu_suggestions(gpus: &[GpuUse], machine: Option<&Machine>, run: &Path) -> Vec<GpuSuggestion> {
@@ -213,7 +194,7 @@ pub fn gpu_suggestions(gpus: &[GpuUse], machine: Option<&Machine>, run: &Path) -
         };
         found.push(GpuSuggestion {
             gain_percent: best.gain_percent,
-            line: format!("{others} held back too: `stratus report {}` lists them.", shell_path(run)),
+            line: format!("{others} throttled too: `stratus report {}` lists them.", shell_path(run)),
         });
     }
     found
@@ -225,10 +206,10 @@ fn is_first(gpu: &GpuUse) -> bool {
 }
 
 fn suggestion(gpu: &GpuUse, machine: Option<&Machine>) -> Option<GpuSuggestion> {
-    let held_back = gpu
-        .held_back
-        .filter(|held_back| held_back.percent >= MIN_SHARE_PERCENT && held_back.samples >= MIN_SAMPLES)?;
-    let HeldBack { seconds, percent, heat_percent, power_percent, mhz, .. } = held_back;
+    let throttled = gpu
+        .throttled
+        .filter(|throttled| throttled.percent >= MIN_SHARE_PERCENT && throttled.samples >= MIN_SAMPLES)?;
+    let ThrottledTime { seconds, percent, heat_percent, power_percent, mhz, .. } = throttled;
     // A reason for a few of the samples is not worth a remedy.
     let matters = |share: f64| share >= MIN_SHARE_PERCENT || 2.0 * share >= percent;
     let (reasons, parts, remedy) = match (matters(heat_percent), matters(power_percent)) {
@@ -251,7 +232,7 @@ fn suggestion(gpu: &GpuUse, machine: Option<&Machine>) -> Option<GpuSuggestion> 
     Some(GpuSuggestion {
         gain_percent: percent * slowdown.max(0.0),
         line: format!(
-            "The GPU{worker}{name} was held back by {reasons} for {}, {percent:.0} % of the \
+            "The GPU{worker}{name} was throttled by {reasons} for {}, {percent:.0} % of the \
              time{parts}{clock}: {remedy}.",
             duration(seconds)
         ),
@@ -278,7 +259,7 @@ mod tests {
             gpu_percent: Some(90.0),
             gpu_mhz: Some(mhz),
             gpu_celsius: Some(80),
-            gpu_held_back: reasons.parse::<Throttling>().ok(),
+            gpu_throttling: reasons.parse::<Throttling>().ok(),
             ..UsageRow::default()
         }
     }
@@ -310,10 +291,10 @@ mod tests {
     fn sums_are_those_of_the_samples() {
         let found =
             gpu(None, &[("no", 1980, 60), ("heat", 1400, 30), ("heat+power", 1100, 10), ("", 500, 1)]);
-        let held_back = found.held_back.unwrap();
-        assert_eq!((held_back.samples, held_back.percent), (40, 40.0));
-        assert_eq!((held_back.heat_percent, held_back.power_percent), (40.0, 10.0));
-        assert_eq!((held_back.seconds, held_back.mhz), (40.0, Some((30.0 * 1400.0 + 11_000.0) / 40.0)));
+        let throttled = found.throttled.unwrap();
+        assert_eq!((throttled.samples, throttled.percent), (40, 40.0));
+        assert_eq!((throttled.heat_percent, throttled.power_percent), (40.0, 10.0));
+        assert_eq!((throttled.seconds, throttled.mhz), (40.0, Some((30.0 * 1400.0 + 11_000.0) / 40.0)));
         assert_eq!(
             (found.max_mhz, found.max_celsius, found.busy_percent),
             (Some(1980), Some(80), Some(90.0))
@@ -322,22 +303,22 @@ mod tests {
         let mut sums = GpuSums::default();
         sums.add(&UsageRow { elapsed_s: 1.0, gpu_watts: Some(300.0), ..UsageRow::default() });
         let old = sums.finish(None).unwrap();
-        assert_eq!((old.watts, old.held_back, old.mhz, old.busy_percent), (Some(300.0), None, None, None));
+        assert_eq!((old.watts, old.throttled, old.mhz, old.busy_percent), (Some(300.0), None, None, None));
         let mut sums = GpuSums::default();
         sums.add(&UsageRow { elapsed_s: 1.0, cpu_percent: Some(50.0), ..UsageRow::default() });
         assert_eq!(sums.finish(Some(1)), None);
     }
 
     #[test]
-    fn pauses_and_invalid_times_are_not_time_held_back() {
+    fn pauses_and_invalid_times_are_not_time_throttled() {
         let mut sums = GpuSums::default();
         for elapsed_s in [1.0, 2.0, 3000.0, f64::NAN, f64::INFINITY, -1e300, 1.0] {
             sums.add(&row(elapsed_s, "power", u64::MAX));
         }
         let found = sums.finish(None).unwrap();
-        let held_back = found.held_back.unwrap();
-        assert!((2.0..=14.0).contains(&held_back.seconds), "{held_back:?}");
-        assert_eq!(held_back.samples, 7);
+        let throttled = found.throttled.unwrap();
+        assert!((2.0..=14.0).contains(&throttled.seconds), "{throttled:?}");
+        assert_eq!(throttled.samples, 7);
     }
 
     #[test]
@@ -347,17 +328,17 @@ mod tests {
         let hot = [gpu(None, &[("no", 1980, 600), ("heat", 1400, 400)])];
         assert_eq!(
             lines(&hot, Some(&machine)),
-            ["The GPU (NVIDIA X) was held back by heat for 6 min 40 s, 40 % of the time, at 1400 MHz on \
+            ["The GPU (NVIDIA X) was throttled by heat for 6 min 40 s, 40 % of the time, at 1400 MHz on \
               average instead of up to 1980 MHz: improve its cooling (airflow, dust, the temperature of the \
               room)."]
         );
         // The devices differ, and which one was used is not recorded.
         let machine = Machine { devices: vec![device("NVIDIA X"), device("NVIDIA Y")], ..machine };
-        assert!(lines(&hot, Some(&machine))[0].starts_with("The GPU was held back by heat for"));
+        assert!(lines(&hot, Some(&machine))[0].starts_with("The GPU was throttled by heat for"));
         let capped = [gpu(Some(3), &[("no", 1980, 80), ("power", 1700, 20)])];
         let found = lines(&capped, Some(&machine));
         assert!(
-            found[0].starts_with("The GPU of worker 3 was held back by power for 20 s, 20 % of"),
+            found[0].starts_with("The GPU of worker 3 was throttled by power for 20 s, 20 % of"),
             "{found:?}"
         );
         assert!(found[0].contains("nvidia-smi -pl WATTS") && !found[0].contains("cooling"), "{found:?}");
@@ -373,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_that_were_hardly_held_back_have_no_suggestion() {
+    fn gpus_that_were_hardly_throttled_have_no_suggestion() {
         assert!(lines(&[gpu(None, &[("no", 1980, 960), ("heat", 1400, 40)])], None).is_empty(), "4 %");
         assert!(lines(&[gpu(None, &[("heat", 1400, 9)])], None).is_empty(), "nine seconds");
         assert!(lines(&[gpu(None, &[("", 1400, 900)])], None).is_empty(), "unknown");
@@ -388,9 +369,9 @@ mod tests {
         assert_eq!(found.len(), 4);
         assert!(found[0].contains("worker 5 ") && found[2].contains("worker 3 "), "{found:?}");
         assert!(found[3].starts_with(
-            "The GPUs of 3 other workers were held back too: `stratus report runs/digits/1` lists"
+            "The GPUs of 3 other workers were throttled too: `stratus report runs/digits/1` lists"
         ));
-        assert!(lines(&all[..4], None)[3].starts_with("The GPU of another worker was held back too"));
+        assert!(lines(&all[..4], None)[3].starts_with("The GPU of another worker was throttled too"));
     }
 
     #[test]
@@ -410,7 +391,7 @@ mod tests {
         std::fs::write(run.worker(10).unwrap().usage(), "elapsed_s,<script>\n1,2\n").unwrap();
         let found = read_gpus(&run, &mut |what, _| problems.push(what.to_owned()));
         assert_eq!(found.iter().map(|gpu| gpu.worker).collect::<Vec<_>>(), [Some(0), Some(1)]);
-        assert_eq!(found[1].held_back.unwrap().power_percent, 100.0);
+        assert_eq!(found[1].throttled.unwrap().power_percent, 100.0);
         assert_eq!(problems, ["utilisation of worker 10"]);
     }
 }

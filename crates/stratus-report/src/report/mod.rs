@@ -25,7 +25,7 @@ pub(crate) use compare::{differing_keys, effective_settings, is_ignored_key, set
 pub use cost::{LayerWork, Peaks, RooflineData, RooflinePoint, planned_image_shape};
 pub use curves::{Curve, Curves, IterationCurves, LayerCurve, LayerHistory};
 pub use diff::{Change, Diff, LayerDiff, PhaseDiff, TimeUnit};
-pub use gpus::{GpuSuggestion, GpuUse, HeldBack, gpu_suggestions, read_gpus};
+pub use gpus::{GpuSuggestion, GpuUse, ThrottledTime, gpu_suggestions, read_gpus};
 pub use network::{DataEdge, Endpoint, LayerKernel, Network, NetworkLayer, NodeMemory};
 pub use optimised::{OptimisedReport, best_variants};
 pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;

@@ -50,10 +50,10 @@ pub struct GpuCurves {
     /// Temperature in degrees Celsius.
     #[serde(rename = "gpu_celsius")]
     pub celsius: Curve,
-    /// The time in which heat held it back, in percent.
+    /// The time in which heat throttled it, in percent.
     #[serde(rename = "gpu_heat_percent")]
     pub heat_percent: Curve,
-    /// The time in which power held it back, in percent.
+    /// The time in which power throttled it, in percent.
     #[serde(rename = "gpu_power_percent")]
     pub power_percent: Curve,
 }
@@ -77,8 +77,8 @@ impl UsageCurves {
             let count = |value: Option<u64>| value.map_or(f64::NAN, |count| count as f64);
             // A row counts the bytes of about one second, even after the run was suspended.
             let rate = |value: Option<u64>| count(value) / 1e6 / seconds.clamp(0.5, 2.0);
-            let percent = |is_held_back: Option<bool>| {
-                number(is_held_back.map(|is_held_back| if is_held_back { 100.0 } else { 0.0 }))
+            let percent = |is_throttled: Option<bool>| {
+                number(is_throttled.map(|is_throttled| if is_throttled { 100.0 } else { 0.0 }))
             };
             let milliseconds = (1e3 * row.elapsed_s).max(0.0) as u64;
             means.push(
@@ -95,8 +95,8 @@ impl UsageCurves {
                     number(row.gpu_watts),
                     count(row.gpu_mhz),
                     count(row.gpu_celsius),
-                    percent(row.gpu_held_back.map(|throttling| throttling.heat)),
-                    percent(row.gpu_held_back.map(|throttling| throttling.power)),
+                    percent(row.gpu_throttling.map(|throttling| throttling.heat)),
+                    percent(row.gpu_throttling.map(|throttling| throttling.power)),
                 ],
             );
         }

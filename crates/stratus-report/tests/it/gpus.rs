@@ -1,4 +1,4 @@
-//! GPUs that heat or power held back, on made-up samples: suggestions, page, tables and JSON document.
+//! GPUs that heat or power throttled, on made-up samples: suggestions, page, tables and JSON document.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::page::{HOSTILE, PLAIN, drawn, make};
 /// The columns of an earlier version, and those of this one.
 const OLD_HEADER: &str = "elapsed_s,cpu_percent,rss_bytes,disk_read_bytes,disk_write_bytes,net_bytes,\
                           gpu_percent,gpu_memory_bytes,gpu_watts,cpu_watts";
-const ADDED: &str = "gpu_mhz,gpu_celsius,gpu_held_back";
+const ADDED: &str = "gpu_mhz,gpu_celsius,gpu_throttling";
 
 /// Writes a file of samples, one per second: the clock, the temperature and the reasons.
 fn write(folder: &RunDir, samples: impl IntoIterator<Item = (u64, u64, &'static str)>) {
@@ -37,7 +37,7 @@ fn hot_gpu_is_in_suggestions_page_and_tables() {
     write(&run, (0..100).map(|second| if second < 60 { (1980, 70, "no") } else { (1485, 88, "heat") }));
     let report = read(&run);
     let line = format!(
-        "The GPU ({HOSTILE}) was held back by heat for 40 s, 40 % of the time, at 1485 MHz on average \
+        "The GPU ({HOSTILE}) was throttled by heat for 40 s, 40 % of the time, at 1485 MHz on average \
          instead of up to 1980 MHz: improve its cooling (airflow, dust, the temperature of the room)."
     );
     // The share of the time that the lower clock took at most: less than that of waiting for data.
@@ -45,7 +45,7 @@ fn hot_gpu_is_in_suggestions_page_and_tables() {
     assert_eq!(report.runs[0].advice[1], line);
     let page = page::render(&report);
     assert_eq!(page.matches("<script").count(), 2, "injected script");
-    for text in ["Clock of the GPU, MHz", "time held back, %", "<h4>GPU</h4>", "<td>of the run</td>"] {
+    for text in ["Clock of the GPU, MHz", "time throttled, %", "<h4>GPU</h4>", "<td>of the run</td>"] {
         assert!(page.contains(text), "{text}");
     }
     let usage = drawn(&page)["runs"][0]["usage"].clone();
@@ -59,9 +59,9 @@ fn hot_gpu_is_in_suggestions_page_and_tables() {
         (&gpu["worker"], &gpu["max_celsius"], &gpu["max_mhz"]),
         (&().into(), &88.into(), &1980.into())
     );
-    assert_eq!((&gpu["held_back"]["seconds"], &gpu["held_back"]["percent"]), (&40.0.into(), &40.0.into()));
+    assert_eq!((&gpu["throttled"]["seconds"], &gpu["throttled"]["percent"]), (&40.0.into(), &40.0.into()));
     let text = markdown::markdown(&report);
-    assert!(text.contains("was held back by heat for 40 s") && !text.contains("<script"), "{text}");
+    assert!(text.contains("was throttled by heat for 40 s") && !text.contains("<script"), "{text}");
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn each_worker_has_a_row_and_a_suggestion() {
     let report = read(&run);
     let gpus = &report.runs[0].usage.as_ref().unwrap().gpus;
     assert_eq!(gpus.iter().map(|gpu| gpu.worker).collect::<Vec<_>>(), [Some(0), Some(1)]);
-    let found = report.runs[0].advice.iter().find(|line| line.contains("held back")).unwrap();
+    let found = report.runs[0].advice.iter().find(|line| line.contains("throttled")).unwrap();
     assert!(
-        found.starts_with("The GPU of worker 1 was held back by heat and power for 50 s, 100 %"),
+        found.starts_with("The GPU of worker 1 was throttled by heat and power for 50 s, 100 %"),
         "{found}"
     );
     let damaged: Vec<&str> = report.problems.iter().map(|problem| problem.what.as_str()).collect();
@@ -99,12 +99,12 @@ fn files_of_earlier_versions_and_cool_gpus_have_no_suggestion() {
     let report = read(&run);
     let usage = report.runs[0].usage.as_ref().unwrap();
     assert_eq!((usage.gpu.watts[1], usage.gpu.mhz[1], usage.cpu_watts[1]), (Some(310.5), None, Some(9.0)));
-    assert_eq!((usage.gpus.len(), usage.gpus[0].held_back), (1, None));
+    assert_eq!((usage.gpus.len(), usage.gpus[0].throttled), (1, None));
     let html = page::render(&report);
     assert!(!html.contains("Clock of the GPU") && !html.contains("<h4>GPU</h4>"));
     assert!(html.contains("Power of CPU and GPU, W"));
     write(&run, (0..1000).map(|second| (1980, 60, if second < 40 { "power" } else { "no" })));
     let report = read(&run);
-    assert!(report.runs[0].advice.iter().all(|line| !line.contains("held back")), "4 % of the time");
+    assert!(report.runs[0].advice.iter().all(|line| !line.contains("throttled")), "4 % of the time");
     assert!(page::render(&report).contains("Clock of the GPU, MHz"));
 }

@@ -32,11 +32,11 @@ pub struct UsageRow {
     /// The temperature of the device in degrees Celsius.
     pub gpu_celsius: Option<u64>,
     /// The reasons for which the device's clock is lower than it could be.
-    pub gpu_held_back: Option<Throttling>,
+    pub gpu_throttling: Option<Throttling>,
 }
 
 impl Row for UsageRow {
-    const NEW_COLUMNS: &'static [&'static str] = &["cpu_watts", "gpu_mhz", "gpu_celsius", "gpu_held_back"];
+    const NEW_COLUMNS: &'static [&'static str] = &["cpu_watts", "gpu_mhz", "gpu_celsius", "gpu_throttling"];
 
     fn visit(&mut self, _: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
         visit("elapsed_s", Field::Fixed(&mut self.elapsed_s, 3));
@@ -51,7 +51,7 @@ impl Row for UsageRow {
         visit("cpu_watts", Field::OptionalFixed(&mut self.cpu_watts, 1));
         visit("gpu_mhz", Field::OptionalCount(&mut self.gpu_mhz));
         visit("gpu_celsius", Field::OptionalCount(&mut self.gpu_celsius));
-        visit("gpu_held_back", Field::OptionalThrottling(&mut self.gpu_held_back));
+        visit("gpu_throttling", Field::OptionalThrottling(&mut self.gpu_throttling));
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
                 elapsed_s: 3.0,
                 gpu_mhz: Some(1410),
                 gpu_celsius: Some(88),
-                gpu_held_back: Some(Throttling { heat, power }),
+                gpu_throttling: Some(Throttling { heat, power }),
                 ..UsageRow::default()
             };
             let mut line = Vec::new();
@@ -102,11 +102,11 @@ mod tests {
             let line = format!("3.000,,,,,,,,,,{end}");
             UsageRow::parse(Task::default(), &line.split(',').collect::<Vec<_>>())
         };
-        assert_eq!(parse("1410,88,<script>"), Err("gpu_held_back"));
-        assert_eq!(parse("1410,88,power+heat"), Err("gpu_held_back"));
+        assert_eq!(parse("1410,88,<script>"), Err("gpu_throttling"));
+        assert_eq!(parse("1410,88,power+heat"), Err("gpu_throttling"));
         assert_eq!(parse("-1,88,no"), Err("gpu_mhz"));
         assert_eq!(parse("1410,99999999999999999999,no"), Err("gpu_celsius"));
-        assert_eq!(parse("1410,88"), Err("gpu_held_back"));
+        assert_eq!(parse("1410,88"), Err("gpu_throttling"));
     }
 
     /// A run of the version before is resumed: its file has no columns of the GPU's clock.
@@ -116,7 +116,7 @@ mod tests {
         let path = folder.path().join("usage.csv");
         let columns = UsageRow::columns(Task::default());
         let (old, new) = columns.split_at(columns.len() - 3);
-        assert_eq!(new, ["gpu_mhz", "gpu_celsius", "gpu_held_back"]);
+        assert_eq!(new, ["gpu_mhz", "gpu_celsius", "gpu_throttling"]);
         let text = format!("{}\n1.000,50.0,1000,,,,97.0,,300.0,9.0\n", old.join(","));
         std::fs::write(&path, &text).unwrap();
         let row = UsageRow {
@@ -124,7 +124,7 @@ mod tests {
             gpu_watts: Some(30.0),
             gpu_mhz: Some(1200),
             gpu_celsius: Some(90),
-            gpu_held_back: Some(Throttling { heat: true, power: true }),
+            gpu_throttling: Some(Throttling { heat: true, power: true }),
             ..UsageRow::default()
         };
         let mut writer = CsvWriter::open(&path, Task::default()).unwrap();
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{text}2.000,,,,,,,,30.0,\n"));
         let rows = read::<UsageRow>(&path).unwrap();
         assert_eq!(rows[0].gpu_watts, Some(300.0));
-        assert_eq!(rows[1], UsageRow { gpu_mhz: None, gpu_celsius: None, gpu_held_back: None, ..row });
+        assert_eq!(rows[1], UsageRow { gpu_mhz: None, gpu_celsius: None, gpu_throttling: None, ..row });
     }
 
     /// A run of an earlier version that is resumed: its file has no column of the packages' power.

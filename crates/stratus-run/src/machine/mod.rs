@@ -154,6 +154,14 @@ pub fn host_name() -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
+/// The identity of this machine since it was booted, the same in all its containers; else its name. `None` if
+/// it has neither.
+#[must_use]
+pub fn boot_identity() -> Option<String> {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    id.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()).or_else(host_name)
+}
+
 /// Peak resident set of this process so far, in bytes.
 #[must_use]
 pub fn peak_rss_bytes() -> Option<u64> {

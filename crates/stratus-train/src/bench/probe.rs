@@ -94,7 +94,7 @@ pub fn probe(
     experiment.data.drop_last = true;
     let dataset = datasets.train.as_ref();
     let graph = Network::for_dataset(&experiment, dataset)?.graph;
-    let device = device::open_monitored(&experiment.train, device::LocalRank::ALONE, monitor)?;
+    let device = device::open_monitored(&experiment.train, 0, monitor)?;
     if device.is_accelerator {
         return Err(TrainError::Configuration {
             problem: format!(

@@ -9,7 +9,7 @@ use super::same_data::MAX_LISTED;
 use super::worker_role::{PipelineStage, WorkerRole};
 use crate::TrainError;
 use crate::compile::Programs;
-use crate::device::{LocalRank, OpenDevice};
+use crate::device::OpenDevice;
 use crate::resolve::Rank;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,7 +22,7 @@ use stratus_exchange::WorkerGroup;
 use stratus_experiment::Experiment;
 use stratus_run::RunDir;
 use stratus_run::data::DataRecord;
-use stratus_run::machine::host_name;
+use stratus_run::machine::boot_identity;
 
 /// The experiment for a number of workers, a power of two, which is also the number of parts unless that is
 /// set.
@@ -144,16 +144,43 @@ impl ProcessGroup {
             .map_or(Rank::SINGLE, |workers| Rank { rank: workers.rank(), world_size: workers.size() })
     }
 
-    /// The rank of this worker among those of its machine: of the same host name.
+    /// The rank of this worker among those of its machine.
     ///
     /// # Errors
     /// If a worker has disconnected.
-    pub(super) fn local_rank(&self) -> Result<LocalRank, TrainError> {
-        let Some(workers) = self.workers() else { return Ok(LocalRank::ALONE) };
-        let host = sha256_hex([host_name().unwrap_or_default().as_bytes()]);
-        let hosts = workers.all_gather(host.as_bytes())?;
-        let on_this = |hosts: &[Vec<u8>]| hosts.iter().filter(|other| **other == host.as_bytes()).count();
-        Ok(LocalRank { rank: on_this(&hosts[..workers.rank()]), size: on_this(&hosts) })
+    pub(super) fn local_rank(&self) -> Result<usize, TrainError> {
+        let machines = self.identities(&[])?;
+        Ok(machines
+            .iter()
+            .take(self.rank().rank)
+            .filter(|other| **other == machines[self.rank().rank])
+            .count())
+    }
+
+    /// Divides the memory of a device that several workers use among them, with a warning.
+    ///
+    /// # Errors
+    /// If a worker has disconnected.
+    pub(super) fn divide_device(
+        &self,
+        device: &mut OpenDevice,
+        warn: &mut dyn FnMut(&str),
+    ) -> Result<(), TrainError> {
+        let address = device.backend.device_address();
+        let devices = self.identities(address.as_deref().unwrap_or_default().as_bytes())?;
+        let own = &devices[self.rank().rank];
+        let users = devices.iter().filter(|other| *other == own).count();
+        if address.is_some() && users > 1 {
+            warn(&device.divide_among(users));
+        }
+        Ok(())
+    }
+
+    /// The machine of each worker together with something on it, as a checksum.
+    fn identities(&self, of: &[u8]) -> Result<Vec<Vec<u8>>, TrainError> {
+        let machine = boot_identity().unwrap_or_default();
+        let own = sha256_hex([machine.as_bytes(), b"\0", of]).into_bytes();
+        Ok(self.workers().map_or(Ok(vec![own.clone()]), |workers| workers.all_gather(&own))?)
     }
 
     /// Returns whether this worker writes the run directory.

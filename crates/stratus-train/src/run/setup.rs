@@ -11,7 +11,7 @@ use crate::compile::{
     CompiledRun, FittedRun, KernelSelection, PlannedRun, ProgramVariant, check_batch_norm_samples, fit,
     variant_programs,
 };
-use crate::device::{self, LocalRank, OpenDevice};
+use crate::device::{self, OpenDevice};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
 use crate::network::{Network, check_layer_file};
 use crate::resolve::ResolvedProcess;
@@ -74,7 +74,7 @@ impl ResolvedRun {
         experiment: &Experiment,
         start: RunStart,
         train: &dyn Dataset,
-        local: LocalRank,
+        local_rank: usize,
         options: &RunOptions,
         observer: &mut dyn Observer,
     ) -> Result<Self, TrainError> {
@@ -95,7 +95,7 @@ impl ResolvedRun {
                 Ok::<_, TrainError>(pretrained)
             })
             .transpose()?;
-        let device = device::open_monitored(&experiment.train, local, &options.device_monitor())?;
+        let device = device::open_monitored(&experiment.train, local_rank, &options.device_monitor())?;
         device.warnings.iter().for_each(|warning| warn(warning));
         let experiment = with_class_weights(experiment, train)?;
         let stage = group.stage(&experiment);
@@ -127,17 +127,18 @@ impl RunSetup {
         let datasets = group.agree(check_layer_file(experiment).and_then(|()| open_datasets(experiment)))?;
         let data = data_record(experiment, &datasets);
         group.check_same_data(&data)?;
-        let local = group.local_rank()?;
+        let local_rank = group.local_rank()?;
         let same_data = started.map_or(Ok(()), |started| started.check_same_data(&data, observer));
         let resolved = same_data.and_then(|()| {
-            ResolvedRun::new(experiment, start, datasets.train.as_ref(), local, options, observer)
+            ResolvedRun::new(experiment, start, datasets.train.as_ref(), local_rank, options, observer)
         });
-        let ResolvedRun { graph, layer_file, pretrained, device, resolved } = group.agree(resolved)?;
+        let ResolvedRun { graph, layer_file, pretrained, mut device, resolved } = group.agree(resolved)?;
         let teacher = resolved.teacher().map_or("", |teacher| teacher.source().sha256.as_str());
         group.check_same_run(&[teacher.as_bytes()])?;
         let energy = SharedEnergyMeter::start(device.backend.meter());
         let train = datasets.train.as_ref();
         let mut warn = |text: &str| observer.warn(text);
+        group.divide_device(&mut device, &mut warn)?;
         group.compare_devices(&device, &mut warn)?;
         if resolved.precision() == Precision::Bf16 && !device.has_native_bf16 {
             warn("train.precision is bf16, but this CPU has no bf16 instructions: f32 is faster here");

@@ -116,6 +116,12 @@ impl Heartbeat {
         false
     }
 
+    /// The last iteration that was recorded; 0 before the first.
+    #[must_use]
+    pub fn iteration(&self) -> u64 {
+        self.iteration.load(Ordering::Relaxed)
+    }
+
     /// Records that the worker exits on its own, with an exit code.
     pub fn end(&self, code: u8) {
         self.ended.store(true, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use stratus_base::text::{counted, shell_quoted};
-use stratus_base::{printable, ssh};
+use stratus_base::{Secret, printable, ssh};
 use stratus_run::machine::host_name;
 
 /// The script that checks a host.
@@ -50,10 +50,10 @@ impl WorkerHosts {
     /// `folder` is an existing folder that the hosts must share.
     ///
     /// # Errors
-    /// If the list is invalid, names a host twice, or has too few places.
+    /// If the list is invalid, names a host twice, or has too few slots.
     pub fn parse(list: &str, workers: usize, folder: PathBuf) -> Result<Self, WorkersError> {
         let error = |problem: String| Err(WorkersError::HostList { problem });
-        let mut places: Vec<(&str, Option<usize>)> = Vec::new();
+        let mut slots: Vec<(&str, Option<usize>)> = Vec::new();
         for item in list.split(',').map(str::trim) {
             let (name, limit) = match item.split_once(':') {
                 Some((name, limit)) => match limit.parse().ok().filter(|limit| (1..=1024).contains(limit)) {
@@ -66,23 +66,23 @@ impl WorkerHosts {
             if name.is_empty() || name.starts_with('-') || !name.chars().all(is_plain) {
                 return error(format!("{name:?} is not the name of a host"));
             }
-            if places.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
+            if slots.iter().any(|(other, _)| other.eq_ignore_ascii_case(name)) {
                 return error(format!("{name} is named twice"));
             }
-            places.push((name, limit));
+            slots.push((name, limit));
         }
-        if places.len() > MAX_HOSTS {
-            return error(format!("{} hosts are more than {MAX_HOSTS}", places.len()));
+        if slots.len() > MAX_HOSTS {
+            return error(format!("{} hosts are more than {MAX_HOSTS}", slots.len()));
         }
-        let limits: Option<Vec<usize>> = places.iter().map(|(_, limit)| *limit).collect();
-        if limits.is_none() && places.iter().any(|(_, limit)| limit.is_some()) {
+        let limits: Option<Vec<usize>> = slots.iter().map(|(_, limit)| *limit).collect();
+        if limits.is_none() && slots.iter().any(|(_, limit)| limit.is_some()) {
             return error("give a number of workers to every host, or to none".to_owned());
         }
         let hosts = match limits {
             Some(limits) => {
                 let places = limits.iter().sum::<usize>();
                 if workers > places {
-                    return error(format!("{workers} workers exceed {}", counted(places as u64, "place")));
+                    return error(format!("{workers} workers exceed {}", counted(places as u64, "slot")));
                 }
                 let mut left = workers;
                 let take = |limit: usize| {
@@ -93,11 +93,11 @@ impl WorkerHosts {
                 limits.into_iter().map(take).collect::<Vec<usize>>()
             }
             None => {
-                let (each, more) = (workers / places.len(), workers % places.len());
-                (0..places.len()).map(|at| each + usize::from(at < more)).collect()
+                let (each, more) = (workers / slots.len(), workers % slots.len());
+                (0..slots.len()).map(|at| each + usize::from(at < more)).collect()
             }
         };
-        let hosts = places.iter().zip(hosts);
+        let hosts = slots.iter().zip(hosts);
         let hosts = hosts.map(|((name, _), workers)| WorkerHost { name: (*name).to_owned(), workers });
         if let Some(idle) = hosts.clone().find(|host| host.workers == 0) {
             return error(format!("no worker is left for {}: name fewer hosts", idle.name));
@@ -177,10 +177,9 @@ struct Probe {
 
 impl Probe {
     fn create(folder: &Path) -> Result<Self, WorkersError> {
-        let name = format!(
-            ".stratus-hosts-{}",
-            random_hex().map_err(|source| WorkersError::Folder { path: folder.to_owned(), source })?
-        );
+        let random =
+            Secret::random().map_err(|source| WorkersError::Folder { path: folder.to_owned(), source })?;
+        let name = format!(".stratus-hosts-{}", random.as_str());
         let path = folder.join(&name);
         let created = std::fs::File::create_new(&path).and_then(|mut file| {
             file.write_all(name.as_bytes())?;
@@ -201,13 +200,6 @@ impl Drop for Probe {
     }
 }
 
-/// 128 random bits of the system, as hexadecimal digits.
-pub(super) fn random_hex() -> io::Result<String> {
-    let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(stratus_base::checksum::hex(&bytes))
-}
-
 /// The first line of `--version` of a program.
 fn version_of(program: &Path) -> Result<String, WorkersError> {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
@@ -222,19 +214,8 @@ fn host_error(host: &str, problem: impl Into<String>, hint: impl Into<String>) -
 
 /// Checks a host. Returns the address by which it was reached from this machine, if `ssh` tells it.
 fn check_host(host: &str, line: &str, version: &str) -> Result<Option<IpAddr>, WorkersError> {
-    let program = ssh::program();
-    let program_name = program.to_string_lossy().into_owned();
-    let mut command = Command::new(&program);
-    for option in [
-        "BatchMode=yes",
-        "ConnectTimeout=15",
-        "ServerAliveInterval=15",
-        "ServerAliveCountMax=4",
-        "ClearAllForwardings=yes",
-        "RequestTTY=no",
-    ] {
-        command.args(["-o", option]);
-    }
+    let program_name = ssh::program().to_string_lossy().into_owned();
+    let mut command = ssh::command();
     command.args(["--", host, line]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let failed = |error: io::Error| {
         host_error(
@@ -274,7 +255,11 @@ fn check_host(host: &str, line: &str, version: &str) -> Result<Option<IpAddr>, W
         }
         _ => {
             let reason = printable(errors.trim().lines().last().unwrap_or("no reason given"));
-            Err(host_error(host, format!("cannot be checked: {reason}"), "its account needs `sh`"))
+            Err(host_error(
+                host,
+                format!("cannot be checked: {reason}"),
+                "its login shell must be able to run `sh`",
+            ))
         }
     }
 }
@@ -300,7 +285,7 @@ fn parse_answer(host: &str, answer: &str, version: &str) -> Result<Option<IpAddr
                 return Err(host_error(host, format!("has no file {value}"), hint));
             }
             "broken" => {
-                let hint = "the same program must run there: compare architecture and glibc";
+                let hint = "that host may have another architecture or an older glibc";
                 return Err(host_error(host, format!("cannot run this program: {value}"), hint));
             }
             "version" if value == printable(version) => has_version = true,
@@ -317,7 +302,7 @@ fn parse_answer(host: &str, answer: &str, version: &str) -> Result<Option<IpAddr
         false => Err(host_error(
             host,
             "gave no answer to the check",
-            "start-up files of the account must not read standard input or end the shell",
+            "`.bashrc` and similar files there must not read standard input or call `exit`",
         )),
     }
 }
@@ -351,7 +336,7 @@ mod tests {
             ("a,", 2, "\"\" is not the name of a host"),
             ("a,A", 2, "A is named twice"),
             ("a:1,a:2", 2, "a is named twice"),
-            ("a:1,b:2", 4, "4 workers exceed 3 places"),
+            ("a:1,b:2", 4, "4 workers exceed 3 slots"),
             ("a:1,b", 2, "give a number of workers to every host, or to none"),
             ("a:4,b:4", 4, "no worker is left for b"),
             ("a,b,c", 2, "no worker is left for c"),

@@ -6,7 +6,6 @@
 //! there is one. No clocks of two machines are compared, and no file system is shared. A connection begins
 //! with a secret that the launching process passes to its workers.
 
-use super::hosts::random_hex;
 use super::{EXITED_PREFIX, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, SOCKET_FILE, STOP_FILE, WorkersError};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -15,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use stratus_base::Secret;
 use stratus_base::exit_code::INTERRUPTED;
 use stratus_run::machine::host_name;
 
@@ -32,18 +32,18 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time that a worker has to stop by itself after its launching process is gone.
 const MAX_STOP_TIME: Duration = Duration::from_secs(120);
-/// The maximum number of connections besides those of the workers.
-const MAX_STRANGERS: usize = 64;
+/// The maximum number of connections besides those of the workers, which have not sent the secret.
+const MAX_UNAUTHENTICATED: usize = 64;
 
 /// The listening side, in the launching process.
 pub(super) struct Relay {
-    secret: String,
+    secret: Secret,
     port: u16,
 }
 
 /// The state that the threads of the listening side share.
 struct Listening {
-    secret: String,
+    secret: Secret,
     folder: PathBuf,
     workers: usize,
     connections: AtomicUsize,
@@ -56,7 +56,8 @@ impl Relay {
         let any =
             [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))];
         let listener = TcpListener::bind(&any[..]).map_err(failed)?;
-        let (port, secret) = (listener.local_addr().map_err(failed)?.port(), random_hex().map_err(failed)?);
+        let (port, secret) =
+            (listener.local_addr().map_err(failed)?.port(), Secret::random().map_err(failed)?);
         let listening = Arc::new(Listening {
             secret: secret.clone(),
             folder: folder.to_owned(),
@@ -78,7 +79,7 @@ impl Relay {
 
     /// The value of [`RELAY_VAR`], with the addresses by which workers may reach this machine.
     pub(super) fn variable(&self, addresses: &[IpAddr]) -> String {
-        let mut words = vec![self.secret.clone(), self.port.to_string()];
+        let mut words = vec![self.secret.as_str().to_owned(), self.port.to_string()];
         words.extend(addresses.iter().map(ToString::to_string));
         words.push(Ipv4Addr::LOCALHOST.to_string());
         words.extend(host_name());
@@ -88,7 +89,7 @@ impl Relay {
 
 impl Listening {
     fn accept(self: &Arc<Self>, connection: TcpStream) {
-        if self.connections.fetch_add(1, Ordering::Relaxed) >= self.workers + MAX_STRANGERS {
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= self.workers + MAX_UNAUTHENTICATED {
             self.connections.fetch_sub(1, Ordering::Relaxed);
             return;
         }
@@ -106,7 +107,7 @@ impl Listening {
         connection.set_read_timeout(Some(GREETING_TIMEOUT))?;
         let mut lines = BufReader::new(connection.try_clone()?);
         let greeting = read_line(&mut lines)?;
-        let rank = greeting.split_once(' ').filter(|(secret, _)| is_equal(secret, &self.secret));
+        let rank = greeting.split_once(' ').filter(|(secret, _)| self.secret.equals(secret));
         let rank = rank.and_then(|(_, rank)| rank.parse::<usize>().ok()).filter(|rank| *rank < self.workers);
         let rank = rank.ok_or(ErrorKind::PermissionDenied)?;
         connection.set_read_timeout(None)?;
@@ -134,12 +135,6 @@ fn answer(folder: &Path) -> String {
         None if folder.join(STOP_FILE).exists() => format!("{STOP_LINE}\n"),
         None => format!("{IDLE_LINE}\n"),
     }
-}
-
-/// Compares in a time that does not depend on the first difference.
-fn is_equal(one: &str, other: &str) -> bool {
-    let differences = one.bytes().zip(other.bytes()).fold(0, |all, (one, other)| all | (one ^ other));
-    one.len() == other.len() && differences == 0
 }
 
 /// Reads a line without its end. A longer one than any that is sent is an error.
@@ -279,8 +274,8 @@ mod tests {
         let relay = Relay::start(&monitor.folder, 2).unwrap();
         let good = relay.variable(&[]);
         let stop = Arc::new(AtomicBool::new(false));
-        let secret = "0".repeat(32);
-        let other = good.replacen(&relay.secret, &secret, 1);
+        let secret = "0".repeat(64);
+        let other = good.replacen(relay.secret.as_str(), &secret, 1);
         for (variable, rank) in [
             ("", 0),
             ("a", 0),

@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use super::peer::Peer;
 use super::post;
 use super::query::QueryPairs;
-use super::token::Token;
 use crate::{api, pages};
+use stratus_base::Secret;
 
 /// Maximum length of the path and the query of a request.
 const MAX_TARGET_BYTES: usize = 8 << 10;
@@ -46,9 +46,9 @@ pub struct Guard {
     /// page can call the server by its own name only.
     allows_addresses: bool,
     port: u16,
-    token: Option<Token>,
+    token: Option<Secret>,
     /// The token that pages send with actions; `None` if there are none.
-    page_token: Option<Token>,
+    page_token: Option<Secret>,
     /// True if processes of this user on this machine need no token.
     trusts_own_user: bool,
 }
@@ -58,8 +58,8 @@ impl Guard {
     pub fn new(
         host: &str,
         address: SocketAddr,
-        token: Option<Token>,
-        page_token: Option<Token>,
+        token: Option<Secret>,
+        page_token: Option<Secret>,
         trusts_own_user: bool,
     ) -> Self {
         let ip = address.ip();
@@ -76,7 +76,7 @@ impl Guard {
 
     /// The token that pages send with actions.
     pub fn page_token(&self) -> Option<&str> {
-        self.page_token.as_ref().map(Token::as_str)
+        self.page_token.as_ref().map(Secret::as_str)
     }
 
     /// The address of the first page, with the token.
@@ -152,7 +152,7 @@ impl Guard {
         format!("stratus_ui_{}", self.port)
     }
 
-    fn has_cookie(&self, headers: &HeaderMap, token: &Token) -> bool {
+    fn has_cookie(&self, headers: &HeaderMap, token: &Secret) -> bool {
         let name = self.cookie_name();
         headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok()).any(|cookies| {
             let mut pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
@@ -178,7 +178,7 @@ impl Guard {
     }
 
     /// Keeps the token in a cookie, and removes it from the address.
-    fn with_cookie(&self, request: &Request<Body>, token: &Token) -> Response {
+    fn with_cookie(&self, request: &Request<Body>, token: &Secret) -> Response {
         let rest: Vec<&str> = request
             .uri()
             .query()

@@ -4,7 +4,6 @@ mod guard;
 mod peer;
 mod post;
 mod query;
-mod token;
 
 pub(crate) use query::QueryPairs;
 
@@ -20,6 +19,8 @@ use axum::{Extension, Router, middleware};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use stratus_base::Secret;
+use stratus_base::secret::RANDOM_SOURCE;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -28,7 +29,11 @@ use crate::api::{self, Site};
 use crate::{Error, Forecaster, Index, Result};
 use guard::Guard;
 use peer::Peer;
-use token::Token;
+
+/// A token that requests need.
+fn new_token() -> Result<Secret> {
+    Secret::random().map_err(|source| Error::Random { path: RANDOM_SOURCE, source })
+}
 
 /// The port, if none is given. It differs from those of other tools.
 pub const DEFAULT_PORT: u16 = 6174;
@@ -92,8 +97,8 @@ impl Server {
         let ip = resolve(&options.host)?;
         let listener = listen(ip, options.port)?;
         let address = listener.local_addr().map_err(Error::Start)?;
-        let token = if ip.is_loopback() { None } else { Some(Token::random()?) };
-        let page_token = if options.program.is_some() { Some(Token::random()?) } else { None };
+        let token = if ip.is_loopback() { None } else { Some(new_token()?) };
+        let page_token = if options.program.is_some() { Some(new_token()?) } else { None };
         let guard = Guard::new(&options.host, address, token, page_token, options.opens_browser);
         let url = guard.url();
         let actions = Arc::new(Actions::new(options.program.clone()));

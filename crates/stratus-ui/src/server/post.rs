@@ -5,7 +5,7 @@ use axum::http::header::{self, HeaderMap};
 use axum::http::{Request, StatusCode};
 
 use super::peer::Peer;
-use super::token::Token;
+use stratus_base::Secret;
 
 /// The header with the token of the page. Pages of other servers can neither read it nor send it.
 pub const PAGE_HEADER: &str = "x-stratus-page";
@@ -23,7 +23,7 @@ pub fn is_action(path: &str) -> bool {
 }
 
 /// The reason to refuse a request that acts. Its host was checked, and its origin if it names one.
-pub fn refusal(request: &Request<Body>, page_token: Option<&Token>) -> Option<Refused> {
+pub fn refusal(request: &Request<Body>, page_token: Option<&Secret>) -> Option<Refused> {
     let headers = request.headers();
     let Some(token) = page_token else {
         return Some((

@@ -135,10 +135,10 @@ pub fn run(arguments: &CollectArguments, output: &Output) -> Result {
             } else {
                 format!("{}: no summary yet\n", run.path().display())
             };
-            let held_back: String =
-                gpus::held_back(run, output).iter().map(|line| format!("{line}\n\n")).collect();
+            let throttled: String =
+                gpus::throttled(run, output).iter().map(|line| format!("{line}\n\n")).collect();
             text.push_str(&format!(
-                "{gap}{table}\n{held_back}{}{}",
+                "{gap}{table}\n{throttled}{}{}",
                 optimised(run, output)?,
                 accounting::render(&accounting, None, output.width())
             ));

@@ -119,8 +119,10 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let group = joined.as_ref().map(|joined| ProcessGroup::new(Arc::clone(&joined.workers), joined.cpus));
     let outcome =
         train(arguments, globals, output, (process_started, stop), group.unwrap_or_default(), &heartbeat);
-    // This worker alone knows the reason; the others only miss it.
-    let device_failed = joined.is_some() && outcome.as_ref().is_err_and(Failure::is_of_device);
+    // This worker alone knows the reason; the others only miss it. Before the first iteration there is
+    // nothing to resume, and another start would fail in the same way.
+    let device_failed =
+        joined.is_some() && heartbeat.iteration() > 0 && outcome.as_ref().is_err_and(Failure::is_of_device);
     let outcome = if device_failed { outcome.map_err(|failure| failure.of_worker(rank)) } else { outcome };
     heartbeat.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
     let all_workers_end =
@@ -275,7 +277,7 @@ fn train(
     if output.is_silent() {
         return Ok(());
     }
-    super::gpus::held_back(&finished.run, output).iter().for_each(|line| output.warning(line));
+    super::gpus::throttled(&finished.run, output).iter().for_each(|line| output.warning(line));
     let accounting = Accounting::for_run(&finished.run, &accounting::AccountingOptions::default())?;
     let run = finished.run.path().display().to_string();
     output.print_wrapped(&Report { run, summary: &finished.summary, accounting: &accounting }, || {

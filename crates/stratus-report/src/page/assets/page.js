@@ -342,8 +342,8 @@ const stratus = (() => {
     "usage-throttling": (container, run) =>
       drawUsage(container, run, [
         ["temperature", "gpu_celsius", 1, 4],
-        ["held back by heat", "gpu_heat_percent", 1, 1],
-        ["held back by power", "gpu_power_percent", 1, 3],
+        ["throttled by heat", "gpu_heat_percent", 1, 1],
+        ["throttled by power", "gpu_power_percent", 1, 3],
       ]),
     "runs-loss": container => drawRuns(container, e => e.val_loss),
     "runs-accuracy": container => drawRuns(container, e => (e.val_score === null ? null : 100 * e.val_score)),

@@ -6,6 +6,7 @@ use crate::run::run_time::RunTime;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use stratus_base::Mean;
 use stratus_run::RunDir;
 use stratus_run::csv::{CsvWriter, Task, UsageRow};
 use stratus_run::machine::process::{ProcessCounts, ProcessMeter};
@@ -52,25 +53,6 @@ struct Totals {
     net_bytes: Option<u64>,
     /// The CPU time of the sampling thread.
     sampling: Option<Duration>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Mean {
-    sum: f64,
-    count: f64,
-}
-
-impl Mean {
-    fn add(&mut self, value: Option<f64>) {
-        if let Some(value) = value {
-            self.sum += value;
-            self.count += 1.0;
-        }
-    }
-
-    fn mean(self) -> Option<f64> {
-        (self.count > 0.0).then(|| self.sum / self.count)
-    }
 }
 
 impl Totals {
@@ -224,7 +206,7 @@ impl Meters {
             cpu_watts: joules.filter(|_| seconds > 0.0).map(|joules| joules / seconds),
             gpu_mhz: device.mhz.map(u64::from),
             gpu_celsius: device.celsius.map(u64::from),
-            gpu_held_back: device.throttling,
+            gpu_throttling: device.throttling,
         }
     }
 }
@@ -281,7 +263,7 @@ mod tests {
         assert!(rows.iter().all(|row| row.elapsed_s >= 100.0 && row.cpu_percent.is_none()), "{rows:?}");
         assert_eq!((totals.busy_percent.mean(), totals.device_bytes), (Some(20.0), Some(1000)));
         assert_eq!(totals.watts.mean(), None, "a value without samples is not zero");
-        let clock = (rows[0].gpu_mhz, rows[0].gpu_celsius, rows[0].gpu_held_back);
+        let clock = (rows[0].gpu_mhz, rows[0].gpu_celsius, rows[0].gpu_throttling);
         let heat = Throttling { heat: true, power: false };
         assert_eq!(clock, (Some(1400), Some(83), Some(heat)));
         if cfg!(target_os = "linux") {

@@ -133,8 +133,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     }
     // Shows the phase of the measurement on a terminal.
     let mut progress = Progress::new(*output);
-    let device =
-        device::open_monitored(&experiment.train, device::LocalRank::ALONE, &progress.startup_monitor())?;
+    let device = device::open_monitored(&experiment.train, 0, &progress.startup_monitor())?;
     device.warnings.iter().for_each(|warning| progress.warn(warning));
     let resolved = ResolvedProcess::for_training(&experiment, dataset.as_ref(), &graph, &device)?
         .with_rank(Rank { rank: 0, world_size: pipelines });

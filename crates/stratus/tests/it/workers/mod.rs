@@ -54,7 +54,7 @@ fn worker_count_does_not_change_the_bits() {
         for worker in 1..=others {
             let usage = dir.path(workers).join(format!("workers/{worker}/usage.csv"));
             let header = fs::read_to_string(usage).unwrap().lines().next().unwrap().to_owned();
-            assert!(header.ends_with(",gpu_mhz,gpu_celsius,gpu_held_back"), "{header}");
+            assert!(header.ends_with(",gpu_mhz,gpu_celsius,gpu_throttling"), "{header}");
         }
     }
     train(&dir, "moved", 2, &["--workers", "4", "--until-epoch", "1"]).expect(0);
