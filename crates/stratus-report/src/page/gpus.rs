@@ -17,7 +17,7 @@ pub(super) fn section(html: &mut Html, curves: &UsageCurves, number: usize) {
             html.chart("usage-clock", number, "Clock of the GPU, MHz", "");
         }
         if has_throttling {
-            let note = "Held back: heat or a limit of power kept the clock lower than it could be.";
+            let note = "Throttled: heat or a limit of power kept the clock lower than it could be.";
             html.chart("usage-throttling", number, "Temperature of the GPU, °C, and time throttled, %", note);
         }
         html.close("div");
@@ -36,12 +36,12 @@ fn table(html: &mut Html, gpus: &[GpuUse]) {
         "peak memory",
         "power W",
         "clock MHz",
-        "highest MHz",
-        "highest °C",
+        "max clock MHz",
+        "max °C",
         "throttled %",
         "by heat %",
         "by power %",
-        "clock then MHz",
+        "clock while throttled, MHz",
     ];
     let count = |value: Option<u64>| Cell::number(value.map(|value| value as f64), 0);
     let rows: Vec<Vec<Cell>> = gpus

@@ -25,7 +25,7 @@ pub(super) fn on_nodes(settings: &TargetSettings, spec: &mut LaunchSpec, has_opt
     let [min, max] = nodes.nodes;
     if min < max && spec.depends_on_results() && spec.cells.iter().any(|cell| cell.train.parts == 0) {
         return Err(Failure::usage(format!(
-            "{}: with {min} to {max} nodes, a sweep in which results decide needs train.parts",
+            "{}: with {min} to {max} nodes, a sweep that ends runs early by their results needs train.parts",
             settings.name
         ))
         .with_hint(format!(
