@@ -115,7 +115,7 @@ fn hosts_that_cannot_run_workers_are_named_before_anything_starts() {
     };
     for (hosts, workers, problem) in [
         ("a,a", "2", "--hosts: a is named twice"),
-        ("a:1,b:2", "4", "--hosts: 4 workers exceed 3 places"),
+        ("a:1,b:2", "4", "--hosts: 4 workers exceed 3 slots"),
         ("a,b,c", "2", "--hosts: no worker is left for c"),
         ("a,<script>", "2", "--hosts: \"<script>\" is not the name of a host"),
         ("", "2", "--hosts: \"\" is not the name of a host"),
