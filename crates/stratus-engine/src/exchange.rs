@@ -54,6 +54,8 @@ pub struct ExchangeStep {
     pub dtype: DType,
     /// The bytes of each value, in the order of the operands.
     pub value_bytes: Vec<usize>,
+    /// The number of times that the step runs in an iteration: one, or one for each batch part of this worker.
+    pub runs: usize,
 }
 
 /// The action of a communication step on its values.
@@ -82,8 +84,6 @@ pub enum ExchangeAction {
         from: usize,
         /// The index of the message.
         message: usize,
-        /// The number of such messages of an iteration: one, or one for each batch part of this worker.
-        messages: usize,
     },
 }
 
@@ -103,12 +103,11 @@ impl ExchangeStep {
                 ExchangeAction::Send { to, message }
             }
             Kernel::StageTransfer(StageTransfer { stage: from, message, .. }) => {
-                let messages = program.section_of(position).map_or(1, |section| section.tiles);
-                ExchangeAction::Receive { from, message, messages }
+                ExchangeAction::Receive { from, message }
             }
             _ => return None,
         };
-        Some(Self { action, dtype, value_bytes })
+        Some(Self { action, dtype, value_bytes, runs: program.tiles(position) })
     }
 
     /// The kernel of the step for values in the process's memory.
@@ -132,18 +131,26 @@ impl ExchangeStep {
             }
             ExchangeAction::WaitAllReduce { bucket } => exchange.wait_all_reduce(bucket, values),
             ExchangeAction::Send { to, message } => exchange.send(to, message, values),
-            ExchangeAction::Receive { from, message, .. } => exchange.receive(from, message, more, values),
+            ExchangeAction::Receive { from, message } => exchange.receive(from, message, more, values),
         }
     }
 
     /// Returns whether another message like that of `tile` follows in the same iteration.
     #[must_use]
     pub fn expects_more(&self, tile: Tile) -> bool {
-        match self.action {
-            // The parts of a worker are aligned to their number.
-            ExchangeAction::Receive { messages, .. } => tile.micro_batch % messages.max(1) + 1 < messages,
-            _ => false,
-        }
+        matches!(self.action, ExchangeAction::Receive { .. }) && !self.is_last_run(tile)
+    }
+
+    /// Returns whether the step has nothing to do for `tile`: a sum over this worker's parts is complete only
+    /// after the last part.
+    #[must_use]
+    pub fn skips(&self, tile: Tile) -> bool {
+        matches!(self.action, ExchangeAction::StartAllReduce { .. }) && !self.is_last_run(tile)
+    }
+
+    fn is_last_run(&self, tile: Tile) -> bool {
+        // The parts of a worker are aligned to their number.
+        tile.micro_batch % self.runs.max(1) + 1 >= self.runs
     }
 }
 
@@ -163,6 +170,9 @@ struct HostExchange {
 
 impl StepKernel for HostExchange {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
+        if self.step.skips(operands.tile()) {
+            return Ok(());
+        }
         let more = self.step.expects_more(operands.tile());
         let count = self.step.value_bytes.len();
         let mut values = values(operands, count);

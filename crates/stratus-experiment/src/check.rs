@@ -1,7 +1,7 @@
 //! Constraints on combinations of keys.
 
 use crate::deadline::Deadline;
-use crate::{Augment, Constraint, Device, Experiment, ExperimentError, Origin, ScheduleName, Value};
+use crate::{Augment, Constraint, Experiment, ExperimentError, Origin, ScheduleName, Value};
 
 impl Experiment {
     /// Checks constraints on combinations of keys.
@@ -77,6 +77,12 @@ impl Experiment {
             return conflict(
                 "`train.parts` and `train.micro_batches` are both more than 1".to_owned(),
                 "set only train.parts: a worker processes its parts one after the other",
+            );
+        }
+        if self.train.synchronise_batch_norm && micro_batches > 1 {
+            return conflict(
+                "`train.synchronise_batch_norm` cannot be combined with train.micro_batches".to_owned(),
+                "use train.parts instead",
             );
         }
         if self.teacher().is_some() && self.first_stage.network.is_some() {
@@ -157,9 +163,13 @@ impl Experiment {
         }
         let conflicts = [
             ("train.micro_batches", train.micro_batches > 1, "use train.parts instead"),
+            (
+                "train.synchronise_batch_norm",
+                train.synchronise_batch_norm,
+                "use several workers without stages instead",
+            ),
             ("train.teacher", self.teacher().is_some(), "use train.parts and several workers instead"),
             ("train.activations_kib", train.activations_kib.is_some(), "use more stages instead"),
-            ("train.device", train.device == Device::Cuda, "stages run on CPUs only"),
             ("validation.mirror", validation.mirror, "evaluate views with `stratus eval`"),
             ("validation.shift", validation.shift > 0, "evaluate views with `stratus eval`"),
         ];

@@ -9,6 +9,7 @@ mod add;
 mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
+mod batch_norm_sums;
 mod bias;
 mod channel_scale;
 mod channels;

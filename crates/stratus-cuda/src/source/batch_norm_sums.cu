@@ -96,6 +96,18 @@ extern "C" __global__ void batch_norm_finish(const double *partial_sums, int cou
     running_var[channel] = (float)(running_var[channel] + momentum * (unbiased - running_var[channel]));
 }
 
+// The sums of a part of the batch.
+extern "C" __global__ void batch_norm_add_sums(const double *partial_sums, int count, int channels,
+                                               double *totals, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    int channel = blockIdx.x * blockDim.x + threadIdx.x;
+    double sums[2];
+    add_partial_sums(sums, partial_sums, count, channel, channels);
+    if (threadIdx.y != 0 || channel >= channels) return;
+    totals[channel] = sums[0];
+    totals[channels + channel] = sums[1];
+}
+
 template <int ROWS>
 __device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, const X *x, const T *dy,
                                               i64 row, i64 x_stride, i64 y_stride) {
@@ -226,6 +238,7 @@ extern "C" __global__ void batch_norm_finish_gradients(const double *partial_sum
 
 EXPORT(batch_norm_statistics)
 EXPORT(batch_norm_finish)
+EXPORT(batch_norm_add_sums)
 EXPORT(batch_norm_gradients)
 EXPORT(batch_norm_masked_gradients)
 EXPORT(batch_norm_add_masked_gradients)

@@ -36,6 +36,7 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
             "batch_norm_sums",
             concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm_sums.cu")),
         ),
+        ("batch_norm_from_sums", include_str!("batch_norm_from_sums.cu")),
         ("channel_scale", include_str!("channel_scale.cu")),
         ("channels", include_str!("channels.cu")),
         ("clip", concat!(include_str!("loss_scale_common.cu"), include_str!("clip.cu"))),

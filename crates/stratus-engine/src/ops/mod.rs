@@ -8,6 +8,7 @@ mod add;
 mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
+mod batch_norm_sums;
 mod bias;
 mod channel_scale;
 mod channels;
@@ -53,6 +54,7 @@ pub use batch_norm::{
     BatchNormInferenceBackward, BatchNormStatistics, CHANNEL_SLICE_ALIGNMENT, ChannelOffsets, FusedPool,
 };
 pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
+pub use batch_norm_sums::{BatchNormStatisticsFromSums, BatchNormSums};
 pub use bias::{AddBias, BiasGradient};
 pub use channel_scale::{ChannelScale, ChannelScaleGradient};
 pub use channels::{ScatterChannels, SelectChannels};
@@ -241,6 +243,8 @@ macro_rules! add_kernels {
             BatchNormInference,
             BatchNormInferenceBackward,
             BatchNormStatistics,
+            BatchNormStatisticsFromSums,
+            BatchNormSums,
             BiasGradient,
             ChannelScale,
             ChannelScaleGradient,

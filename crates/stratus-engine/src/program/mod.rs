@@ -8,6 +8,7 @@ pub use origin::{OptimiserState, Origin};
 use crate::ops::{Kernel, KernelSpec};
 use crate::{DType, Precision};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 /// Position of a value in [`Program::values`].
@@ -397,7 +398,7 @@ impl Program {
         for section in &self.sections {
             let Some(turn) = self.backward_start(section) else { continue };
             let forward = self.steps[section.first..turn].iter();
-            let written: std::collections::HashSet<ValueId> = forward
+            let written: HashSet<ValueId> = forward
                 .filter(|step| !step.kernel.accumulates_tiles())
                 .flat_map(|step| step.outputs.iter().copied())
                 .filter(|&id| self.value(id).role == Role::Transient)
@@ -442,16 +443,29 @@ impl Program {
         self.steps[position].operands().map(|id| self.tile_view(id, tiles)).collect()
     }
 
-    /// Replaces the steps; `inserted(i)` new steps follow the old step `i`. Sections keep their steps, so
-    /// insertions after a section must follow its last step.
-    pub(crate) fn replace_steps(&mut self, steps: Vec<Step>, inserted: impl Fn(usize) -> usize) {
-        let mut shift = 0;
-        let mut sections = self.sections.iter_mut().peekable();
-        for position in 0..self.steps.len() {
-            if let Some(section) = sections.next_if(|section| section.first == position) {
-                section.first += shift;
+    /// The values whose last micro-batch completes them: sums over micro-batches, also in another layout.
+    #[must_use]
+    pub fn sums_of_micro_batches(&self, section: &Section) -> HashSet<ValueId> {
+        let mut sums = HashSet::new();
+        for step in self.steps.get(section.steps()).unwrap_or_default() {
+            let is_reordered_sum =
+                matches!(step.kernel, Kernel::Reorder(_)) && step.inputs.iter().all(|id| sums.contains(id));
+            if step.kernel.accumulates_tiles() || is_reordered_sum {
+                sums.extend(step.outputs.iter().copied());
             }
-            shift += inserted(position);
+        }
+        sums
+    }
+
+    /// Replaces the steps; `inserted(i)` new steps follow the old step `i`. They belong to its section, unless
+    /// it is the section's last.
+    pub(crate) fn replace_steps(&mut self, steps: Vec<Step>, inserted: impl Fn(usize) -> usize) {
+        let before = |end: usize| (0..end).map(&inserted).sum::<usize>();
+        for section in &mut self.sections {
+            let Section { first, count, .. } = *section;
+            let shift = before(first);
+            section.first += shift;
+            section.count += before(first + count.saturating_sub(1)) - shift;
         }
         self.steps = steps;
     }

@@ -2,6 +2,7 @@
 
 use super::{Origin, Program, Role, Section, Value, ValueId};
 use crate::EngineError;
+use crate::Kernel;
 use crate::ops::{KernelSpec, Tiling};
 use std::collections::HashSet;
 
@@ -94,6 +95,9 @@ impl Program {
                 let step = &self.steps[position];
                 let tiling = step.kernel.tiling();
                 let early = step.inputs.iter().chain(&step.updates).find(|id| unfinished.contains(*id));
+                // These do nothing, or nothing that is used, before the last micro-batch.
+                let waits = matches!(step.kernel, Kernel::AllReduceBucket(_) | Kernel::Reorder(_));
+                let early = early.filter(|_| !(section.micro_batches && waits));
                 let problem = match (tiling, early) {
                     (Tiling::WholeBatch, _) if !section.micro_batches => {
                         Some("needs the whole batch, but is in a tiled section".to_owned())
@@ -130,11 +134,12 @@ impl Program {
 
     /// Checks that no step outside of a micro-batched section reads a value of one micro-batch.
     fn verify_micro_batches(&self, pass: &'static str, section: &Section) -> Result<(), EngineError> {
+        let sums = self.sums_of_micro_batches(section);
         let inside = self.steps[section.steps()].iter();
         let per_micro_batch: HashSet<ValueId> = inside
-            .filter(|step| !step.kernel.accumulates_tiles())
             .flat_map(|step| step.outputs.iter().copied())
-            .filter(|&id| self.value(id).role == Role::Transient)
+            .filter(|id| self.value(*id).role == Role::Transient && !sums.contains(id))
+            .filter(|&id| !self.is_tiled(id, section.tiles))
             .collect();
         let outside =
             self.steps.iter().enumerate().filter(|(position, _)| !section.steps().contains(position));

@@ -146,6 +146,8 @@ fn check_case(case: &Case, into: &mut CheckCounts) -> bool {
         // Copies, inputs, statistics, inference, and a pooling norm without index.
         Kernel::AddBias(_)
         | Kernel::BatchNormStatistics(_)
+        | Kernel::BatchNormStatisticsFromSums(_)
+        | Kernel::BatchNormSums(_)
         | Kernel::Convert(_)
         | Kernel::Flatten(_)
         | Kernel::NormalisePixels(_)

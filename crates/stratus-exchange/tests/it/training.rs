@@ -35,20 +35,34 @@ pub fn branches() -> Graph {
 
 /// The forward and backward pass of one part.
 pub fn of_part(graph: &Graph, precision: Precision) -> Program {
-    let forward = lower(graph, Mode::Train, precision, PART).unwrap();
-    differentiate(&fuse_with(&forward, Fusions { min_horizontal_bytes: 0, ..Fusions::default() }).unwrap())
-        .unwrap()
+    differentiate(&fused(graph, precision, PART, true)).unwrap()
+}
+
+/// The fused forward pass of a batch.
+fn fused(graph: &Graph, precision: Precision, batch: usize, stem: bool) -> Program {
+    let forward = lower(graph, Mode::Train, precision, batch).unwrap();
+    fuse_with(&forward, Fusions { min_horizontal_bytes: 0, stem }).unwrap()
 }
 
 fn program(graph: &Graph, precision: Precision, workers: usize) -> Program {
     with_updates(&of_part(graph, precision), workers, Some(1.0))
 }
 
+/// Like [`program`], with the batch norm statistics of the whole batch.
+fn synchronised(graph: &Graph, precision: Precision, workers: usize) -> Program {
+    let of_part = differentiate(&fused(graph, precision, PART, false)).unwrap();
+    let cut = BatchParts { count: PARTS, workers, bucket_bytes: 600, synchronise_batch_norm: true };
+    with_optimiser(&split_into_parts(&of_part, cut).unwrap(), Some(1.0))
+}
+
 /// All parts of a worker, followed by the updates.
 pub fn with_updates(of_part: &Program, workers: usize, clip_norm: Option<f64>) -> Program {
     // Buckets of a few values each.
-    let cut = BatchParts { count: PARTS, workers, bucket_bytes: 600 };
-    let program = split_into_parts(of_part, cut).unwrap();
+    let cut = BatchParts { count: PARTS, workers, bucket_bytes: 600, synchronise_batch_norm: false };
+    with_optimiser(&split_into_parts(of_part, cut).unwrap(), clip_norm)
+}
+
+fn with_optimiser(program: &Program, clip_norm: Option<f64>) -> Program {
     let sgd = stratus_engine::ops::SgdUpdate {
         momentum: 0.9,
         weight_decay: 1e-4,
@@ -57,7 +71,7 @@ pub fn with_updates(of_part: &Program, workers: usize, clip_norm: Option<f64>) -
         loss_scaled: false,
     };
     let optimisers = Optimisers { clip_norm, ..Optimiser::Sgd(sgd).into() };
-    average(&update(&program, optimisers).unwrap(), 0.9).unwrap()
+    average(&update(program, optimisers).unwrap(), 0.9).unwrap()
 }
 
 /// Pseudo-random numbers.
@@ -129,18 +143,11 @@ pub fn train_with(
 }
 
 /// Trains with `size` workers; `backend` opens the device of each.
-fn train_on(
-    backend: &(dyn Fn() -> Box<dyn Backend> + Sync),
-    graph: &Graph,
-    precision: Precision,
-    size: usize,
-) -> Vec<Trained> {
-    let program = program(graph, precision, size);
+fn train_on(backend: &(dyn Fn() -> Box<dyn Backend> + Sync), program: &Program, size: usize) -> Vec<Trained> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = in_process::transports(size)
             .into_iter()
             .map(|transport| {
-                let program = &program;
                 scope.spawn(move || {
                     assert!(transport.rank() < size);
                     let workers = WorkerGroup::open(|| Ok(transport)).unwrap();
@@ -168,7 +175,9 @@ fn results_are_bit_identical_for_any_number_of_workers() {
         assert_eq!(alone.1[0].samples, rows - (PARTS * PART / 7) as f64);
         for size in [1, 2, 4, 8] {
             for (rank, trained) in
-                train_on(&|| Box::new(ReferenceBackend), &graph, precision, size).into_iter().enumerate()
+                train_on(&|| Box::new(ReferenceBackend), &program(&graph, precision, size), size)
+                    .into_iter()
+                    .enumerate()
             {
                 assert_eq!(trained.1, alone.1, "worker {rank} of {size}");
                 for (found, expected) in trained.0.iter().zip(&alone.0) {
@@ -192,10 +201,63 @@ fn results_are_bit_identical_for_any_number_of_gpus() {
         assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.0) && losses[0] != losses[1]);
         for &(size, late) in sizes {
             let backend = || Box::new(Cuda::emulated_with(4, late).unwrap()) as Box<dyn Backend>;
-            for (rank, trained) in train_on(&backend, &graph, precision, size).into_iter().enumerate() {
+            let program = program(&graph, precision, size);
+            for (rank, trained) in train_on(&backend, &program, size).into_iter().enumerate() {
                 assert_eq!(trained, alone, "GPU {rank} of {size}, late: {late}");
             }
         }
+    }
+}
+
+/// With synchronised batch norm, on CPUs and GPUs.
+#[test]
+fn synchronised_results_are_bit_identical_for_any_number_of_workers() {
+    for (graph, precision) in
+        [(digits(), Precision::F32), (digits(), Precision::Bf16), (branches(), Precision::F32)]
+    {
+        let alone = train(&synchronised(&graph, precision, 1), None, 0);
+        assert!(alone.1.iter().all(|metrics| metrics.loss.is_finite() && metrics.loss > 0.0));
+        for size in [2, 4, 8] {
+            let program = synchronised(&graph, precision, size);
+            for trained in train_on(&|| Box::new(ReferenceBackend), &program, size) {
+                assert_eq!(trained, alone, "{size} workers");
+            }
+        }
+    }
+    let alone = train_with(&Cuda::emulated().unwrap(), &synchronised(&digits(), Precision::F32, 1), None, 0);
+    for (size, late) in [(2, true), (8, false)] {
+        let backend = || Box::new(Cuda::emulated_with(4, late).unwrap()) as Box<dyn Backend>;
+        for trained in train_on(&backend, &synchronised(&digits(), Precision::F32, size), size) {
+            assert_eq!(trained, alone, "{size} GPUs, late: {late}");
+        }
+    }
+}
+
+/// With synchronised batch norm, parts give the results of one whole batch, up to rounding; without, they
+/// do not.
+#[test]
+fn synchronised_parts_equal_one_batch() {
+    // Without dropout, whose masks differ between a batch and its parts.
+    let graph = digits();
+    let whole = differentiate(&fused(&graph, Precision::F32, PARTS * PART, false)).unwrap();
+    let whole = train(&with_optimiser(&whole, Some(1.0)), None, 0);
+    let difference = |other: &Trained| {
+        let pairs = other.0.iter().zip(&whole.0).flat_map(|(a, b)| {
+            assert_eq!(a.0, b.0);
+            a.1.iter().zip(&b.1)
+        });
+        let differences = pairs.map(|(a, b)| (f32::from_bits(*a) - f32::from_bits(*b)).abs());
+        differences.fold(0.0, f32::max)
+    };
+    for (name, program, is_equal) in [
+        ("eight parts", synchronised(&graph, Precision::F32, 1), true),
+        ("eight parts with their own statistics", program(&graph, Precision::F32, 1), false),
+    ] {
+        let trained = train(&program, None, 0);
+        assert_eq!(difference(&trained) < 1e-4, is_equal, "{name}: {}", difference(&trained));
+        let losses = |trained: &Trained| trained.1.iter().map(|m| m.loss).collect::<Vec<_>>();
+        let close = losses(&trained).iter().zip(losses(&whole)).all(|(a, b)| (a - b).abs() < 1e-5);
+        assert_eq!(close, is_equal, "{name}: {:?} and {:?}", losses(&trained), losses(&whole));
     }
 }
 
@@ -223,8 +285,11 @@ fn rejects_parts_that_are_not_powers_of_two() {
     let forward = lower(&digits(), Mode::Train, Precision::F32, PART).unwrap();
     let differentiated = differentiate(&forward).unwrap();
     for (count, workers) in [(6, 2), (8, 3), (2, 4)] {
-        let error =
-            split_into_parts(&differentiated, BatchParts { count, workers, bucket_bytes: 1 }).unwrap_err();
+        let error = split_into_parts(
+            &differentiated,
+            BatchParts { count, workers, bucket_bytes: 1, synchronise_batch_norm: false },
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("powers of two"), "{error}");
     }
     // A worker that is not connected fails instead of returning its own values as the sum.

@@ -29,15 +29,14 @@ impl CpuOp for TreeSum {
         }
     }
 
-    /// Sum and levels have the layout of the parts. If the parameter has another, the sum is reordered after
-    /// all parts are added.
+    /// Sum and levels have the layout of the parts. If the parameter has another, the sum is reordered.
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
         let part = step.inputs[0];
         let layout = plan.layout_or(part, &Layout::plain(plan.shape(part)));
         for &level in &step.outputs[1..] {
             plan.layout_or(level, &layout);
         }
-        plan.add_native_gradient(step, layout, PlanBuilder::push_after_section)
+        plan.add_native_gradient(step, layout, PlanBuilder::push_reorder_of_sum)
     }
 
     fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {

@@ -87,6 +87,8 @@ struct OpenSection {
     /// The section of the source, but `first` is a position in the plan: it moves when a step is inserted
     /// before the section. `count` is set at the end.
     section: Section,
+    /// True if an exchange with other workers starts in the section, when the last part has completed a sum.
+    exchanges: bool,
     /// Reorders of the sums over tiles, to be pushed after the section.
     after_section: Vec<(Step, PreparedStep)>,
 }
@@ -196,13 +198,15 @@ impl<'a> PlanBuilder<'a> {
         }
         self.tiles = section.map_or(1, |section| section.tiles);
         if let (Some(section), None) = (section, &self.section) {
+            let mut steps = self.source.steps[section.steps()].iter();
+            let exchanges = steps.any(|step| matches!(step.kernel, Kernel::AllReduceBucket(_)));
             let section = Section { first: self.program.steps.len(), ..*section };
-            self.section = Some(OpenSection { section, after_section: Vec::new() });
+            self.section = Some(OpenSection { section, exchanges, after_section: Vec::new() });
         }
     }
 
     fn close_section(&mut self) {
-        let Some(OpenSection { section, after_section }) = self.section.take() else { return };
+        let Some(OpenSection { section, after_section, .. }) = self.section.take() else { return };
         let count = self.program.steps.len() - section.first;
         self.program.sections.push(Section { count, ..section });
         for (step, kernel) in after_section {
@@ -222,6 +226,15 @@ impl<'a> PlanBuilder<'a> {
         self.program.steps.insert(section.first, step);
         self.steps.insert(section.first, kernel);
         section.first += 1;
+    }
+
+    /// Adds the reorder of a sum over micro-batches: once, after the current section, or in it if the sum is
+    /// exchanged there.
+    pub(crate) fn push_reorder_of_sum(&mut self, step: Step, kernel: PreparedStep) {
+        match &self.section {
+            Some(section) if section.exchanges => self.push(step, kernel),
+            _ => self.push_after_section(step, kernel),
+        }
     }
 
     /// Adds a step that runs once, after the current section.

@@ -100,6 +100,8 @@ fn native_kernels_refuse_maps_in_different_layouts() {
                 | Kernel::AdjustLossScale(_)
                 | Kernel::AllReduceBucket(_)
                 | Kernel::BatchNormStatistics(_)
+                | Kernel::BatchNormStatisticsFromSums(_)
+                | Kernel::BatchNormSums(_)
                 | Kernel::BiasGradient(_)
                 | Kernel::ChannelScale(_)
                 | Kernel::ChannelScaleGradient(_)

@@ -8,6 +8,7 @@ use crate::device::OpenDevice;
 use crate::input::ScaleShifts;
 use crate::resolve::ResolvedProcess;
 use stratus_engine::Program;
+use stratus_engine::fusions::Fusions;
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_with;
@@ -114,7 +115,10 @@ fn micro_batch_program(
     let forward = if uses_class_weights(settings) { with_class_weights(forward)? } else { forward };
     let forward = if resolved.input().mixes() { with_mixed_labels(forward)? } else { forward };
     let forward = fake_quantised(forward, settings, device)?;
-    let forward = fuse_with(&forward, device.backend.fusions())?;
+    let fusions = device.backend.fusions();
+    // A stem computes its statistics from those of the images, not from sums that add up over parts.
+    let stem = fusions.stem && !(resolved.parts() > 1 && settings.train.synchronise_batch_norm);
+    let forward = fuse_with(&forward, Fusions { stem, ..fusions })?;
     let forward = match resolved.teacher() {
         Some(teacher) => teacher.teach(&forward, resolved, device)?,
         None => forward,
@@ -139,7 +143,13 @@ fn training_program(
         (1, _) => split_into_micro_batches(&program, parts)?,
         // A worker may have one part or all of them: tiles and fused updates would change the order of sums.
         (count, _) => {
-            let parts = BatchParts { count, workers: variant.workers, bucket_bytes: BUCKET_BYTES };
+            let synchronise_batch_norm = settings.train.synchronise_batch_norm;
+            let parts = BatchParts {
+                count,
+                workers: variant.workers,
+                bucket_bytes: BUCKET_BYTES,
+                synchronise_batch_norm,
+            };
             split_into_parts(&program, parts)?
         }
     };

@@ -277,6 +277,28 @@ impl BatchNorm {
         }
     }
 
+    /// Computes Σ x and Σ x² per channel: see [`stratus_engine::ops::BatchNormSums`].
+    pub fn sums(&self, x: &[u8], sums: &mut [f64], scratch: &mut [u8]) {
+        let Scratch { totals, sums: partial, constants, repeated, stagings } = self.scratch(scratch);
+        match self.dtype {
+            DType::Bf16 => {
+                let x: &[Bf16] = bytemuck::cast_slice(x);
+                self.deviation_sums(x, totals, partial, constants, repeated, stagings);
+            }
+            _ => {
+                let x: &[f32] = bytemuck::cast_slice(x);
+                self.deviation_sums(x, totals, partial, constants, repeated, stagings);
+            }
+        }
+        let (padded, count) = (self.geometry.padded(), self.geometry.pixels() as f64);
+        let (firsts, squares) = sums.split_at_mut(self.geometry.channels);
+        for (channel, (first, square)) in firsts.iter_mut().zip(squares).enumerate() {
+            let (pivot, offset) = (f64::from(constants[channel]), totals[channel]);
+            *first = offset + count * pivot;
+            *square = totals[padded + channel] + pivot * (2.0 * offset + count * pivot);
+        }
+    }
+
     /// Computes Σ (x - pivot) and Σ (x - pivot)² per channel, in `totals`; the pivots in `constants`.
     fn deviation_sums<E: Element>(
         &self,
@@ -444,6 +466,27 @@ pub(crate) fn finish_statistics(
         *running = (keep * f64::from(*running) + momentum * new) as f32;
     }
     [average as f32, (1.0 / (square / total + f64::from(epsilon)).sqrt()) as f32]
+}
+
+/// Writes the running statistics, mean and inverse deviation from the sums of `count` elements per channel:
+/// see [`stratus_engine::ops::BatchNormStatisticsFromSums`].
+pub(crate) fn finish_sums(
+    sums: &[f64],
+    count: f64,
+    constants: [f32; 2],
+    [running_mean, running_variance]: [&mut [f32]; 2],
+    [mean, inverse_deviation]: [&mut [f32]; 2],
+) {
+    let channels = mean.len();
+    for channel in 0..channels {
+        let average = sums[channel] / count;
+        let square = sums[channels + channel] - sums[channel] * average;
+        // A comparison that propagates NaN.
+        let square = if square < 0.0 { 0.0 } else { square };
+        let running = [&mut running_mean[channel], &mut running_variance[channel]];
+        [mean[channel], inverse_deviation[channel]] =
+            finish_statistics([average, square, count], constants, running);
+    }
 }
 
 /// The mean of each channel over the middle row of the first image: near the channel's mean, and a function

@@ -6,9 +6,13 @@
 //! statistics the mean is used. Each of the `workers` processes has a block of parts, processes them in
 //! sequence, and all-reduces the sums. The result is bitwise equal to that of one process with all parts.
 //!
+//! Batch norm can also use the statistics of the whole batch: see [`synchronise`].
+//!
 //! The all-reduce of a bucket of gradients starts as soon as its last gradient is complete, while the
 //! backward pass continues (Li et al., "PyTorch distributed: experiences on accelerating data parallel
 //! training", 2020, section 3.2.3).
+
+mod synchronise;
 
 use super::batch_split::{add_section, expect_untiled, gradients, runs_once, without_repeated_steps};
 use super::label_counts::count_labels;
@@ -26,6 +30,8 @@ pub struct BatchParts {
     pub workers: usize,
     /// The size from which a bucket is complete.
     pub bucket_bytes: usize,
+    /// True if batch norm uses the statistics of the whole batch; otherwise those of each part.
+    pub synchronise_batch_norm: bool,
 }
 
 impl BatchParts {
@@ -55,6 +61,7 @@ pub fn split_into_parts(program: &Program, parts: BatchParts) -> Result<Program,
     let program = &count_labels(program)?;
     let mut builder = WorkerProgramBuilder::new(program, parts);
     builder.add_steps(program);
+    builder.keep_maps_between_sections();
     builder.add_all_reduces();
     builder.add_means();
     builder.program.verify("split_into_parts")?;
@@ -75,20 +82,29 @@ struct WorkerProgramBuilder {
     sums: Vec<(usize, ValueId)>,
     /// Running statistics: the persistent value, the sum over the parts, and the layers.
     statistics: Vec<(ValueId, ValueId, Vec<usize>)>,
+    /// The number of buckets that batch norms use.
+    norm_buckets: usize,
+    /// The index of the exchange in the layers, if there are several workers.
+    exchange_layer: Option<usize>,
 }
 
 impl WorkerProgramBuilder {
     fn new(program: &Program, parts: BatchParts) -> Self {
         let mut worker_program = without_repeated_steps(program, parts.per_worker());
         worker_program.batch_parts = parts.count;
-        Self { program: worker_program, parts, sums: Vec::new(), statistics: Vec::new() }
+        let exchange_layer = (parts.workers > 1).then(|| {
+            worker_program.layers.push(Layer { name: EXCHANGE.to_owned(), kind: EXCHANGE.to_owned() });
+            worker_program.layers.len() - 1
+        });
+        let (sums, statistics) = (Vec::new(), Vec::new());
+        Self { program: worker_program, parts, sums, statistics, norm_buckets: 0, exchange_layer }
     }
 
-    /// Adds the steps of the parts, in a section if a worker has several.
+    /// Adds the steps of the parts, in sections if a worker has several.
     fn add_steps(&mut self, program: &Program) {
-        let per_worker = self.parts.per_worker();
-        let first = self.program.steps.len();
+        let mut first = self.program.steps.len();
         let mut replaced = self.part_values(program);
+        let mut means = HashMap::new();
         let last_touch = last_touches(program, replaced.keys().copied());
         let gradients = gradients(program);
         for (position, step) in program.steps.iter().enumerate().filter(|(_, step)| !runs_once(step)) {
@@ -98,11 +114,18 @@ impl WorkerProgramBuilder {
                     *id = summed.part;
                 }
             }
+            for id in &mut step.inputs {
+                *id = means.get(id).copied().unwrap_or(*id);
+            }
+            if self.is_synchronised(program, position) {
+                self.add_synchronised(step, &mut first, &mut means);
+                continue;
+            }
             let layers = step.layers.clone();
             let phase = step.phase;
             self.program.steps.push(step);
             for &gradient in gradients.get(&position).into_iter().flatten() {
-                let sum = if per_worker > 1 { self.program.make_partial_sum(gradient) } else { gradient };
+                let sum = self.sum_of(gradient);
                 self.add_to_sum(PartSum { part: gradient, sum }, phase, &layers);
             }
             for &value in last_touch.get(&position).into_iter().flatten() {
@@ -112,9 +135,20 @@ impl WorkerProgramBuilder {
                 }
             }
         }
-        if per_worker > 1 {
+        self.close_section(first);
+    }
+
+    /// Makes a section of the steps from `first` on, if a worker has several parts.
+    fn close_section(&mut self, first: usize) {
+        let per_worker = self.parts.per_worker();
+        if per_worker > 1 && first < self.program.steps.len() {
             add_section(&mut self.program, first, per_worker);
         }
+    }
+
+    /// The value of the sum of a gradient over this worker's parts.
+    fn sum_of(&mut self, gradient: ValueId) -> ValueId {
+        if self.parts.per_worker() > 1 { self.program.make_partial_sum(gradient) } else { gradient }
     }
 
     /// The per-part values that replace persistent ones: running statistics, initialised with those before
@@ -134,6 +168,7 @@ impl WorkerProgramBuilder {
                 Role::Metrics => {
                     replaced.insert(id, PartSum { part: id, sum: id });
                 }
+                Role::Buffer if self.is_synchronised_statistic(first) => {}
                 Role::Buffer => {
                     let part = self.add_value(&value.name, "part", &value.shape, value.dtype);
                     let sum = match per_worker > 1 {
@@ -155,8 +190,15 @@ impl WorkerProgramBuilder {
         self.program.add_value(format!("{source}:{label}"), shape, dtype, Role::Transient)
     }
 
+    /// Adds a part to its sum, if there are several parts. The sum is then all-reduced in a bucket.
+    fn add_to_sum(&mut self, summed: PartSum, phase: Phase, layers: &[usize]) {
+        let sum = summed.sum;
+        self.add_part(summed, phase, layers);
+        self.sums.push((self.program.steps.len() - 1, sum));
+    }
+
     /// Adds a part to its sum, if there are several parts.
-    fn add_to_sum(&mut self, PartSum { part, sum }: PartSum, phase: Phase, layers: &[usize]) {
+    fn add_part(&mut self, PartSum { part, sum }: PartSum, phase: Phase, layers: &[usize]) {
         let per_worker = self.parts.per_worker();
         if per_worker > 1 {
             let add = TreeSum { parts: per_worker };
@@ -167,7 +209,6 @@ impl WorkerProgramBuilder {
             let outputs = std::iter::once(sum).chain(levels.collect::<Vec<_>>()).collect();
             self.program.steps.push(Step { inputs: vec![part], outputs, ..step(add, phase, layers) });
         }
-        self.sums.push((self.program.steps.len() - 1, sum));
     }
 
     /// Adds the all-reduce steps. Label counts are reduced before the parts, which need them. Each bucket of
@@ -177,12 +218,10 @@ impl WorkerProgramBuilder {
         if self.parts.workers < 2 {
             return;
         }
-        let layer = self.program.layers.len();
-        self.program.layers.push(Layer { name: EXCHANGE.to_owned(), kind: EXCHANGE.to_owned() });
         let mut following: Vec<Vec<Step>> = vec![Vec::new(); self.program.steps.len()];
         let mut waits = Vec::new();
-        let half = |bucket, waits| step(AllReduceBucket { bucket, waits }, Phase::Communication, &[layer]);
         let buckets = self.buckets();
+        let half = |bucket, waits| self.exchange(self.norm_buckets + bucket, waits);
         let counts = |step: &Step| matches!(step.kernel, Kernel::CountLabels(_));
         if let Some(position) = self.program.steps.iter().position(counts) {
             let counts = self.program.steps[position].outputs.clone();
@@ -190,8 +229,6 @@ impl WorkerProgramBuilder {
             following[position].push(Step { updates: counts, ..half(buckets.len(), true) });
         }
         for (bucket, (complete, values)) in buckets.into_iter().enumerate() {
-            let section = self.program.section_of(complete);
-            let complete = section.map_or(complete, |section| section.steps().end - 1);
             following[complete].push(Step { inputs: values.clone(), ..half(bucket, false) });
             waits.push(Step { updates: values, ..half(bucket, true) });
         }
@@ -200,6 +237,12 @@ impl WorkerProgramBuilder {
         let steps = steps.flat_map(|(step, starts)| std::iter::once(step).chain(starts)).collect();
         self.program.replace_steps(steps, |position| counts[position]);
         self.program.steps.append(&mut waits);
+    }
+
+    /// One half of the all-reduce of a bucket, without its values.
+    fn exchange(&self, bucket: usize, waits: bool) -> Step {
+        let layers: Vec<usize> = self.exchange_layer.into_iter().collect();
+        step(AllReduceBucket { bucket, waits }, Phase::Communication, &layers)
     }
 
     /// Buckets: sums of one type that are reduced together, with the step that completes the last of them.
