@@ -4,7 +4,8 @@
 use super::{Case, CaseTable, DTypeClass, Fill, Operand, extents};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedPool,
+    BatchNormInferenceBackward, BatchNormStatistics, BatchNormStatisticsFromSums, BatchNormSums,
+    ChannelOffsets, FusedPool,
 };
 use stratus_engine::{Kernel, Role};
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
@@ -59,6 +60,7 @@ fn tests() -> Vec<Case> {
             cases.extend(kernels(shape, fused, Fill::Uniform { low: -1.0, high: 1.5 }));
         }
     }
+    cases.extend([1, 6, 130].map(statistics_from_sums));
     // Vectors, after ReLU and after a linear layer.
     for shape in [[4, 10], [7, 33], [1, 5], [64, 17], [5, 130]] {
         for relu in [false, true] {
@@ -120,7 +122,9 @@ fn parts(shape: [usize; 4], relu: bool, x: Option<[usize; 2]>, y: Option<[usize;
     let mut cases = kernels(shape, (relu, None), Fill::Uniform { low: -1.0, high: 1.5 });
     if x.is_none() {
         // Statistics only read the input.
-        cases.retain(|case| !matches!(case.kernel, Kernel::BatchNormStatistics(_)));
+        let reads =
+            |kernel: &Kernel| !matches!(kernel, Kernel::BatchNormStatistics(_) | Kernel::BatchNormSums(_));
+        cases.retain(|case| reads(&case.kernel));
     }
     let slices = [("x", x), ("dx", x), ("y", y), ("dy", y)];
     let whole = |operand: &Operand| {
@@ -136,6 +140,7 @@ fn parts(shape: [usize; 4], relu: bool, x: Option<[usize; 2]>, y: Option<[usize;
         }
         match &mut case.kernel {
             Kernel::BatchNormStatistics(kernel) => kernel.offset = parts.x,
+            Kernel::BatchNormSums(kernel) => kernel.offset = parts.x,
             Kernel::BatchNormApply(kernel) => kernel.offsets = parts,
             Kernel::BatchNormInference(kernel) => kernel.offsets = parts,
             Kernel::BatchNormGradients(kernel) => kernel.offsets = parts,
@@ -153,6 +158,18 @@ fn parts(shape: [usize; 4], relu: bool, x: Option<[usize; 2]>, y: Option<[usize;
         }
     }
     cases
+}
+
+/// The statistics of four elements per channel, from their sums. These leave a variance of at least 1/16.
+fn statistics_from_sums(channels: usize) -> Case {
+    let kernel = BatchNormStatisticsFromSums { norm: BatchNorm2d::new(channels), count: 4 };
+    let between = |low, high| Fill::Uniform { low, high };
+    Case::new(format!("batch_norm_statistics_from_sums {channels}"), kernel)
+        .filled("sums", &[2, channels], DTypeClass::Sums, between(0.5, 1.0))
+        .update("running_mean", &[channels], Role::Buffer, between(-1.0, 1.0), DTypeClass::Master)
+        .update("running_var", &[channels], Role::Buffer, between(0.5, 2.0), DTypeClass::Master)
+        .output("mean", &[channels], DTypeClass::Master)
+        .output("inverse_deviation", &[channels], DTypeClass::Master)
 }
 
 /// The kernels of a normalisation of vectors of a type class.
@@ -265,7 +282,10 @@ fn kernels(shape: [usize; 4], (relu, pool): FusedWith, fill: Fill) -> Vec<Case> 
     cases.extend([apply, gradients, data, inference_backward]);
     // Statistics do not depend on the fused layers.
     if !relu && pool.is_none() {
-        cases.push(statistics);
+        let sums = Case::new(name("batch_norm_sums"), BatchNormSums { norm, offset: parts.x })
+            .filled("x", &shape, DTypeClass::Compute, fill)
+            .output("sums", &[2, shape[1]], DTypeClass::Sums);
+        cases.extend([statistics, sums]);
     }
     cases
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use stratus_cuda::Cuda;
 use stratus_engine::exchange::Communicator;
 use stratus_engine::fusions::Fusions;
-use stratus_engine::ops::Kernel;
+use stratus_engine::ops::{Kernel, KernelSpec};
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_with;
@@ -229,6 +229,22 @@ fn synchronised_results_are_bit_identical_for_any_number_of_workers() {
         let backend = || Box::new(Cuda::emulated_with(4, late).unwrap()) as Box<dyn Backend>;
         for trained in train_on(&backend, &synchronised(&digits(), Precision::F32, size), size) {
             assert_eq!(trained, alone, "{size} GPUs, late: {late}");
+        }
+    }
+}
+
+/// Nothing but sums and maps is used on both sides of a batch norm.
+#[test]
+fn every_network_of_the_zoo_can_be_synchronised() {
+    for network in zoo::NETWORKS {
+        let graph = (network.build)(&(network.defaults)()).unwrap();
+        let norms = graph.nodes.iter().filter(|node| matches!(node.op, stratus_graph::Op::BatchNorm2d(_)));
+        let norms = norms.count();
+        for workers in [1, PARTS] {
+            let program = synchronised(&graph, Precision::F32, workers);
+            let count = |name: &str| program.steps.iter().filter(|step| step.kernel.name() == name).count();
+            assert_eq!(count("batch_norm_statistics_from_sums"), norms, "{}", graph.name);
+            assert_eq!(count("batch_norm_statistics"), 0, "{}", graph.name);
         }
     }
 }

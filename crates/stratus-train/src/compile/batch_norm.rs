@@ -18,7 +18,11 @@ pub fn check_batch_norm_samples(resolved: &ResolvedProcess, graph: &Graph) -> Re
     let settings = resolved.settings();
     let batches = [Some(settings.train.batch_size), resolved.tail_batch()];
     for (batch, is_tail) in batches.into_iter().flatten().zip([false, true]) {
-        if micro_batch_samples(resolved, batch) > 1 {
+        let samples = match settings.train.synchronise_batch_norm {
+            true => batch,
+            false => micro_batch_samples(resolved, batch),
+        };
+        if samples > 1 {
             continue;
         }
         let Some((layer, shape)) = graph.nodes.iter().find_map(|node| single_value_norm(graph, node)) else {
@@ -152,9 +156,15 @@ mod tests {
         for (images, parts, expected) in [
             ("64", "8", Some(("a part has 1 sample", "--set train.parts="))),
             ("64", "4", None),
+            // With the statistics of the whole batch, one sample is enough.
+            ("64", "8 synchronised", None),
             ("68", "4", Some(("a part of an epoch's last batch has 1 sample", "data.drop_last=true"))),
         ] {
-            let found = check(&graph(true), &keys(images, parts)).err();
+            let (count, synchronised) = parts.split_once(' ').unwrap_or((parts, ""));
+            let keys = keys(images, count);
+            let synchronise =
+                ("train.synchronise_batch_norm", if synchronised.is_empty() { "false" } else { "true" });
+            let found = check(&graph(true), &[&keys[..], &[synchronise]].concat()).err();
             let found = found.map(|error| (error.to_string(), error.hint().unwrap()));
             match (&found, expected) {
                 (None, None) => {}

@@ -45,6 +45,12 @@ fn gpu_count_does_not_change_the_bits() {
     dir.run(&["train", "moved", "--workers", "2"]).expect(0);
     assert!(RunResult::read(&dir.path("moved")) == alone, "from eight GPUs to two");
 
+    let synchronised = ["train.synchronise_batch_norm=true"];
+    train(&dir, "synchronised", "1", &synchronised, &[]).expect(0);
+    train(&dir, "synchronised-4", "1", &synchronised, &["--workers", "4"]).expect(0);
+    let result = RunResult::read(&dir.path("synchronised-4"));
+    assert!(result == RunResult::read(&dir.path("synchronised")));
+
     let recipe = ["train.precision=bf16", "train.ema_decay=0.9", "train.clip_norm=0.5"];
     train(&dir, "recipe", "1", &recipe, &[]).expect(0);
     train(&dir, "recipe-4", "1", &recipe, &["--workers", "4"]).expect(0);

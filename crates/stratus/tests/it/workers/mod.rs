@@ -66,6 +66,35 @@ fn worker_count_does_not_change_the_bits() {
     assert_eq!(listed.matches("\"iterations\"").count().max(1), 1, "{listed}");
 }
 
+/// With the batch norm statistics of the whole batch, which differ from those of the parts.
+#[test]
+fn synchronised_batch_norm_does_not_depend_on_the_workers() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = TestDir::new();
+    let synchronised = ["--set", "train.synchronise_batch_norm=true"];
+    train(&dir, "parts", 1, &[]).expect(0);
+    train(&dir, "alone", 2, &synchronised).expect(0);
+    train(&dir, "moved", 2, &[&synchronised[..], &["--workers", "4", "--until-epoch", "1"]].concat())
+        .expect(0);
+    dir.run(&["train", "moved", "--workers", "2"]).expect(0);
+    let alone = RunResult::read(&dir.path("alone"));
+    assert!(RunResult::read(&dir.path("moved")) == alone);
+    assert_ne!(RunResult::read(&dir.path("parts")).iterations[0], alone.iterations[0]);
+
+    for (setting, problem) in [
+        ("train.stages=2", "`train.synchronise_batch_norm` cannot be combined with train.stages = 2"),
+        (
+            "train.micro_batches=2",
+            "`train.synchronise_batch_norm` cannot be combined with train.micro_batches",
+        ),
+    ] {
+        let refused = dir.train("refused", 1, &[&synchronised[..], &["--set", setting]].concat()).expect(2);
+        assert!(refused.err.contains(problem), "{}", refused.err);
+    }
+}
+
 /// Each error is printed once, not once per worker.
 #[test]
 fn rejects_worker_and_part_counts_that_do_not_divide() {
