@@ -54,7 +54,8 @@ pub struct ExchangeStep {
     pub dtype: DType,
     /// The bytes of each value, in the order of the operands.
     pub value_bytes: Vec<usize>,
-    /// The number of times that the step runs in an iteration: one, or one for each batch part of this worker.
+    /// The number of times that the step runs in an iteration: once, or once for each batch part of this
+    /// worker.
     pub runs: usize,
 }
 

@@ -426,9 +426,9 @@ settings! {
         /// one tree over the parts, so that results are bit-identical for any number of workers. 0: the
         /// number of workers at the start.
         parts: usize = 0, Constraint::Inclusive(0.0, 65_536.0);
-        /// Whether batch norm uses the statistics of the whole batch instead of those of each part
-        /// (`train.parts`), also across workers. Maps between two batch norms are kept for all parts of a
-        /// worker. Without parts, statistics are those of the whole batch anyway.
+        /// Batch norm uses the statistics of the whole batch instead of those of each part (`train.parts`),
+        /// also across workers. Maps between two batch norms are kept for all parts of a worker. No effect
+        /// without parts: statistics are then those of the whole batch.
         synchronise_batch_norm: bool = false, Constraint::Any;
         /// Pipeline stages, one process each (`--workers`), for networks that exceed one process's memory.
         /// The parts of a batch pass through the stages one after the other. Does not affect results. 1: off.
