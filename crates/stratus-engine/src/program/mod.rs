@@ -457,8 +457,8 @@ impl Program {
         sums
     }
 
-    /// Replaces the steps; `inserted(i)` new steps follow the old step `i`. They belong to its section, unless
-    /// `i` is the last of it.
+    /// Replaces the steps; `inserted(i)` new steps follow the old step `i`. They belong to its section,
+    /// unless `i` is the last of it.
     pub(crate) fn replace_steps(&mut self, steps: Vec<Step>, inserted: impl Fn(usize) -> usize) {
         let before = |end: usize| (0..end).map(&inserted).sum::<usize>();
         for section in &mut self.sections {
