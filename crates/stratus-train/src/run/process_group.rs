@@ -11,9 +11,6 @@ use crate::TrainError;
 use crate::compile::Programs;
 use crate::device::OpenDevice;
 use crate::resolve::Rank;
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stratus_base::checksum::sha256_hex;
 use stratus_engine::exchange::Communicator;
@@ -351,13 +348,6 @@ impl ProcessGroup {
             }
         }
         Ok(())
-    }
-
-    /// Shares the path of the run directory, which worker 0 has created, with all workers.
-    pub(super) fn share_directory(&self, created: Option<&Path>) -> Result<PathBuf, TrainError> {
-        let path = created.map(|path| path.as_os_str().as_bytes().to_vec()).unwrap_or_default();
-        let shared = self.workers().map_or(Ok(path.clone()), |workers| workers.broadcast(path))?;
-        Ok(PathBuf::from(OsString::from_vec(shared)))
     }
 
     /// The folder that this worker writes to: the run directory itself, or a folder in it.

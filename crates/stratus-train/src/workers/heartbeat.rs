@@ -1,8 +1,8 @@
 //! The heartbeat of a worker.
 
-use super::relay::{RELAY_VAR, RelayConnection};
+use super::relay::{RELAY_VAR, RelayConnection, SocketPlace};
 use super::{
-    EXITED_PREFIX, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL,
+    EXITED_PREFIX, EXITS_VAR, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL,
     RANK_0_PRINT_TIME, RANK_0_TIMEOUTS, SOCKET_FILE, STOP_FILE, WorkersError, age,
 };
 use crate::{EpochResult, Observer, TrainingProgress};
@@ -49,7 +49,8 @@ impl Heartbeat {
             connected.map_err(gone)?;
             LauncherLink::Folder { folder, rank }
         } else if let Ok(variable) = std::env::var(RELAY_VAR) {
-            let opened = RelayConnection::open(&variable, rank, Arc::clone(&stop));
+            let place = SocketPlace::StandardInput;
+            let opened = RelayConnection::open(&variable, rank, Arc::clone(&stop), place);
             LauncherLink::Relay(opened.map_err(gone)?)
         } else {
             return Ok(Self::default());
@@ -126,6 +127,15 @@ impl Heartbeat {
     pub fn end(&self, code: u8) {
         self.ended.store(true, Ordering::Relaxed);
         self.write_heartbeat(&format!("{EXITED_PREFIX}{code}"));
+    }
+
+    /// Records the exit code of training for a launcher of another kind, which reports only one code of all
+    /// workers: in the folder [`EXITS_VAR`], if it is set.
+    pub fn record_exit(&self, rank: usize, code: u8) {
+        if let Some(folder) = std::env::var_os(EXITS_VAR).filter(|folder| !folder.is_empty()) {
+            // Without the record, the worker counts as lost.
+            let _ = std::fs::write(PathBuf::from(folder).join(rank.to_string()), format!("{code}\n"));
+        }
     }
 }
 

@@ -36,6 +36,8 @@ use stratus_threads::pin_to_share;
 const MPIEXEC_VAR: &str = "STRATUS_MPIEXEC";
 /// The environment variable that names the folder of heartbeats.
 const HEARTBEAT_FOLDER_VAR: &str = "STRATUS_WORKER_HEARTBEATS";
+/// The environment variable that names the folder of exit codes, which the script of a launch reads.
+const EXITS_VAR: &str = "STRATUS_WORKER_EXITS";
 /// The heartbeat of the launching process.
 const LAUNCHER_FILE: &str = "started";
 /// The marker by which the launching process requests a stop.

@@ -124,7 +124,9 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
     let device_failed =
         joined.is_some() && heartbeat.iteration() > 0 && outcome.as_ref().is_err_and(Failure::is_of_device);
     let outcome = if device_failed { outcome.map_err(|failure| failure.of_worker(rank)) } else { outcome };
-    heartbeat.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
+    let code = outcome.as_ref().map_or_else(|failure| failure.code, |()| 0);
+    heartbeat.end(code);
+    heartbeat.record_exit(rank, code);
     let all_workers_end =
         !device_failed && outcome.as_ref().map_or_else(Failure::ends_all_workers, |()| true);
     if let Some(joined) = joined.filter(|_| all_workers_end) {
@@ -191,7 +193,13 @@ fn train(
         RunOrExperiment::of_experiment(experiment)
     } else {
         super::xml::reject_settings(&arguments.settings)?;
-        RunOrExperiment::resolve(&arguments.target, globals)?
+        let resolved = RunOrExperiment::resolve(&arguments.target, globals);
+        let own = match &resolved {
+            Ok(RunOrExperiment::Run(run)) => Some(run.as_path()),
+            _ => None,
+        };
+        // Other machines may not see the run.
+        group.run_of_first(own)?.map_or(resolved, |run| Ok(RunOrExperiment::Run(run)))?
     };
     if arguments.stop_with_stdin {
         signals::stop_with_stdin(Arc::clone(&stop));

@@ -157,7 +157,7 @@ fn hosts_that_cannot_run_workers_are_named_before_anything_starts() {
         ),
         (
             changed(here.trim_end_matches('/'), "/nowhere"),
-            "host b does not see the folder /nowhere",
+            "host b has no folder /nowhere",
             "shared",
         ),
     ] {
