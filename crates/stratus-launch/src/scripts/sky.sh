@@ -134,7 +134,7 @@ if [ "$nodes" -gt 1 ]; then
     exit 75
   fi
 fi
-before=$(iterations "$n")
+rows_before=$(iterations "$n")
 say "training repetition $n"
 # Shows the log as it is written.
 : >> "$n/log.txt"
@@ -154,7 +154,7 @@ say "exited with $code${lost:+ after the loss of a worker}"
 if [ "$code" = 75 ]; then
   if [ -e stop ] || [ -z "$stopped$lost" ] || lease_expired; then
     code=0
-  elif [ -n "$lost" ] && is_idle "$n" "$before" "$saved/idle"; then
+  elif [ -n "$lost" ] && is_idle "$n" "$rows_before" "$saved/idle"; then
     say 'workers were lost in three attempts without progress: not restarted; run stratus launch resume'
     code=0
   fi

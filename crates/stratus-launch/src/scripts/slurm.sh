@@ -62,7 +62,7 @@ if [ -n "$start" ]; then
   done
 fi
 take_ownership "$n" "$task"
-before=$(iterations "$n")
+rows_before=$(iterations "$n")
 say "training repetition $n"
 train "$n"
 kill "$heartbeat_pid" 2> /dev/null
@@ -75,7 +75,7 @@ if lease_expired; then
   exit 75
 fi
 # Stops requeueing a task that makes no progress.
-if is_idle "$n" "$before" "$n/idle"; then
+if is_idle "$n" "$rows_before" "$n/idle"; then
   say 'no progress in three attempts: not requeued; set a longer time limit or an earlier signal'
   exit 75
 fi

@@ -1,9 +1,9 @@
 //! The task file of each repetition for SkyPilot, and the script that it runs.
 
 use super::{SkyTarget, job_name};
+use crate::SkySettings;
 use crate::job::Job;
 use crate::targets::{MOUNT, NodeWorkers};
-use crate::SkySettings;
 use stratus_base::exit_code::INTERRUPTED;
 use stratus_base::text::shell_quoted;
 use stratus_run::layout::EXPERIMENT;

@@ -27,7 +27,7 @@ use crate::device::LoadedLibrary;
 use crate::run_limits::RunLimits;
 use crate::{Observer, TrainError};
 use first_stage::FirstStageOutcome;
-pub use process_group::{ProcessGroup, pipelines, with_parts_for};
+pub use process_group::{ProcessGroup, for_workers, with_parts_for};
 pub use resume::resume;
 use same_data::StartedRun;
 pub use setup::check_parts;

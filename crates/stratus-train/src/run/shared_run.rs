@@ -22,6 +22,9 @@ use stratus_run::layout::{CHECKPOINTS, CLASSES, DATA, EXPERIMENT, NETWORK, PLAN,
 
 /// The files of a run, besides its checkpoint, that every worker reads when the run is resumed.
 const READ_FILES: [&str; 7] = [PLAN, DATA, SOURCES, NETWORK, CLASSES, SUMMARY, EXPERIMENT];
+/// The first part of the names of copies, and their lock.
+const COPY_PREFIX: &str = "stratus-run-";
+const COPY_LOCK: &str = "lock";
 /// The number of bytes of a file that are sent at a time.
 const CHUNK_BYTES: usize = 16 << 20;
 
@@ -46,30 +49,55 @@ pub(super) struct SharedRun {
 
 /// A private temporary folder in place of a run directory; removed on drop.
 pub(super) struct RunCopy {
-    path: PathBuf,
+    folder: PathBuf,
+    /// Locked while the worker lives.
+    _lock: File,
 }
 
 impl RunCopy {
-    fn create() -> Result<Self, TrainError> {
-        let folder = std::env::temp_dir();
+    /// Creates a folder in `folder`, where it removes those of workers that were killed.
+    fn create(folder: &Path) -> Result<Self, TrainError> {
+        remove_abandoned(folder);
         let created = Secret::random().and_then(|secret| {
-            let path = folder.join(format!("stratus-run-{}", secret.as_str()));
-            DirBuilder::new().mode(0o700).create(&path)?;
-            Ok(Self { path })
+            let folder = folder.join(format!("{COPY_PREFIX}{}", secret.as_str()));
+            DirBuilder::new().mode(0o700).create(&folder)?;
+            // A file with the name of the lock is always locked, unless its worker has died.
+            let unnamed = folder.join(format!("{COPY_LOCK}.new"));
+            let lock = File::create_new(&unnamed)?;
+            lock.lock()?;
+            fs::rename(unnamed, folder.join(COPY_LOCK))?;
+            Ok(Self { folder, _lock: lock })
         });
-        created.map_err(file_error("create a folder in", &folder))
+        created.map_err(file_error("create a folder in", folder))
+    }
+
+    /// The directory of the run.
+    fn run(&self) -> PathBuf {
+        self.folder.join("run")
     }
 
     /// Removes the checkpoint, once it is loaded.
     pub(super) fn remove_checkpoints(&self) {
         // The whole folder is removed at the end.
-        let _ = fs::remove_dir_all(self.path.join(CHECKPOINTS));
+        let _ = fs::remove_dir_all(self.run().join(CHECKPOINTS));
     }
 }
 
 impl Drop for RunCopy {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Removes copies whose workers have died.
+fn remove_abandoned(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_copy = entry.file_name().to_string_lossy().starts_with(COPY_PREFIX);
+        let lock = is_copy.then(|| File::open(entry.path().join(COPY_LOCK)).ok()).flatten();
+        if lock.is_some_and(|lock| lock.try_lock().is_ok()) {
+            // Those of other users stay.
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 
@@ -152,15 +180,15 @@ impl ProcessGroup {
             let run = RunDir::open(run)?;
             return Ok(SharedRun { own: self.worker_folder(&run)?, run, copy: None });
         }
-        let copy = RunCopy::create();
+        let copy = RunCopy::create(&std::env::temp_dir());
         let received = match files {
             SharedFiles::ForResume => receive(copy.as_ref().ok(), workers),
             SharedFiles::None => Ok(()),
         };
         let copy = self.agree(received.and(copy))?;
         let run = match files {
-            SharedFiles::ForResume => RunDir::open(&copy.path)?,
-            SharedFiles::None => RunDir::create_at(&copy.path)?,
+            SharedFiles::ForResume => RunDir::open(&copy.run())?,
+            SharedFiles::None => RunDir::create_at(&copy.run())?,
         };
         Ok(SharedRun { own: self.worker_folder(&run)?, run, copy: Some(copy) })
     }
@@ -220,7 +248,7 @@ fn receive(copy: Option<&RunCopy>, workers: &WorkerGroup) -> Result<(), TrainErr
     let mut outcome = Ok(());
     for SentFile { path, bytes } in list {
         let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-        let target = copy.map(|copy| copy.path.join(&path)).filter(|_| is_plain && outcome.is_ok());
+        let target = copy.map(|copy| copy.run().join(&path)).filter(|_| is_plain && outcome.is_ok());
         let mut file = None;
         if let Some(target) = &target {
             match create(target) {
@@ -250,4 +278,28 @@ fn create(path: &Path) -> io::Result<File> {
         fs::create_dir_all(folder)?;
     }
     File::create_new(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_killed_workers_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let alive = RunCopy::create(folder.path()).unwrap();
+        let killed = RunCopy::create(folder.path()).unwrap();
+        fs::create_dir_all(killed.run().join(CHECKPOINTS)).unwrap();
+        let killed_path = killed.folder.clone();
+        // The system releases the lock, but nothing removes the folder.
+        killed._lock.unlock().unwrap();
+        std::mem::forget(killed);
+        let other = folder.path().join(format!("{COPY_PREFIX}being-created"));
+        fs::create_dir(&other).unwrap();
+        let new = RunCopy::create(folder.path()).unwrap();
+        assert!(!killed_path.exists() && alive.folder.exists() && new.folder.exists() && other.exists());
+        let paths = [alive.folder.clone(), new.folder.clone()];
+        drop((alive, new));
+        assert!(!paths.iter().any(|path| path.exists()));
+    }
 }

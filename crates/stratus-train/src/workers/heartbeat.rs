@@ -2,8 +2,9 @@
 
 use super::relay::{RELAY_VAR, RelayConnection, SocketPlace};
 use super::{
-    EXITED_PREFIX, EXITS_VAR, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL,
-    RANK_0_PRINT_TIME, RANK_0_TIMEOUTS, SOCKET_FILE, STOP_FILE, WorkersError, age,
+    DEVICE_FAILED_WORD, EXITED_PREFIX, EXITS_VAR, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL,
+    HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL, RANK_0_PRINT_TIME, RANK_0_TIMEOUTS, SOCKET_FILE,
+    STOP_FILE, WorkersError, age, all_devices_failed,
 };
 use crate::{EpochResult, Observer, TrainingProgress};
 use std::io::Write;
@@ -18,6 +19,7 @@ use std::time::Instant;
 pub struct Heartbeat {
     iteration: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
+    device_failed: Arc<AtomicBool>,
     launcher: LauncherLink,
 }
 
@@ -59,7 +61,7 @@ impl Heartbeat {
         let beats = heartbeat.clone();
         std::thread::spawn(move || {
             while !beats.ended.load(Ordering::Relaxed) {
-                beats.write_heartbeat("at");
+                beats.write_heartbeat(beats.word());
                 if let LauncherLink::Folder { folder, .. } = &beats.launcher
                     && (folder.join(STOP_FILE).exists()
                         || age(&folder.join(LAUNCHER_FILE)).is_none_or(|age| age > HEARTBEAT_TIMEOUT))
@@ -70,6 +72,34 @@ impl Heartbeat {
             }
         });
         Ok(heartbeat)
+    }
+
+    /// The word of a heartbeat.
+    fn word(&self) -> &'static str {
+        if self.device_failed.load(Ordering::Relaxed) { DEVICE_FAILED_WORD } else { "at" }
+    }
+
+    /// Records that the device of this worker has failed, and waits for a short time for the others. Returns
+    /// whether the devices of all of `count` workers have failed: then none is lost, and each would fail again.
+    #[must_use]
+    pub fn all_devices_failed(&self, count: usize) -> bool {
+        self.device_failed.store(true, Ordering::Relaxed);
+        self.write_heartbeat(DEVICE_FAILED_WORD);
+        let started = Instant::now();
+        while started.elapsed() < MAX_DEVICE_WAIT {
+            let all = match &self.launcher {
+                LauncherLink::None => return false,
+                LauncherLink::Folder { folder, .. } => all_devices_failed(folder, count),
+                LauncherLink::Relay(relay) => relay.all_devices_failed(),
+            };
+            if all {
+                // The others must see it too, before this worker's last heartbeat replaces this one.
+                std::thread::sleep(2 * HEARTBEAT_INTERVAL);
+                return true;
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        false
     }
 
     fn write_heartbeat(&self, word: &str) {

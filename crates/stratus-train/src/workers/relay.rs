@@ -6,7 +6,10 @@
 //! with a secret that the launching process passes to its workers.
 
 use super::monitor::{HeartbeatMonitor, SocketRegistry};
-use super::{EXITED_PREFIX, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, STOP_FILE, WorkersError};
+use super::{
+    DEVICE_FAILED_WORD, EXITED_PREFIX, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, STOP_FILE, WorkersError,
+    all_devices_failed,
+};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -114,9 +117,9 @@ impl Listening {
         let rank = rank.ok_or(ErrorKind::PermissionDenied)?;
         connection.set_read_timeout(None)?;
         let _watched = self.sockets.watch(&connection, rank)?;
-        let (mut answers, folder) = (connection, self.folder.clone());
+        let (mut answers, folder, workers) = (connection, self.folder.clone(), self.workers);
         std::thread::spawn(move || {
-            while answers.write_all(answer(&folder).as_bytes()).is_ok() {
+            while answers.write_all(answer(&folder, workers).as_bytes()).is_ok() {
                 std::thread::sleep(HEARTBEAT_INTERVAL);
             }
         });
@@ -127,12 +130,14 @@ impl Listening {
     }
 }
 
-/// The line for a worker: the exit code of rank 0, a request to stop, or neither.
-fn answer(folder: &Path) -> String {
+/// The line for a worker: the exit code of rank 0, the failure of the devices of all workers, a request to stop,
+/// or none of these.
+fn answer(folder: &Path, workers: usize) -> String {
     let first = std::fs::read_to_string(folder.join("0")).unwrap_or_default();
     let word = first.split(' ').next().filter(|word| word.starts_with(EXITED_PREFIX));
     match word {
         Some(word) => format!("{word}\n"),
+        None if all_devices_failed(folder, workers) => format!("{DEVICE_FAILED_WORD}\n"),
         None if folder.join(STOP_FILE).exists() => format!("{STOP_LINE}\n"),
         None => format!("{IDLE_LINE}\n"),
     }
@@ -217,6 +222,7 @@ pub(super) struct RelayConnection {
     sending: Mutex<()>,
     /// The exit code of rank 0; -1 while it runs.
     first_exit: AtomicI32,
+    all_devices_failed: AtomicBool,
 }
 
 impl RelayConnection {
@@ -242,8 +248,12 @@ impl RelayConnection {
     }
 
     fn watch(socket: RelaySocket, stop: Arc<AtomicBool>) -> Arc<Self> {
-        let first_exit = AtomicI32::new(-1);
-        let connection = Arc::new(Self { socket, sending: Mutex::new(()), first_exit });
+        let connection = Arc::new(Self {
+            socket,
+            sending: Mutex::new(()),
+            first_exit: AtomicI32::new(-1),
+            all_devices_failed: AtomicBool::new(false),
+        });
         let watched = Arc::clone(&connection);
         std::thread::spawn(move || {
             let mut lines = BufReader::new(&watched.socket);
@@ -252,6 +262,9 @@ impl RelayConnection {
                 let first = line.strip_prefix(EXITED_PREFIX).and_then(|code| code.parse().ok());
                 if let Some(code) = first {
                     watched.first_exit.store(code, Ordering::Relaxed);
+                }
+                if line == DEVICE_FAILED_WORD {
+                    watched.all_devices_failed.store(true, Ordering::Relaxed);
                 }
                 if line == STOP_LINE {
                     stop.store(true, Ordering::Relaxed);
@@ -270,6 +283,11 @@ impl RelayConnection {
     pub(super) fn send(&self, text: &str) -> io::Result<()> {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         (&self.socket).write_all(format!("{text}\n").as_bytes())
+    }
+
+    /// Returns whether the devices of all workers have failed.
+    pub(super) fn all_devices_failed(&self) -> bool {
+        self.all_devices_failed.load(Ordering::Relaxed)
     }
 
     /// The exit code of rank 0, once it has ended by itself.
@@ -335,6 +353,11 @@ mod tests {
         assert!(!stop.load(Ordering::Relaxed) && second.first_exit().is_none());
         monitor.write_marker(STOP_FILE);
         wait_until(|| stop.load(Ordering::Relaxed));
+        assert!(!first.all_devices_failed());
+        second.send("failed 7").unwrap();
+        first.send("failed 7").unwrap();
+        wait_until(|| first.all_devices_failed() && second.all_devices_failed());
+        second.send("at 7").unwrap();
         first.send("ended:2 9").unwrap();
         wait_until(|| second.first_exit() == Some(2));
         assert_eq!(monitor.first_exit_code(2), Some(2));

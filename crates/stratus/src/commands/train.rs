@@ -121,8 +121,12 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         train(arguments, globals, output, (process_started, stop), group.unwrap_or_default(), &heartbeat);
     // This worker alone knows the reason; the others only miss it. Before the first iteration there is
     // nothing to resume, and another start would fail in the same way.
-    let device_failed =
-        joined.is_some() && heartbeat.iteration() > 0 && outcome.as_ref().is_err_and(Failure::is_of_device);
+    let device_failed = joined.as_ref().is_some_and(|joined| {
+        heartbeat.iteration() > 0
+            && outcome.as_ref().is_err_and(Failure::is_of_device)
+            // An error of all devices is no loss of one, and would occur again.
+            && !heartbeat.all_devices_failed(joined.launch_info.size)
+    });
     let outcome = if device_failed { outcome.map_err(|failure| failure.of_worker(rank)) } else { outcome };
     let code = outcome.as_ref().map_or_else(|failure| failure.code, |()| 0);
     heartbeat.end(code);
