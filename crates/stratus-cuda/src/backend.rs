@@ -120,13 +120,13 @@ pub fn gpu_count() -> u32 {
     if Library::Driver.is_loadable() { driver::driver().map_or(0, |(_, count)| count) } else { 0 }
 }
 
-/// The number of multiprocessors of an emulated GPU, unless it is given. With few, grid-stride loops run several
-/// times.
+/// The number of multiprocessors of an emulated GPU, unless it is given. With few, grid-stride loops run
+/// several times.
 #[cfg(feature = "emulation")]
 const EMULATED_MULTIPROCESSORS: u32 = 4;
 
-/// The multiprocessors of each emulated GPU that `STRATUS_EMULATED_GPUS` asks for: a number of GPUs, or a list
-/// such as `4,8` of the multiprocessors of each.
+/// The multiprocessors of each emulated GPU that `STRATUS_EMULATED_GPUS` asks for: a number of GPUs, or a
+/// list such as `4,8` of the multiprocessors of each.
 #[cfg(feature = "emulation")]
 fn emulated_gpus() -> Option<Vec<u32>> {
     let asked = std::env::var("STRATUS_EMULATED_GPUS").ok()?;

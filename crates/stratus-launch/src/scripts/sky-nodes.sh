@@ -1,6 +1,6 @@
-# The machines of a job of SkyPilot, if there are several: the first one trains, with workers on all of them that
-# it starts by SSH, and the others prepare and wait until it has ended. They speak through small files in the
-# bucket, which each reads with the delay of its mount:
+# The machines of a job of SkyPilot, if there are several: the first one trains, with workers on all of them
+# that it starts by SSH, and the others prepare and wait until it has ended. They speak through small files in
+# the bucket, which each reads with the delay of its mount:
 #   head     written by the first machine: a token that is new in each attempt, and later its exit code
 #   ready.N  written by machine N: the token of the attempt that it is ready for
 #   beat     changes while the first machine trains
@@ -15,8 +15,9 @@ prepare_mpi() {
   esac
   installed=${STRATUS_MPI%/*/*}
   own_mpi=$own_program/mpi
-  rm -rf "$own_mpi" "$own_program/.mpi" && cp -r "$installed" "$own_program/.mpi" \
-    && chmod 700 "$own_program/.mpi/bin" "$own_program/.mpi/bin"/* && mv "$own_program/.mpi" "$own_mpi" || return 1
+  part=$own_program/.mpi
+  rm -rf "$own_mpi" "$part" && cp -r "$installed" "$part" && chmod 700 "$part/bin" "$part/bin"/* \
+    && mv "$part" "$own_mpi" || return 1
   export STRATUS_MPI="$own_mpi${STRATUS_MPI#"$installed"}"
 }
 # prepare_ssh: makes a program that connects to the machines of this job. They are new, so that nothing knows
@@ -34,8 +35,8 @@ prepare_ssh() {
 write_saved() {
   echo "$2" > "$saved/.$1.tmp" && mv -f "$saved/.$1.tmp" "$saved/$1"
 }
-# wait_for_nodes: begins an attempt on the first machine, waits until the others are ready, and sets `hosts` to
-# the list of all. Fails if one does not become ready.
+# wait_for_nodes: begins an attempt on the first machine, waits until the others are ready, and sets `hosts`
+# to the list of all. Fails if one does not become ready, or if the job is to stop.
 wait_for_nodes() {
   token=$(od -An -N 16 -t x1 /dev/urandom | tr -d ' \n')
   write_saved head "$token" || return 1
@@ -46,7 +47,9 @@ wait_for_nodes() {
       other=$((other + 1))
       continue
     fi
-    is_stopped && return 0
+    if is_stopped || [ -n "$stopped" ]; then
+      return 1
+    fi
     polls=$((polls + 1))
     if [ "$polls" -gt "$max_polls" ]; then
       say "machine $other of $nodes is not ready"
@@ -62,8 +65,8 @@ wait_for_nodes() {
 end_attempt() {
   [ -z "$token" ] || write_saved head "$token $1"
 }
-# follow_head: waits on another machine until the first one has ended, and exits with its exit code; with 75 if it
-# is lost.
+# follow_head: waits on another machine until the first one has ended, and exits with its exit code; with 75
+# if it is lost.
 follow_head() {
   trap 'exit 75' TERM
   # Of an earlier attempt.

@@ -97,7 +97,8 @@ rm -f stop
 is_stopped && exit 0
 lease_expired && exit 0
 # A machine that was given up may still train: its heartbeat is seen with the delay of the mount.
-if [ "$node" = 0 ] && [ -f "$saved/beat" ] && read -r host _ < "$saved/beat" && [ "$host" != "$(uname -n)" ]; then
+if [ "$node" = 0 ] && [ -f "$saved/beat" ] && read -r host _ < "$saved/beat" \
+  && [ "$host" != "$(uname -n)" ]; then
   before=$(cat "$saved/beat")
   sleep "$((6 * pause))"
   if [ "$before" != "$(cat "$saved/beat" 2> /dev/null)" ]; then
@@ -130,8 +131,10 @@ if [ "$nodes" -gt 1 ]; then
   if ! prepare_ssh || ! wait_for_nodes; then
     kill "$heartbeat_pid" "$saver_pid" 2> /dev/null
     rm -f "$saved/beat"
-    end_attempt 75
-    exit 75
+    code=75
+    is_stopped && code=0
+    end_attempt "$code"
+    exit "$code"
   fi
 fi
 rows_before=$(iterations "$n")

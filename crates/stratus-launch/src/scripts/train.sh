@@ -1,7 +1,7 @@
 # Shared by all scripts that train repetitions. `program`, `launch`, `workers`, `stop_at` and `notify` are
 # set; `stopped` is set by the signal handler. `start` is the command that starts the program, as `srun` does;
-# empty if the program is started directly. `hosts` are the machines on which the program starts workers; empty if
-# that is only this one.
+# empty if the program is started directly. `hosts` are the machines on which the program starts workers;
+# empty if that is only this one.
 child=
 stopped=
 start=
@@ -60,8 +60,8 @@ heartbeat_loop() {
 iterations() {
   { wc -l < "$1/run/iterations.csv"; } 2> /dev/null || echo 0
 }
-# is_idle N BEFORE FILE: succeeds if three attempts in a row made no progress, this one since BEFORE iterations.
-# FILE counts them.
+# is_idle N BEFORE FILE: succeeds if three attempts in a row made no progress, this one since BEFORE
+# iterations. FILE counts them.
 is_idle() {
   idle=0
   if [ "$(iterations "$1")" -le "$2" ]; then
@@ -109,7 +109,8 @@ train() {
     mkdir -p "$exits"
   fi
   # shellcheck disable=SC2086 # `start` has several words
-  STRATUS_LAUNCH=$launch STRATUS_WORKER_EXITS=$exits $start "$program" train "$@" < /dev/null >> "$n/log.txt" 2>&1 &
+  STRATUS_LAUNCH=$launch STRATUS_WORKER_EXITS=$exits $start "$program" train "$@" \
+    < /dev/null >> "$n/log.txt" 2>&1 &
   child=$!
   echo "$child" > "$owned/pid"
   # The signal may have arrived before the process started.

@@ -157,8 +157,8 @@ impl TargetSection<'_> {
         }
     }
 
-    /// The workers on a number of nodes, with `default_per_node` workers on each; `None` if neither `nodes` nor
-    /// `workers_per_node` is set.
+    /// The workers on a number of nodes, with `default_per_node` workers on each; `None` if neither `nodes`
+    /// nor `workers_per_node` is set.
     pub(super) fn node_workers(
         &self,
         nodes: Option<[u64; 2]>,

@@ -73,7 +73,8 @@ impl VariantPlanner<'_> {
         Ok(PlannedVariant { variant, programs, planned })
     }
 
-    /// Kernel choices that all workers share: the one with the slowest device measures them for a single part.
+    /// Kernel choices that all workers share: the one with the slowest device measures them for a single
+    /// part.
     fn shared_choices(
         &mut self,
         variant: ProgramVariant<'_>,

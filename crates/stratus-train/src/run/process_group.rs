@@ -54,8 +54,8 @@ pub fn with_parts_for(experiment: &Experiment, workers: usize) -> Result<Experim
 }
 
 /// The experiment for a number of workers, with parts and stages that they can compute, and the number of
-/// pipelines. A run that is resumed by fewer workers than stages gets one stage for each, which does not affect
-/// results.
+/// pipelines. A run that is resumed by fewer workers than stages gets one stage for each, which does not
+/// affect results.
 ///
 /// # Errors
 /// As [`with_parts_for`] and [`pipelines`].

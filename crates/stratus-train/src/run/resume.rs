@@ -101,8 +101,8 @@ pub fn resume(
     train(PreparedRun { setup, loaders }, open, log, state, options, observer)
 }
 
-/// The text of an experiment for a comparison between workers, whose copies of the layer file are in different
-/// folders. The file's own content is compared with the one that the run started with.
+/// The text of an experiment for a comparison between workers, whose copies of the layer file are in
+/// different folders. The file's own content is compared with the one that the run started with.
 fn comparable(experiment: &Experiment) -> String {
     let mut experiment = experiment.clone();
     if experiment.layer_file().is_some() {

@@ -101,8 +101,8 @@ fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// A file by which workers find out whether they see the run directory; removed on drop. Its name is that of a
-/// temporary file, so that the next holder of the run's lock removes one that a killed worker left.
+/// A file by which workers find out whether they see the run directory; removed on drop. Its name is that of
+/// a temporary file, so that the next holder of the run's lock removes one that a killed worker left.
 struct Probe {
     path: PathBuf,
 }

@@ -80,7 +80,8 @@ impl Heartbeat {
     }
 
     /// Records that the device of this worker has failed, and waits for a short time for the others. Returns
-    /// whether the devices of all of `count` workers have failed: then none is lost, and each would fail again.
+    /// whether the devices of all of `count` workers have failed: then none is lost, and each would fail
+    /// again.
     #[must_use]
     pub fn all_devices_failed(&self, count: usize) -> bool {
         self.device_failed.store(true, Ordering::Relaxed);

@@ -307,8 +307,8 @@ fn read_text(pipe: Option<impl Read>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Evaluates the answer of the script. Returns the address by which the host was reached from this machine, if
-/// it tells it. A host other than the first need not see the folder of the run.
+/// Evaluates the answer of the script. Returns the address by which the host was reached from this machine,
+/// if it tells it. A host other than the first need not see the folder of the run.
 fn parse_answer(
     host: &str,
     answer: &str,

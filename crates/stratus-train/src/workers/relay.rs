@@ -1,9 +1,10 @@
 //! Heartbeats of workers on other machines, over TCP.
 //!
 //! The launching process listens, and hands what a worker sends to the monitor of this machine, as if the
-//! worker ran here: its heartbeats become the file of its rank, and the monitor watches its connection. In return, each worker gets a line a second, with a request to stop or the exit code of rank 0 if
-//! there is one. No clocks of two machines are compared, and no file system is shared. A connection begins
-//! with a secret that the launching process passes to its workers.
+//! worker ran here: its heartbeats become the file of its rank, and the monitor watches its connection. In
+//! return, each worker gets a line a second, with a request to stop or the exit code of rank 0 if there is
+//! one. No clocks of two machines are compared, and no file system is shared. A connection begins with a
+//! secret that the launching process passes to its workers.
 
 use super::monitor::{HeartbeatMonitor, SocketRegistry};
 use super::{
@@ -130,8 +131,8 @@ impl Listening {
     }
 }
 
-/// The line for a worker: the exit code of rank 0, the failure of the devices of all workers, a request to stop,
-/// or none of these.
+/// The line for a worker: the exit code of rank 0, the failure of the devices of all workers, a request to
+/// stop, or none of these.
 fn answer(folder: &Path, workers: usize) -> String {
     let first = std::fs::read_to_string(folder.join("0")).unwrap_or_default();
     let word = first.split(' ').next().filter(|word| word.starts_with(EXITED_PREFIX));
@@ -189,7 +190,7 @@ impl Write for &RelaySocket {
     }
 }
 
-/// What becomes of the socket of a connection.
+/// The place of the socket of a connection among the files of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SocketPlace {
     /// It becomes standard input, which workers do not read. The system closes the files of a process in the

@@ -67,7 +67,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
     /// Machines of the workers, reached by SSH: like a,b, or with a number of workers each, a:2,b:6. The
-    /// program, MPI, the run and the data must be at the same path on each
+    /// program, MPI and the data must be at the same path on each, and the first must see the run
     #[arg(long, value_name = "HOST,…", requires = "workers")]
     pub hosts: Option<String>,
     /// Re-measure kernels instead of using the cached selection

@@ -4,8 +4,8 @@ It accepts the commands and options that launches use, rejects others, and behav
 job runs on a separate machine, on a new one after a preemption (a file `JOB.take`), and again if it exits
 with one of the exit codes in its task file.
 
-A job with `num_nodes` runs on several machines: mount namespaces, each with its own folder as the home. A file
-`JOB.take-RANK` takes one of them, and the others have some time to end by themselves."""
+A job with `num_nodes` runs on several machines: mount namespaces, each with its own folder as the home. A
+file `JOB.take-RANK` takes one of them, and the others have some time to end by themselves."""
 
 import json
 import os

@@ -25,8 +25,9 @@ fn cloud_with(dir: &mut TestDir, keys: &str) -> PathBuf {
     let threads = std::env::var("OMP_NUM_THREADS")
         .unwrap_or_else(|_| std::thread::available_parallelism().unwrap().to_string());
     let target = format!(
-        "[cloud]\nkind = \"sky\"\nbucket = {:?}\nspot = true\nfolder = \"~/own disk\"\n{keys}[cloud.environment]\n\
-         STRATUS_CACHE = {:?}\nOMP_WAIT_POLICY = \"passive\"\nOMP_NUM_THREADS = \"{threads}\"\n",
+        "[cloud]\nkind = \"sky\"\nbucket = {:?}\nspot = true\nfolder = \"~/own disk\"\n{keys}\
+         [cloud.environment]\nSTRATUS_CACHE = {:?}\nOMP_WAIT_POLICY = \"passive\"\n\
+         OMP_NUM_THREADS = \"{threads}\"\n",
         dir.path("bucket"),
         dir.path("cache")
     );

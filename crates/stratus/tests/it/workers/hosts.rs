@@ -84,8 +84,8 @@ fn lost_worker_is_named_with_its_host_and_a_stop_reaches_all() {
     assert!(wait_until(&mut child, || iterations(&run) > 30), "{}", end(child).err);
     let is_chosen = |pid: &u32| rank_of(*pid) == Some(2);
     let worker = workers_of(child.id()).into_iter().find(is_chosen).unwrap();
-    // The system closes it first, and nothing keeps it open: the launching process sees the end of this worker
-    // before `mpiexec` ends the others of its host.
+    // The system closes it first, and nothing keeps it open: the launching process sees the end of this
+    // worker before `mpiexec` ends the others of its host.
     let files = fs::read_dir(format!("/proc/{worker}/fd")).unwrap().flatten();
     let files: Vec<_> =
         files.filter_map(|file| Some((file.file_name(), fs::read_link(file.path()).ok()?))).collect();

@@ -124,8 +124,8 @@ pub(super) fn wait_until(child: &mut Child, mut condition: impl FnMut() -> bool)
     true
 }
 
-/// Kills or suspends a worker during startup or training, and returns the time until all have ended; `None` if
-/// the run completed before.
+/// Kills or suspends a worker during startup or training, and returns the time until all have ended; `None`
+/// if the run completed before.
 fn lose_worker(
     dir: &TestDir,
     name: &str,
