@@ -42,6 +42,11 @@ CASES = {
         f'{S3}\nsetup = "  if a\\nthen b\\n"',
         {"setup": "  if a\nthen b"},
     ),
+    "several machines": (f"{S3}\nnodes = 4\nworkers_per_node = 2", {"nodes": 4}),
+    "several machines with GPUs": (
+        f'{S3}\ngpus = "A100:8"\nnodes = 2\nspot = true',
+        {"accelerators": {"A100": 8}, "nodes": 2, "spot": True},
+    ),
     "Kubernetes": (f'{S3}\ninfra = "k8s"\ngpus = "L4:1"', {"accelerators": {"L4": 1}}),
 }
 # SkyPilot looks up kinds of machines on the Internet, so this one is only validated against the schemas of
@@ -72,7 +77,7 @@ def check(name, text, number, folder, expected):
     task = sky.Task.from_yaml(str(file))
     (resources,) = task.resources
     assert task.name.endswith(f"-{number}"), task.name
-    assert task.num_nodes == 1, name
+    assert task.num_nodes == expected.get("nodes", 1), (name, task.num_nodes)
     assert resources.job_recovery["recover_on_exit_codes"] == [75], (name, resources.job_recovery)
     assert resources.use_spot == expected.get("spot", False), name
     assert resources.accelerators == expected.get("accelerators"), (name, resources.accelerators)

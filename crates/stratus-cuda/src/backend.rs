@@ -114,16 +114,27 @@ fn describe(gpu: &Gpu) -> String {
 #[must_use]
 pub fn gpu_count() -> u32 {
     #[cfg(feature = "emulation")]
-    if let Some(count) = emulated_gpus() {
-        return count;
+    if let Some(gpus) = emulated_gpus() {
+        return u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     }
     if Library::Driver.is_loadable() { driver::driver().map_or(0, |(_, count)| count) } else { 0 }
 }
 
-/// The number of emulated GPUs that `STRATUS_EMULATED_GPUS` asks for.
+/// The number of multiprocessors of an emulated GPU, unless it is given. With few, grid-stride loops run
+/// several times.
 #[cfg(feature = "emulation")]
-fn emulated_gpus() -> Option<u32> {
-    std::env::var("STRATUS_EMULATED_GPUS").ok()?.parse().ok().filter(|count| *count > 0)
+const EMULATED_MULTIPROCESSORS: u32 = 4;
+
+/// The multiprocessors of each emulated GPU that `STRATUS_EMULATED_GPUS` asks for: a number of GPUs, or a
+/// list such as `4,8` of the multiprocessors of each.
+#[cfg(feature = "emulation")]
+fn emulated_gpus() -> Option<Vec<u32>> {
+    let asked = std::env::var("STRATUS_EMULATED_GPUS").ok()?;
+    let gpus: Vec<u32> = match asked.contains(',') {
+        true => asked.split(',').map(str::parse).collect::<Result<_, _>>().ok()?,
+        false => vec![EMULATED_MULTIPROCESSORS; asked.parse().ok()?],
+    };
+    (!gpus.is_empty() && !gpus.contains(&0)).then_some(gpus)
 }
 
 impl Cuda {
@@ -134,11 +145,15 @@ impl Cuda {
     pub fn open(settings: &Settings) -> Result<Self, GpuUnavailable> {
         let not_found = |reason: String| GpuUnavailable { reason };
         #[cfg(feature = "emulation")]
-        if let Some(count) = emulated_gpus() {
-            if settings.ordinal >= count {
-                return Err(not_found(format!("GPU {} not found: {count} are emulated", settings.ordinal)));
-            }
-            return Self::emulation(settings.ordinal, 4, false).map_err(not_found);
+        if let Some(gpus) = emulated_gpus() {
+            return match gpus.get(settings.ordinal as usize) {
+                Some(multiprocessors) => {
+                    Self::emulation(settings.ordinal, *multiprocessors, false).map_err(not_found)
+                }
+                None => {
+                    Err(not_found(format!("GPU {} not found: {} are emulated", settings.ordinal, gpus.len())))
+                }
+            };
         }
         let phases = Arc::new(StartupTimes::new(settings.monitor.clone()));
         let is_missing = |library: &&Library| !library.is_loadable();
@@ -236,8 +251,7 @@ impl Cuda {
     /// If there is no C++ compiler.
     #[cfg(feature = "emulation")]
     pub fn emulated() -> Result<Self, String> {
-        // With few multiprocessors, grid-stride loops run several times.
-        Self::emulated_with(4, false)
+        Self::emulated_with(EMULATED_MULTIPROCESSORS, false)
     }
 
     /// [`Self::emulated`] with a number of multiprocessors, whose blocks and threads run in order or in
@@ -309,7 +323,10 @@ impl Backend for Cuda {
                 format!("{} (compute capability {major}.{minor}), {libraries}{tf32}", gpu.name)
             }
             #[cfg(feature = "emulation")]
-            ExecutionTarget::Emulated { .. } => "emulated".to_owned(),
+            ExecutionTarget::Emulated { .. } => match self.processor.multiprocessors() {
+                EMULATED_MULTIPROCESSORS => "emulated".to_owned(),
+                count => format!("emulated with {count} multiprocessors"),
+            },
             #[cfg(feature = "emulation")]
             ExecutionTarget::CompileOnly => "compiling".to_owned(),
             #[cfg(feature = "emulation")]
@@ -350,6 +367,20 @@ impl Backend for Cuda {
             ExecutionTarget::Emulated { ordinal, .. } => Some(format!("emulated {ordinal}")),
             #[cfg(feature = "emulation")]
             ExecutionTarget::CompileOnly | ExecutionTarget::Counting => None,
+        }
+    }
+
+    fn device_speed(&self) -> [u64; 2] {
+        match &self.machine {
+            ExecutionTarget::Gpu(gpu) => {
+                let [major, minor] = gpu.capability;
+                let cycles = u64::from(gpu.multiprocessors) * u64::from(gpu.clock_khz);
+                [u64::from(100 * major + minor), cycles]
+            }
+            #[cfg(feature = "emulation")]
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
+                [0, u64::from(self.processor.multiprocessors())]
+            }
         }
     }
 

@@ -79,6 +79,12 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// Orders the devices of several processes by their speed, which increases with the generation and,
+    /// within one, with the second number; zeros if it is unknown.
+    fn device_speed(&self) -> [u64; 2] {
+        [0; 2]
+    }
+
     /// Starts tracing the device with the vendor's tools.
     ///
     /// # Errors

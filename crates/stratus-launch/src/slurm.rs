@@ -115,12 +115,23 @@ impl SlurmTarget {
 /// The value of `--mpi` of `srun` for an MPI library: MPICH speaks PMI 1 and 2 by itself, Open MPI needs
 /// PMIx. `None` means the cluster's default, for a library that is only known to be a folder.
 fn srun_mpi(library: &str) -> Option<&'static str> {
-    let name = Path::new(library).file_name()?.to_str()?;
-    match name {
-        _ if name.starts_with("libmpi.so.40") => Some("pmix"),
-        _ if name.contains(".so") => Some("pmi2"),
-        _ => None,
+    let path = Path::new(library);
+    let name = path.file_name()?.to_str()?;
+    let Some((base, version)) = name.split_once(".so") else { return None };
+    if base != "libmpi" {
+        return Some("pmi2");
     }
+    // A name without version is a link to one with it, on this machine if that has the library too.
+    let linked = std::fs::canonicalize(path).ok();
+    let linked = linked.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    let version = linked.and_then(|name| name.strip_prefix("libmpi.so.")).unwrap_or(version);
+    let version = version.trim_start_matches('.');
+    // MPICH and libraries that are compatible with it, such as Intel's and Cray's, have 12; Open MPI has 40.
+    let is_of_mpich = match version.split('.').next().and_then(|major| major.parse::<u32>().ok()) {
+        Some(major) => major < 40,
+        None => ["mpich", "mvapich", "intel", "oneapi", "cray"].iter().any(|part| library.contains(part)),
+    };
+    Some(if is_of_mpich { "pmi2" } else { "pmix" })
 }
 
 /// Formats seconds, rounded up to minutes, as `days-hours:minutes:seconds`.
@@ -310,6 +321,20 @@ mod tests {
         assert_eq!(mpi("/a/mpi/lib/libmpi_abi.so.1"), Some("pmi2"));
         assert_eq!(mpi("/usr/lib/libmpich.so.12"), Some("pmi2"));
         assert_eq!(mpi("/usr/lib/libmpi.so.40"), Some("pmix"));
+        assert_eq!(mpi("/usr/lib/libmpi.so.80.1.0"), Some("pmix"));
+        assert_eq!(mpi("/opt/intel/lib/libmpi.so.12"), Some("pmi2"));
+        // The name without version is Open MPI's, unless its target or its folder shows something else.
+        assert_eq!(mpi("/nowhere/openmpi/lib/libmpi.so"), Some("pmix"));
+        assert_eq!(mpi("/nowhere/mpich-4.2/lib/libmpi.so"), Some("pmi2"));
+        let folder = tempfile::tempdir().unwrap();
+        for (version, expected) in [("12.4.0", "pmi2"), ("40.30.4", "pmix")] {
+            let (file, link) =
+                (folder.path().join(format!("libmpi.so.{version}")), folder.path().join("libmpi.so"));
+            std::fs::write(&file, "").unwrap();
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(file, &link).unwrap();
+            assert_eq!(mpi(link.to_str().unwrap()), Some(expected));
+        }
         assert_eq!((mpi("/usr/lib"), mpi(""), mpi("/")), (None, None, None));
     }
 

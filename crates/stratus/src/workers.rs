@@ -45,7 +45,7 @@ impl From<WorkersError> for Failure {
     fn from(error: WorkersError) -> Self {
         let code = match error {
             WorkersError::Count(_) | WorkersError::Library(_) | WorkersError::HostList { .. } => USAGE,
-            WorkersError::Lost { .. } => INTERRUPTED,
+            WorkersError::Lost { .. } | WorkersError::NotConnected { .. } => INTERRUPTED,
             _ => FAILED,
         };
         let hint = error.hint();

@@ -191,12 +191,12 @@ impl Device for EmulatedDevice {
 }
 
 /// The number of program runs after which this worker's GPU is lost, from `STRATUS_EMULATED_GPU_FAILURE`,
-/// which is `RANK:RUNS`.
+/// which is `RANK:RUNS`, or `all:RUNS`.
 fn fails_after() -> Option<u64> {
     let failure = std::env::var("STRATUS_EMULATED_GPU_FAILURE").ok()?;
     let (rank, runs) = failure.split_once(':')?;
     let own = std::env::var("PMI_RANK").unwrap_or_else(|_| "0".to_owned());
-    (own == rank).then(|| runs.parse().ok())?
+    (own == rank || rank == "all").then(|| runs.parse().ok())?
 }
 
 fn nanoseconds(since: Instant) -> u64 {

@@ -39,6 +39,8 @@ pub(crate) struct Gpu {
     pub capability: [u32; 2],
     /// The number of multiprocessors.
     pub multiprocessors: u32,
+    /// The highest clock of the multiprocessors, in kHz.
+    pub clock_khz: u32,
     /// The memory in bytes.
     pub memory: usize,
 }
@@ -118,7 +120,19 @@ impl Gpu {
             attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ];
         let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        Ok(Arc::new(Self { device, context, stream, copy_stream, name, capability, multiprocessors, memory }))
+        let clock_khz = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?;
+        let gpu = Self {
+            device,
+            context,
+            stream,
+            copy_stream,
+            name,
+            capability,
+            multiprocessors,
+            clock_khz,
+            memory,
+        };
+        Ok(Arc::new(gpu))
     }
 
     /// Makes the GPU's context current in the calling thread.

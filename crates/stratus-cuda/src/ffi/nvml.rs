@@ -18,6 +18,8 @@ type GetFn<T> = unsafe extern "C" fn(Handle, *mut T) -> i32;
 /// `nvmlDeviceGetClockInfo`, `nvmlDeviceGetMaxClockInfo`: MHz of an `nvmlClockType_t`.
 /// `nvmlDeviceGetTemperature`: degrees Celsius of an `nvmlTemperatureSensors_t`.
 type GetOfKindFn = unsafe extern "C" fn(Handle, u32, *mut u32) -> i32;
+/// `nvmlDeviceGetPowerManagementLimitConstraints`: the lowest and the highest limit that can be set.
+type GetRangeFn = unsafe extern "C" fn(Handle, *mut u32, *mut u32) -> i32;
 
 /// `NVML_CLOCK_SM`: the clock of the multiprocessors.
 const SM_CLOCK: u32 = 1;
@@ -78,6 +80,7 @@ struct OptionalFunctions {
     max_clock: Option<GetOfKindFn>,
     temperature: Option<GetOfKindFn>,
     power_limit: Option<GetFn<u32>>,
+    power_range: Option<GetRangeFn>,
     reasons: Option<GetFn<u64>>,
 }
 
@@ -94,6 +97,10 @@ impl OptionalFunctions {
                 max_clock: find(b"nvmlDeviceGetMaxClockInfo\0"),
                 temperature: find(b"nvmlDeviceGetTemperature\0"),
                 power_limit: power_limit.map(|found| *found),
+                power_range: library
+                    .get::<GetRangeFn>(b"nvmlDeviceGetPowerManagementLimitConstraints\0")
+                    .ok()
+                    .map(|found| *found),
                 // The newer name of the same function is first.
                 reasons: find_long(b"nvmlDeviceGetCurrentClocksEventReasons\0")
                     .or_else(|| find_long(b"nvmlDeviceGetCurrentClocksThrottleReasons\0")),
@@ -185,6 +192,18 @@ impl Nvml {
         Some(f64::from(self.get(function)?) / 1e3)
     }
 
+    /// Returns whether the power limit in force is the highest that can be set; false if that is unknown.
+    fn has_highest_power_limit(&self) -> bool {
+        let OptionalFunctions { power_limit: Some(limit), power_range: Some(range), .. } = self.optional
+        else {
+            return false;
+        };
+        let (mut lowest, mut highest) = (0, 0);
+        // SAFETY: as for `get`; the function writes two values.
+        let result = unsafe { range(self.device, &raw mut lowest, &raw mut highest) };
+        result == 0 && highest > 0 && self.get(limit).is_some_and(|limit| limit >= highest)
+    }
+
     /// The limits of the GPU.
     pub fn limits(&self) -> GpuLimits {
         let OptionalFunctions { power_limit, max_clock, .. } = self.optional;
@@ -198,6 +217,12 @@ impl Nvml {
 impl DeviceMeter for Nvml {
     fn usage(&mut self) -> DeviceUsage {
         let OptionalFunctions { clock, temperature, reasons, .. } = self.optional;
+        let reasons = reasons.and_then(|function| self.get(function));
+        let throttling = reasons.map(|mask| match mask & reasons::SW_POWER_CAP {
+            // The most that the GPU was made for is no limit that holds it back.
+            1.. if self.has_highest_power_limit() => throttling(mask & !reasons::SW_POWER_CAP),
+            _ => throttling(mask),
+        });
         // Some GPUs do not report their power, and parts of a GPU not their utilisation.
         DeviceUsage {
             busy_percent: self.get(self.rates).map(|rates| f64::from(rates.gpu)),
@@ -205,7 +230,7 @@ impl DeviceMeter for Nvml {
             watts: self.watts(self.power),
             mhz: clock.and_then(|function| self.get_of_kind(function, SM_CLOCK)),
             celsius: temperature.and_then(|function| self.get_of_kind(function, CHIP_SENSOR)),
-            throttling: reasons.and_then(|function| self.get(function)).map(throttling),
+            throttling,
         }
     }
 
@@ -230,7 +255,7 @@ mod tests {
     /// A library with NVML's functions, by its header: it knows one GPU, but not its power. Each reading of
     /// its energy counts 1.5 J more. `MASK` are its reasons for throttling, and `ERROR` is the result of the
     /// functions that a driver may lack. `OLD` has none of these, and `THROTTLE_NAME` only the older name of
-    /// the reasons.
+    /// the reasons. `HIGHEST` is the highest power limit, in milliwatts; it is 800 W without.
     const FAKE_NVML: &str = r#"
 #include <string.h>
 typedef struct { unsigned int gpu, memory; } nvmlUtilization_t;
@@ -243,6 +268,9 @@ static int started;
 #endif
 #ifndef MASK
 #define MASK 0
+#endif
+#ifndef HIGHEST
+#define HIGHEST 800000
 #endif
 int nvmlInit_v2(void) { started++; return 0; }
 int nvmlShutdown(void) { started--; return 0; }
@@ -283,6 +311,10 @@ int nvmlDeviceGetTemperature(void *device, nvmlTemperatureSensors_t sensor, unsi
 }
 int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned int *milliwatts) {
     *milliwatts = 699600;
+    return device == &started ? ERROR : 2;
+}
+int nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned int *min, unsigned int *max) {
+    *min = 100000; *max = HIGHEST;
     return device == &started ? ERROR : 2;
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *mask) {
@@ -363,6 +395,11 @@ int nvmlDeviceGetCurrentClocksEventReasons(void *device, unsigned long long *mas
         let power = Throttling { heat: false, power: true };
         assert_eq!(throttling(&["-DTHROTTLE_NAME", "-DMASK=0x4"]), Some(Some(power)));
         assert_eq!(throttling(&["-DMASK=0x80"]), Some(Some(power)));
+        // A limit that cannot be raised does not throttle; a weak power supply does, and heat.
+        let highest = |mask: &str| throttling(&["-DHIGHEST=699600", mask]);
+        assert_eq!(highest("-DMASK=0x4"), Some(Some(Throttling::default())));
+        assert_eq!(highest("-DMASK=0x84"), Some(Some(power)));
+        assert_eq!(highest("-DMASK=0x24"), Some(Some(Throttling { heat: true, power: false })));
     }
 
     #[test]

@@ -97,7 +97,8 @@ rm -f stop
 is_stopped && exit 0
 lease_expired && exit 0
 # A machine that was given up may still train: its heartbeat is seen with the delay of the mount.
-if [ -f "$saved/beat" ] && read -r host _ < "$saved/beat" && [ "$host" != "$(uname -n)" ]; then
+if [ "$node" = 0 ] && [ -f "$saved/beat" ] && read -r host _ < "$saved/beat" \
+  && [ "$host" != "$(uname -n)" ]; then
   before=$(cat "$saved/beat")
   sleep "$((6 * pause))"
   if [ "$before" != "$(cat "$saved/beat" 2> /dev/null)" ]; then
@@ -115,12 +116,28 @@ if ! "$program" --version; then
   exit 1
 fi
 cp "$saved/experiment.toml" "$n/experiment.toml" || exit 1
+if [ $((nodes * workers_per_node)) -gt 1 ]; then
+  workers=$((nodes * workers_per_node))
+  prepare_mpi || exit 1
+fi
+[ "$node" = 0 ] || follow_head
 restore
 [ -f "$n/spent" ] || cp "$saved/spent" "$n/spent" 2> /dev/null
 trap 'stopped=1; [ -n "$child" ] && kill -TERM "$child"' TERM
 take_ownership "$n" "$launch-$n"
 saver_loop $$ 9>&- < /dev/null > /dev/null 2>&1 &
 saver_pid=$!
+if [ "$nodes" -gt 1 ]; then
+  if ! prepare_ssh || ! wait_for_nodes; then
+    kill "$heartbeat_pid" "$saver_pid" 2> /dev/null
+    rm -f "$saved/beat"
+    code=75
+    is_stopped && code=0
+    end_attempt "$code"
+    exit "$code"
+  fi
+fi
+rows_before=$(iterations "$n")
 say "training repetition $n"
 # Shows the log as it is written.
 : >> "$n/log.txt"
@@ -135,11 +152,15 @@ write_state
 rm -f "$saved/beat"
 sleep 1
 kill "$tail_pid" 2> /dev/null
-say "exited with $code"
-# Exit code 75 makes SkyPilot restart the job; only preempted machines use it.
+say "exited with $code${lost:+ after the loss of a worker}"
+# Exit code 75 makes SkyPilot restart the job; only preempted machines and lost workers use it.
 if [ "$code" = 75 ]; then
-  if [ -e stop ] || [ -z "$stopped" ] || lease_expired; then
-    exit 0
+  if [ -e stop ] || [ -z "$stopped$lost" ] || lease_expired; then
+    code=0
+  elif [ -n "$lost" ] && is_idle "$n" "$rows_before" "$saved/idle"; then
+    say 'workers were lost in three attempts without progress: not restarted; run stratus launch resume'
+    code=0
   fi
 fi
+end_attempt "$code"
 exit "$code"

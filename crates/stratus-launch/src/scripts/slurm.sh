@@ -52,9 +52,6 @@ if [ -f "$n/owner" ] && read -r _ host _ < "$n/owner" && [ "$host" != "$(uname -
     exit 20
   fi
 fi
-iterations() {
-  { wc -l < "$n/run/iterations.csv"; } 2> /dev/null || echo 0
-}
 # MPICH names its shared memory after job and step, and a step that was killed leaves it behind. Empty steps
 # give the workers of a requeued job a step of another number.
 if [ -n "$start" ]; then
@@ -65,7 +62,7 @@ if [ -n "$start" ]; then
   done
 fi
 take_ownership "$n" "$task"
-before=$(iterations)
+rows_before=$(iterations "$n")
 say "training repetition $n"
 train "$n"
 kill "$heartbeat_pid" 2> /dev/null
@@ -78,12 +75,7 @@ if lease_expired; then
   exit 75
 fi
 # Stops requeueing a task that makes no progress.
-idle=0
-if [ "$(iterations)" -le "$before" ]; then
-  idle=$(($(cat "$n/idle" 2> /dev/null || echo 0) + 1))
-fi
-echo "$idle" > "$n/idle"
-if [ "$idle" -ge 3 ]; then
+if is_idle "$n" "$rows_before" "$n/idle"; then
   say 'no progress in three attempts: not requeued; set a longer time limit or an earlier signal'
   exit 75
 fi

@@ -1,9 +1,11 @@
 # Shared by all scripts that train repetitions. `program`, `launch`, `workers`, `stop_at` and `notify` are
 # set; `stopped` is set by the signal handler. `start` is the command that starts the program, as `srun` does;
-# empty if the program is started directly.
+# empty if the program is started directly. `hosts` are the machines on which the program starts workers;
+# empty if that is only this one.
 child=
 stopped=
 start=
+hosts=
 # Hidden from the training process.
 webhook=$STRATUS_WEBHOOK
 unset STRATUS_WEBHOOK
@@ -54,6 +56,20 @@ heartbeat_loop() {
     sleep 2
   done
 }
+# iterations N: prints the number of recorded iterations of a repetition, with the header.
+iterations() {
+  { wc -l < "$1/run/iterations.csv"; } 2> /dev/null || echo 0
+}
+# is_idle N BEFORE FILE: succeeds if three attempts in a row made no progress, this one since BEFORE
+# iterations. FILE counts them.
+is_idle() {
+  idle=0
+  if [ "$(iterations "$1")" -le "$2" ]; then
+    idle=$(($(cat "$3" 2> /dev/null || echo 0) + 1))
+  fi
+  echo "$idle" > "$3"
+  [ "$idle" -ge 3 ]
+}
 # stop_training: asks the training process for a checkpoint and its end.
 stop_training() {
   kill -TERM "$child" 2> /dev/null
@@ -73,6 +89,9 @@ train() {
   if [ -n "$workers" ]; then
     set -- "$@" --workers "$workers"
   fi
+  if [ -n "$hosts" ]; then
+    set -- "$@" --hosts "$hosts"
+  fi
   goal=$(cat "$n/goal" 2> /dev/null)
   case $goal in
     '' | *[!0-9]*) ;;
@@ -83,8 +102,15 @@ train() {
   notify_pid=$!
   echo "$n" > "$owned/current"
   date +%s > "$n/began"
+  rm -rf "$n/exits"
+  exits=
+  if [ -n "$start" ]; then
+    exits=$PWD/$n/exits
+    mkdir -p "$exits"
+  fi
   # shellcheck disable=SC2086 # `start` has several words
-  STRATUS_LAUNCH=$launch $start "$program" train "$@" < /dev/null >> "$n/log.txt" 2>&1 &
+  STRATUS_LAUNCH=$launch STRATUS_WORKER_EXITS=$exits $start "$program" train "$@" \
+    < /dev/null >> "$n/log.txt" 2>&1 &
   child=$!
   echo "$child" > "$owned/pid"
   # The signal may have arrived before the process started.
@@ -104,16 +130,20 @@ train() {
   # Workers that were killed, or lost their node, are not a failure of training. A run that was asked to stop,
   # or reached its own limit, has a new summary that says so.
   lost=
-  if [ -n "$start" ]; then
-    case $code in
-      137 | 143) lost=1 ;;
-      75)
-        summary=$(find "$n/run/summary.json" -newer "$n/began" 2> /dev/null)
-        [ -n "$summary" ] && grep -q '"status": "interrupted"' "$summary" || lost=1
-        ;;
-    esac
-    [ -n "$lost" ] && code=75
-  fi
+  case "${start:+srun}:$code" in
+    srun:137 | srun:143)
+      # `srun` reports the highest exit code: a worker that failed by itself has recorded a lower one.
+      code=$(cat "$n"/exits/* 2> /dev/null | grep -v -x -e 0 -e 75 | head -n 1)
+      [ -n "$code" ] || lost=1
+      ;;
+    *:75)
+      summary=$(find "$n/run/summary.json" -newer "$n/began" 2> /dev/null)
+      if [ -n "$start$workers" ] && ! grep -q '"status": "interrupted"' "${summary:-/dev/null}"; then
+        lost=1
+      fi
+      ;;
+  esac
+  [ -n "$lost" ] && code=75
   rm -f "$n/began"
   # A process that was just starting had no checkpoint to write and has lost nothing.
   [ -n "$stopped" ] && [ "$code" = 143 ] && code=75

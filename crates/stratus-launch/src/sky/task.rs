@@ -1,9 +1,9 @@
 //! The task file of each repetition for SkyPilot, and the script that it runs.
 
 use super::{SkyTarget, job_name};
-use crate::Resources;
+use crate::SkySettings;
 use crate::job::Job;
-use crate::targets::MOUNT;
+use crate::targets::{MOUNT, NodeWorkers};
 use stratus_base::exit_code::INTERRUPTED;
 use stratus_base::text::shell_quoted;
 use stratus_run::layout::EXPERIMENT;
@@ -12,6 +12,7 @@ use stratus_run::layout::EXPERIMENT;
 const SCRIPT: &str = concat!(
     include_str!("../scripts/repetition.sh"),
     include_str!("../scripts/train.sh"),
+    include_str!("../scripts/sky-nodes.sh"),
     include_str!("../scripts/sky.sh")
 );
 /// The seconds between two polls of a shared folder and of a mounted bucket.
@@ -40,11 +41,24 @@ fn yaml_block(lines: &str) -> String {
     format!("|2\n{lines}")
 }
 
+/// The workers of a run; one on one machine unless they are set.
+fn workers(settings: &SkySettings) -> NodeWorkers {
+    settings.workers.clone().unwrap_or(NodeWorkers { nodes: [1, 1], per_node: 1, mpi: None })
+}
+
 /// The task file of a repetition.
 pub(super) fn task_file(sky: &SkyTarget, job: &Job, number: usize) -> String {
     let settings = &sky.settings;
-    let mut file = format!("name: {}\n\nresources:\n", yaml_string(&job_name(&job.id, number)));
-    let Resources { memory_bytes, cpus, .. } = job.resources;
+    let mut file = format!("name: {}\n\n", yaml_string(&job_name(&job.id, number)));
+    let NodeWorkers { nodes: [_, nodes], per_node, .. } = workers(settings);
+    if nodes > 1 {
+        file += &format!("num_nodes: {nodes}\n\n");
+    }
+    file += "resources:\n";
+    // Of each machine; an upper bound of the memory, since workers have parts of a batch.
+    let for_node = |amount: u64| amount.saturating_mul(per_node);
+    let memory_bytes = job.resources.memory_bytes.map(for_node);
+    let cpus = job.resources.cpus.map(for_node);
     // The forecast is a minimum.
     let memory = memory_bytes.map(|bytes| format!("{}+", bytes.div_ceil(1_000_000_000).max(1)));
     let cpus = cpus.map(|cpus| format!("{cpus}+"));
@@ -93,8 +107,10 @@ fn job_script(sky: &SkyTarget, job: &Job, number: usize, submitted: u64) -> Stri
         None => shell_quoted(&sky.folder),
     };
     let pause = POLL_INTERVAL_S[usize::from(!sky.settings.is_path())];
+    let NodeWorkers { nodes: [_, nodes], per_node, .. } = workers(&sky.settings);
     format!(
-        "{}root={root}\nn={number}\nsubmitted={submitted}\nfolder={folder}\npause={pause}\n{SCRIPT}",
+        "{}root={root}\nn={number}\nsubmitted={submitted}\nfolder={folder}\npause={pause}\n\
+         nodes={nodes}\nworkers_per_node={per_node}\n{SCRIPT}",
         job.preamble()
     )
 }

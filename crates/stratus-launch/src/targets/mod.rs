@@ -94,7 +94,8 @@ impl TargetKind {
     pub fn node_workers(&self) -> Option<&NodeWorkers> {
         match self {
             Self::Slurm(slurm) => slurm.workers.as_ref(),
-            Self::Local | Self::Ssh(_) | Self::Hosts(_) | Self::Sky(_) => None,
+            Self::Sky(sky) => sky.workers.as_ref(),
+            Self::Local | Self::Ssh(_) | Self::Hosts(_) => None,
         }
     }
 
@@ -305,6 +306,21 @@ mod tests {
     }
 
     #[test]
+    fn workers_on_cloud_machines_are_one_per_gpu() {
+        let workers = |keys: &str| {
+            let target = find_in(&format!("[lab]\nkind = \"sky\"\nbucket = \"s3://a\"\n{keys}"), "lab");
+            let TargetKind::Sky(sky) = target.unwrap().kind else { panic!("not a cloud") };
+            sky.workers.map(|workers| (workers.nodes, workers.per_node))
+        };
+        assert_eq!(workers("gpus = \"A100:8\"\n"), None);
+        assert_eq!(workers("nodes = 2\n"), Some(([2, 2], 1)));
+        assert_eq!(workers("nodes = 2\ngpus = \"A100:8\"\n"), Some(([2, 2], 8)));
+        assert_eq!(workers("nodes = 1\ngpus = \"A100\"\n"), Some(([1, 1], 1)));
+        assert_eq!(workers("nodes = 4\ngpus = \"A100:3\"\nworkers_per_node = 2\n"), Some(([4, 4], 2)));
+        assert_eq!(workers("workers_per_node = 4\n"), Some(([1, 1], 4)));
+    }
+
+    #[test]
     fn file_beyond_the_limit_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(TARGETS_FILE);
@@ -316,6 +332,7 @@ mod tests {
     #[test]
     fn errors_name_the_problem() {
         let lab = "[lab]\nkind = \"ssh\"\nhost = \"lab\"\n";
+        let sky = |keys: &str| format!("[lab]\nkind = \"sky\"\nbucket = \"s3://a\"\n{keys}\n");
         for (text, name, part) in [
             (lab, "lba", "did you mean `lab`?"),
             ("[lab]\nkind = \"shh\"\n", "lab", "did you mean `ssh`?"),
@@ -379,6 +396,15 @@ mod tests {
             ),
             ("[lab]\nkind = \"sky\"\nbucket = \"s3://a\"\nspot = 1\n", "lab", "`spot` must be true or false"),
             ("[lab]\nkind = \"sky\"\nbucket = \"s3://a\"\nhost = \"b\"\n", "lab", "unknown key `host`"),
+            (&sky("nodes = 3"), "lab", "`nodes` must be a power of two like 2"),
+            (&sky("nodes = \"1-2\""), "lab", "`nodes` must be a power of two like 2"),
+            (&sky("nodes = -1"), "lab", "`nodes` must be a power of two like 2"),
+            (&sky("nodes = 2048"), "lab", "`nodes` must be a power of two like 2"),
+            (&sky("nodes = 2\ngpus = \"A100:3\""), "lab", "`nodes` requires `workers_per_node`"),
+            (&sky("nodes = 2\ngpus = \"A100:x\""), "lab", "`nodes` requires `workers_per_node`"),
+            (&sky("workers_per_node = 3"), "lab", "`workers_per_node` must be a power of two"),
+            (&sky("nodes = 512\nworkers_per_node = 4"), "lab", "have more than 1024 workers"),
+            (&sky("nodes = 2\nmpi = \"pmix\""), "lab", "unknown key `mpi`"),
             ("[lab\nkind", "lab", "targets.toml:1: "),
         ] {
             let error = find_in(text, name).unwrap_err();

@@ -1,12 +1,26 @@
 //! The keys of the kind `sky`.
 
+use super::NodeWorkers;
 use super::section::TargetSection;
+use super::slurm::MAX_WORKERS;
 use crate::Result;
 use toml::Value;
 
 /// The keys of the kind.
-pub(super) const KEYS: [&str; 10] =
-    ["bucket", "infra", "gpus", "cpus", "memory", "disk", "instance", "image", "spot", "max_hourly_cost"];
+pub(super) const KEYS: [&str; 12] = [
+    "bucket",
+    "infra",
+    "gpus",
+    "cpus",
+    "memory",
+    "disk",
+    "instance",
+    "image",
+    "spot",
+    "max_hourly_cost",
+    "nodes",
+    "workers_per_node",
+];
 /// The key of setup commands, which `slurm` has too.
 pub(super) const SETUP: &str = "setup";
 /// The mount point of a bucket on the machines.
@@ -40,6 +54,8 @@ pub struct SkySettings {
     pub max_hourly_cost: Option<f64>,
     /// Shell commands that run on a new machine before training.
     pub setup: String,
+    /// The workers of a run; `None` means one process on one machine.
+    pub workers: Option<NodeWorkers>,
 }
 
 impl SkySettings {
@@ -54,6 +70,11 @@ impl SkySettings {
     pub fn root(&self) -> String {
         if self.is_path() { self.bucket.clone() } else { MOUNT.to_owned() }
     }
+}
+
+/// The number of GPUs of a value of `gpus`, such as `A100:8`.
+fn gpu_count(gpus: &str) -> Option<u64> {
+    gpus.split_once(':').map_or(Some(1), |(_, count)| count.parse().ok())
 }
 
 /// Returns whether a character is allowed in values of a task file.
@@ -88,10 +109,12 @@ impl TargetSection<'_> {
             Some(Value::Boolean(spot)) => *spot,
             Some(_) => return Err(self.error("`spot` must be true or false")),
         };
+        let gpus = self.word("gpus", is_word)?;
+        let workers = self.sky_workers(gpus.as_deref())?;
         Ok(SkySettings {
             bucket: bucket.trim_end_matches('/').to_owned(),
             infra: self.word("infra", is_word)?,
-            gpus: self.word("gpus", is_word)?,
+            gpus,
             cpus: self.word("cpus", amount)?,
             memory: self.word("memory", amount)?,
             disk_gb: self.number("disk", 1 << 20)?,
@@ -100,6 +123,28 @@ impl TargetSection<'_> {
             spot,
             max_hourly_cost,
             setup: self.string(SETUP)?.unwrap_or_default(),
+            workers,
         })
+    }
+
+    /// The workers on machines of a job: one per GPU unless `workers_per_node` is set. SkyPilot provides all
+    /// machines of a job or none, so that their number is no range.
+    fn sky_workers(&self, gpus: Option<&str>) -> Result<Option<NodeWorkers>> {
+        let nodes = match self.table.get("nodes") {
+            None => None,
+            Some(Value::Integer(nodes)) => u64::try_from(*nodes).ok().or(Some(0)),
+            Some(_) => Some(0),
+        };
+        if nodes.is_some_and(|nodes| !nodes.is_power_of_two() || nodes > MAX_WORKERS) {
+            return Err(self.error("`nodes` must be a power of two like 2"));
+        }
+        let per_node = gpus.map_or(Some(1), gpu_count).filter(|gpus| gpus.is_power_of_two());
+        let needs_count = nodes.is_some() && !self.table.contains_key("workers_per_node");
+        if needs_count && per_node.is_none() {
+            return Err(self.error(
+                "`nodes` requires `workers_per_node`, since the number of `gpus` is not a power of two",
+            ));
+        }
+        self.node_workers(nodes.map(|nodes| [nodes, nodes]), per_node.unwrap_or(1))
     }
 }

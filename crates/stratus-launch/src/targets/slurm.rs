@@ -24,7 +24,7 @@ pub(super) const KEYS: [&str; 16] = [
     "mpi",
 ];
 /// The maximum number of workers of a run.
-const MAX_WORKERS: u64 = 1024;
+pub(super) const MAX_WORKERS: u64 = 1024;
 /// Options of `sbatch` that a launch sets.
 const RESERVED_OPTIONS: [&str; 9] = [
     "--array",
@@ -40,14 +40,14 @@ const RESERVED_OPTIONS: [&str; 9] = [
 /// Options of `sbatch` that a launch sets if a run has workers on nodes.
 const WORKER_OPTIONS: [&str; 3] = ["--nodes", "--ntasks", "--ntasks-per-node"];
 
-/// The workers of a run on nodes, which `srun` starts.
+/// The workers of a run on nodes of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeWorkers {
     /// The minimum and the maximum number of nodes.
     pub nodes: [u64; 2],
     /// The number of workers of each node.
     pub per_node: u64,
-    /// `--mpi` of `srun`; `None` means that it follows from the MPI library.
+    /// `--mpi` of `srun`; `None` means that it follows from the MPI library. Only for Slurm.
     pub mpi: Option<String>,
 }
 
@@ -118,7 +118,7 @@ impl TargetSection<'_> {
             _ => self.word("gpus_per_node", is_option)?,
         };
         sbatch_options.extend(gpus.map(|gpus| ("--gpus-per-node", gpus)));
-        let workers = self.node_workers()?;
+        let workers = self.slurm_workers()?;
         let mut options = Vec::new();
         if let Some(value) = self.table.get("options") {
             let list = value.as_array().ok_or_else(|| self.error("`options` must be a list of strings"))?;
@@ -149,16 +149,27 @@ impl TargetSection<'_> {
     }
 
     /// The workers on nodes; `None` if neither key is set.
-    fn node_workers(&self) -> Result<Option<NodeWorkers>> {
+    fn slurm_workers(&self) -> Result<Option<NodeWorkers>> {
         let mpi = self.word("mpi", |c| c.is_ascii_alphanumeric() || "_-.".contains(c))?;
-        let (nodes, per_node) = (self.nodes()?, self.number("workers_per_node", 1024)?);
-        if nodes.is_none() && per_node.is_none() {
-            return match mpi {
-                Some(_) => Err(self.error("`mpi` requires `nodes` or `workers_per_node`")),
-                None => Ok(None),
-            };
+        match (self.node_workers(self.nodes()?, 1)?, mpi) {
+            (None, Some(_)) => Err(self.error("`mpi` requires `nodes` or `workers_per_node`")),
+            (workers, mpi) => Ok(workers.map(|workers| NodeWorkers { mpi, ..workers })),
         }
-        let workers = NodeWorkers { nodes: nodes.unwrap_or([1, 1]), per_node: per_node.unwrap_or(1), mpi };
+    }
+
+    /// The workers on a number of nodes, with `default_per_node` workers on each; `None` if neither `nodes`
+    /// nor `workers_per_node` is set.
+    pub(super) fn node_workers(
+        &self,
+        nodes: Option<[u64; 2]>,
+        default_per_node: u64,
+    ) -> Result<Option<NodeWorkers>> {
+        let per_node = self.number("workers_per_node", 1024)?;
+        if nodes.is_none() && per_node.is_none() {
+            return Ok(None);
+        }
+        let per_node = per_node.unwrap_or(default_per_node);
+        let workers = NodeWorkers { nodes: nodes.unwrap_or([1, 1]), per_node, mpi: None };
         if !workers.per_node.is_power_of_two() {
             return Err(self.error("`workers_per_node` must be a power of two"));
         }

@@ -73,7 +73,8 @@ impl VariantPlanner<'_> {
         Ok(PlannedVariant { variant, programs, planned })
     }
 
-    /// Kernel choices that all workers share: rank 0 measures them for a single part.
+    /// Kernel choices that all workers share: the one with the slowest device measures them for a single
+    /// part.
     fn shared_choices(
         &mut self,
         variant: ProgramVariant<'_>,
@@ -85,12 +86,15 @@ impl VariantPlanner<'_> {
             Ok::<_, TrainError>(plan(&programs, self.device, selection, self.warn)?.choices())
         };
         let Some(workers) = workers else { return measure() };
-        let shared = match workers.rank() {
-            0 => serde_json::to_vec(&measure()?).unwrap_or_default(),
-            _ => Vec::new(),
+        let slowest = slowest_worker(workers, self.device)?;
+        let measured = match workers.rank() == slowest {
+            true => serde_json::to_vec(&measure()?).unwrap_or_default(),
+            false => Vec::new(),
         };
-        serde_json::from_slice(&workers.broadcast(shared)?).map_err(|error| {
-            ExchangeError::Disconnected(format!("invalid kernel choices from worker 0: {error}")).into()
+        let shared = workers.all_gatherv(measured)?;
+        serde_json::from_slice(&shared[slowest]).map_err(|error| {
+            let problem = format!("invalid kernel choices from worker {slowest}: {error}");
+            ExchangeError::Disconnected(problem).into()
         })
     }
 
@@ -115,6 +119,17 @@ impl VariantPlanner<'_> {
         };
         fit_stage_budget(variant.resolved, &mut plan_stage)
     }
+}
+
+/// The rank of the worker with the slowest device, the first of several.
+///
+/// # Errors
+/// If a worker has disconnected.
+pub fn slowest_worker(workers: &WorkerGroup, device: &OpenDevice) -> Result<usize, ExchangeError> {
+    // Big-endian numbers are ordered like their bytes.
+    let speed = device.backend.device_speed().map(u64::to_be_bytes).concat();
+    let speeds = workers.all_gather(&speed)?;
+    Ok((0..speeds.len()).min_by_key(|&rank| &speeds[rank]).unwrap_or(0))
 }
 
 /// Plans a run within `train.memory_limit_mib`.

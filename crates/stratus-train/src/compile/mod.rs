@@ -22,7 +22,7 @@ mod programs;
 mod variant;
 
 pub use batch_norm::check_batch_norm_samples;
-pub use fit::{FittedRun, fit, fit_stages};
+pub use fit::{FittedRun, fit, fit_stages, slowest_worker};
 pub(crate) use inference::layer_values;
 pub use inference::{InferenceForm, InferenceProgram, inference_program, inference_session, uint8_scales};
 pub use memory::{batch_divisor, largest_batch, min_bytes};

@@ -16,6 +16,7 @@ mod run_position;
 mod run_time;
 mod same_data;
 mod setup;
+mod shared_run;
 mod stop_policy;
 mod time_estimator;
 mod trainer;
@@ -26,11 +27,12 @@ use crate::device::LoadedLibrary;
 use crate::run_limits::RunLimits;
 use crate::{Observer, TrainError};
 use first_stage::FirstStageOutcome;
-pub use process_group::{ProcessGroup, pipelines, with_parts_for};
+pub use process_group::{ProcessGroup, for_workers, with_parts_for};
 pub use resume::resume;
 use same_data::StartedRun;
 pub use setup::check_parts;
 use setup::{RunSetup, RunStart};
+use shared_run::{RunCopy, SharedFiles, SharedRun};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -103,12 +105,14 @@ struct OpenRun {
     lock: Lock,
     /// When this process started or resumed the run.
     started: Instant,
+    /// The copy of the run of a worker that does not see it, which contains `folder`.
+    copy: Option<RunCopy>,
 }
 
 impl OpenRun {
     fn lock(folder: RunDir, started: Instant) -> Result<Self, TrainError> {
         let lock = folder.lock()?;
-        Ok(Self { folder, lock, started })
+        Ok(Self { folder, lock, started, copy: None })
     }
 }
 
@@ -162,8 +166,8 @@ pub fn start(
     }
     prepared.setup.serve_source_weights()?;
     // Worker 0 has created the directory.
-    let run = group.worker_folder(&RunDir::open(&group.share_directory(None)?)?)?;
-    let open = OpenRun::lock(run, started)?;
+    let SharedRun { own, copy, .. } = group.share_run(Path::new(""), SharedFiles::None, observer)?;
+    let open = OpenRun { copy, ..OpenRun::lock(own, started)? };
     open.folder.prepare()?;
     let log = Log::open(&open.folder.log())?;
     train(prepared, open, log, None, options, observer)
@@ -246,7 +250,7 @@ fn start_training(
     announce::device_lines(&setup.device, &setup.compiled, run.path())
         .iter()
         .for_each(|line| observer.info(line));
-    options.group.share_directory(Some(run.path()))?;
+    options.group.share_run(run.path(), SharedFiles::None, observer)?;
     train(prepared, open, log, None, options, observer)
 }
 
@@ -272,7 +276,8 @@ fn train(
         }
     };
     drop(trainer);
-    let OpenRun { folder, lock, .. } = run;
+    let OpenRun { folder, lock, copy, .. } = run;
     drop(lock);
+    drop(copy);
     Ok(RunOutcome { run: folder, summary, interrupted })
 }

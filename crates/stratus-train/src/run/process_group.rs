@@ -8,12 +8,9 @@ use super::pipeline::PipelineState;
 use super::same_data::MAX_LISTED;
 use super::worker_role::{PipelineStage, WorkerRole};
 use crate::TrainError;
-use crate::compile::Programs;
+use crate::compile::{Programs, slowest_worker};
 use crate::device::OpenDevice;
 use crate::resolve::Rank;
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stratus_base::checksum::sha256_hex;
 use stratus_engine::exchange::Communicator;
@@ -54,6 +51,28 @@ pub fn with_parts_for(experiment: &Experiment, workers: usize) -> Result<Experim
         });
     }
     Ok(experiment)
+}
+
+/// The experiment for a number of workers, with parts and stages that they can compute, and the number of
+/// pipelines. A run that is resumed by fewer workers than stages gets one stage for each, which does not
+/// affect results.
+///
+/// # Errors
+/// As [`with_parts_for`] and [`pipelines`].
+pub fn for_workers(
+    experiment: &Experiment,
+    workers: usize,
+    is_resume: bool,
+) -> Result<(Experiment, usize), TrainError> {
+    let mut experiment = match workers {
+        1 => experiment.clone(),
+        _ => with_parts_for(experiment, workers)?,
+    };
+    if is_resume && experiment.train.parts >= workers && workers < experiment.train.stages {
+        experiment = experiment.with_overrides(&[("train.stages", workers.to_string())])?;
+    }
+    let pipelines = pipelines(&experiment, workers)?;
+    Ok((experiment, pipelines))
 }
 
 /// The number of pipelines that a number of workers makes of `train.stages` stages each; one stage is the
@@ -211,8 +230,8 @@ impl ProcessGroup {
         experiment: &Experiment,
         is_resume: bool,
     ) -> Result<Experiment, TrainError> {
-        let mut experiment = self.agree(self.with_stages(experiment, is_resume))?;
         let Rank { world_size: workers, .. } = self.rank();
+        let (mut experiment, _) = self.agree(for_workers(experiment, workers, is_resume))?;
         let Some(others) = self.workers() else { return Ok(experiment) };
         if experiment.train.threads == 0 {
             let cores = (self.machine_cores.max(1) as u64).to_le_bytes();
@@ -220,7 +239,7 @@ impl ProcessGroup {
             let threads = <[u8; 8]>::try_from(first.as_slice()).map_or(1, u64::from_le_bytes);
             experiment = experiment.with_overrides(&[("train.threads", threads.to_string())])?;
         }
-        self.agree(with_parts_for(&experiment, workers))
+        Ok(experiment)
     }
 
     /// The outcome of a step before training that every worker takes. If it failed on all workers, the error
@@ -238,18 +257,6 @@ impl ProcessGroup {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// The experiment with stages that its workers can compute: as many as it asks for, or, when it is
-    /// resumed by fewer workers, one for each. Neither affects results.
-    fn with_stages(&self, experiment: &Experiment, is_resume: bool) -> Result<Experiment, TrainError> {
-        let Rank { world_size: workers, .. } = self.rank();
-        let (stages, parts) = (experiment.train.stages, experiment.train.parts);
-        if stages > 1 && is_resume && parts >= workers && workers < stages {
-            return Ok(experiment.clone().with_overrides(&[("train.stages", workers.to_string())])?);
-        }
-        pipelines(experiment, workers)?;
-        Ok(experiment.clone())
     }
 
     /// The pipeline stage of this process, if the experiment has stages.
@@ -323,6 +330,7 @@ impl ProcessGroup {
         warn: &mut dyn FnMut(&str),
     ) -> Result<(), TrainError> {
         let Some(workers) = self.workers() else { return Ok(()) };
+        let slowest = slowest_worker(workers, device)?;
         let lines = [&[device.backend.describe()][..], &device.warnings].concat();
         let own = lines.join("\n");
         let all = workers.all_gatherv(own.clone().into_bytes())?;
@@ -335,9 +343,9 @@ impl ProcessGroup {
         let name = |rank: usize| texts[rank].lines().next().unwrap_or_default();
         if let Some(other) = (1..texts.len()).find(|&rank| name(rank) != name(0)) {
             warn(&format!(
-                "workers use different devices (worker 0: {}, worker {other}: {}): kernels are those that \
-                 worker 0 chooses, the slowest device limits the speed, and results may differ from those of \
-                 equal devices",
+                "workers use different devices (worker 0: {}, worker {other}: {}): all use the kernels that \
+                 are best for the slowest, that of worker {slowest}, which limits the speed; results may \
+                 differ from those of equal devices",
                 name(0),
                 name(other)
             ));
@@ -351,13 +359,6 @@ impl ProcessGroup {
             }
         }
         Ok(())
-    }
-
-    /// Shares the path of the run directory, which worker 0 has created, with all workers.
-    pub(super) fn share_directory(&self, created: Option<&Path>) -> Result<PathBuf, TrainError> {
-        let path = created.map(|path| path.as_os_str().as_bytes().to_vec()).unwrap_or_default();
-        let shared = self.workers().map_or(Ok(path.clone()), |workers| workers.broadcast(path))?;
-        Ok(PathBuf::from(OsString::from_vec(shared)))
     }
 
     /// The folder that this worker writes to: the run directory itself, or a folder in it.

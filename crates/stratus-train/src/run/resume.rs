@@ -3,6 +3,7 @@
 use super::jpeg::{decoder_warning, jpeg_decoder};
 use super::same_data::StartedRun;
 use super::setup::{RunSetup, RunStart};
+use super::shared_run::{RunCopy, SharedFiles, SharedRun};
 use super::trainer::Loaders;
 use super::{OpenRun, PreparedRun, RunOptions, RunOutcome, train, train_in_two_stages};
 use crate::compile::{KernelSelection, Plans};
@@ -17,6 +18,7 @@ use stratus_engine::Plan;
 use stratus_experiment::{Experiment, ScheduleName};
 use stratus_run::RunDir;
 use stratus_run::checkpoint::{Checkpoints, Recovery};
+use stratus_run::layout::NETWORK;
 use stratus_run::log::Log;
 use stratus_run::sources::Sources;
 use stratus_run::summary::{Status, Summary};
@@ -35,10 +37,10 @@ pub fn resume(
     observer: &mut dyn Observer,
 ) -> Result<RunOutcome, TrainError> {
     let started = Instant::now();
-    let run = RunDir::open(path)?;
     let group = &options.group;
     let is_first = group.is_first();
-    let open = OpenRun::lock(group.worker_folder(&run)?, started)?;
+    let SharedRun { run, own, copy } = group.share_run(path, SharedFiles::ForResume, observer)?;
+    let open = OpenRun { copy, ..OpenRun::lock(own, started)? };
     if is_first {
         run.remove_workers_from(group.rank().world_size)?;
     }
@@ -67,7 +69,8 @@ pub fn resume(
     let state = recovery.checkpoint.as_ref().map(|checkpoint| &checkpoint.state);
     let weights_sha256 = state.map_or("", |state| state.weights_sha256.as_str());
     // From here on worker 0 changes files that the others have read.
-    group.check_same_run(&[experiment.to_toml().as_bytes(), weights_sha256.as_bytes(), &plan])?;
+    let content = comparable(&experiment);
+    group.check_same_run(&[content.as_bytes(), weights_sha256.as_bytes(), &plan])?;
     if let Some(summary) = complete_summary(&run, &experiment, &recovery) {
         observer.info(&format!("{} is complete: nothing is left to train", run.path().display()));
         return Ok(RunOutcome { run, summary, interrupted: false });
@@ -89,12 +92,23 @@ pub fn resume(
         record_setup(&run, &setup, recorded.as_ref(), &mut log, observer)?;
     }
     restore(&run, &mut setup, &recovery, &mut log, observer)?;
+    open.copy.iter().for_each(RunCopy::remove_checkpoints);
     let state = recovery.checkpoint.map(|checkpoint| checkpoint.state);
     let position = state
         .as_ref()
         .map_or(Position::default(), |state| Position { epoch: state.epoch, batch: state.batch });
     let loaders = Loaders::new(&setup, position)?;
     train(PreparedRun { setup, loaders }, open, log, state, options, observer)
+}
+
+/// The text of an experiment for a comparison between workers, whose copies of the layer file are in
+/// different folders. The file's own content is compared with the one that the run started with.
+fn comparable(experiment: &Experiment) -> String {
+    let mut experiment = experiment.clone();
+    if experiment.layer_file().is_some() {
+        NETWORK.clone_into(&mut experiment.model.name);
+    }
+    experiment.to_toml()
 }
 
 /// A run that is trained for more epochs than it was started with.

@@ -6,8 +6,7 @@ say() {
 }
 probe=$3
 if [ "$(cat "$1/$probe" 2> /dev/null)" != "$probe" ]; then
-  say folder "$1"
-  exit 0
+  say run "$1"
 fi
 if [ ! -d "$2" ]; then
   say folder "$2"

@@ -1,6 +1,7 @@
 //! Errors of workers, with hints.
 
 use super::MPIEXEC_VAR;
+use super::monitor::MAX_CONNECT_TIME;
 use std::io;
 use std::path::PathBuf;
 use stratus_base::library::LibraryNotFound;
@@ -61,8 +62,8 @@ pub enum WorkersError {
         /// The suggested fix.
         hint: String,
     },
-    /// The folder that all hosts must share cannot be written.
-    #[error("cannot write to {}, which the hosts must share: {source}", path.display())]
+    /// The folder that the first host must see cannot be written.
+    #[error("cannot write to {}, which the first host must see: {source}", path.display())]
     Shared {
         /// The folder.
         path: PathBuf,
@@ -95,6 +96,17 @@ pub enum WorkersError {
     /// This process cannot join the other workers, and rank 0 has printed the reason.
     #[error("the first worker has printed the reason")]
     Reported,
+    /// A worker was started, but has never connected; all others were stopped.
+    #[error(
+        "worker {rank} on {host} has not connected within {} s; stopped all workers",
+        MAX_CONNECT_TIME.as_secs()
+    )]
+    NotConnected {
+        /// The rank of the worker.
+        rank: usize,
+        /// Its host, or "this machine".
+        host: String,
+    },
     /// A worker is lost; all others were stopped.
     #[error("worker {rank} on {host} {reason} after iteration {iteration}; stopped all workers")]
     Lost {
@@ -126,6 +138,9 @@ impl WorkersError {
                 "run `make deps`, which installs MPICH into .deps, or install mpich or openmpi"
             }
             Self::Folder { .. } => "set TMPDIR to a folder that this user may write to",
+            Self::NotConnected { .. } => {
+                "start the same command again; if the host hangs, leave it out of --hosts"
+            }
             Self::Wait { .. } | Self::Lost { .. } => {
                 "resume the run from its last checkpoint, with the same or another number of workers"
             }

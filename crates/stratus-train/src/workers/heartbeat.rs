@@ -1,9 +1,10 @@
 //! The heartbeat of a worker.
 
-use super::relay::{RELAY_VAR, RelayConnection};
+use super::relay::{RELAY_VAR, RelayConnection, SocketPlace};
 use super::{
-    EXITED_PREFIX, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL,
-    RANK_0_PRINT_TIME, RANK_0_TIMEOUTS, SOCKET_FILE, STOP_FILE, WorkersError, age,
+    DEVICE_FAILED_WORD, EXITED_PREFIX, EXITS_VAR, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL,
+    HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL, RANK_0_PRINT_TIME, RANK_0_TIMEOUTS, SOCKET_FILE,
+    STOP_FILE, WorkersError, age, all_devices_failed,
 };
 use crate::{EpochResult, Observer, TrainingProgress};
 use std::io::Write;
@@ -18,6 +19,7 @@ use std::time::Instant;
 pub struct Heartbeat {
     iteration: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
+    device_failed: Arc<AtomicBool>,
     launcher: LauncherLink,
 }
 
@@ -49,7 +51,8 @@ impl Heartbeat {
             connected.map_err(gone)?;
             LauncherLink::Folder { folder, rank }
         } else if let Ok(variable) = std::env::var(RELAY_VAR) {
-            let opened = RelayConnection::open(&variable, rank, Arc::clone(&stop));
+            let place = SocketPlace::StandardInput;
+            let opened = RelayConnection::open(&variable, rank, Arc::clone(&stop), place);
             LauncherLink::Relay(opened.map_err(gone)?)
         } else {
             return Ok(Self::default());
@@ -58,7 +61,7 @@ impl Heartbeat {
         let beats = heartbeat.clone();
         std::thread::spawn(move || {
             while !beats.ended.load(Ordering::Relaxed) {
-                beats.write_heartbeat("at");
+                beats.write_heartbeat(beats.word());
                 if let LauncherLink::Folder { folder, .. } = &beats.launcher
                     && (folder.join(STOP_FILE).exists()
                         || age(&folder.join(LAUNCHER_FILE)).is_none_or(|age| age > HEARTBEAT_TIMEOUT))
@@ -69,6 +72,35 @@ impl Heartbeat {
             }
         });
         Ok(heartbeat)
+    }
+
+    /// The word of a heartbeat.
+    fn word(&self) -> &'static str {
+        if self.device_failed.load(Ordering::Relaxed) { DEVICE_FAILED_WORD } else { "at" }
+    }
+
+    /// Records that the device of this worker has failed, and waits for a short time for the others. Returns
+    /// whether the devices of all of `count` workers have failed: then none is lost, and each would fail
+    /// again.
+    #[must_use]
+    pub fn all_devices_failed(&self, count: usize) -> bool {
+        self.device_failed.store(true, Ordering::Relaxed);
+        self.write_heartbeat(DEVICE_FAILED_WORD);
+        let started = Instant::now();
+        while started.elapsed() < MAX_DEVICE_WAIT {
+            let all = match &self.launcher {
+                LauncherLink::None => return false,
+                LauncherLink::Folder { folder, .. } => all_devices_failed(folder, count),
+                LauncherLink::Relay(relay) => relay.all_devices_failed(),
+            };
+            if all {
+                // The others must see it too, before this worker's last heartbeat replaces this one.
+                std::thread::sleep(2 * HEARTBEAT_INTERVAL);
+                return true;
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        false
     }
 
     fn write_heartbeat(&self, word: &str) {
@@ -126,6 +158,15 @@ impl Heartbeat {
     pub fn end(&self, code: u8) {
         self.ended.store(true, Ordering::Relaxed);
         self.write_heartbeat(&format!("{EXITED_PREFIX}{code}"));
+    }
+
+    /// Records the exit code of training for a launcher of another kind, which reports only one code of all
+    /// workers: in the folder [`EXITS_VAR`], if it is set.
+    pub fn record_exit(&self, rank: usize, code: u8) {
+        if let Some(folder) = std::env::var_os(EXITS_VAR).filter(|folder| !folder.is_empty()) {
+            // Without the record, the worker counts as lost.
+            let _ = std::fs::write(PathBuf::from(folder).join(rank.to_string()), format!("{code}\n"));
+        }
     }
 }
 

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 use stratus_base::text::{counted, shell_quoted};
 use stratus_base::{Secret, printable, ssh};
 use stratus_run::machine::host_name;
@@ -20,6 +22,8 @@ const CONNECTION_FAILED: i32 = 255;
 const MAX_HOSTS: usize = 256;
 /// The maximum number of bytes of a host's answer.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
+/// The maximum time of the check of a host, in which it may wait for a network file system.
+const MAX_CHECK_TIME: Duration = Duration::from_secs(90);
 
 /// A host, and the number of its workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +36,7 @@ struct WorkerHost {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerHosts {
     hosts: Vec<WorkerHost>,
-    /// The folder in which the run is written, which all hosts must see.
+    /// The folder in which the run is written, which the first host must see.
     folder: PathBuf,
 }
 
@@ -47,7 +51,7 @@ pub(super) struct HostRequirements<'a> {
 impl WorkerHosts {
     /// Distributes `workers` workers over the hosts of a list such as `a,b` or `a:2,b:6`. A number is the
     /// host's maximum; without numbers, the hosts have equally many, and the first ones may have one more.
-    /// `folder` is an existing folder that the hosts must share.
+    /// `folder` is an existing folder that the first host must share with this machine.
     ///
     /// # Errors
     /// If the list is invalid, names a host twice, or has too few slots.
@@ -128,8 +132,8 @@ impl WorkerHosts {
     /// by which they reached this machine, without duplicates.
     ///
     /// # Errors
-    /// If a host cannot be reached, has no such program or another version of it, lacks MPI, or does not see
-    /// the folder.
+    /// If a host cannot be reached, has no such program or another version of it, lacks MPI or the working
+    /// folder, or is the first and does not see the folder of the run.
     pub(super) fn check(&self, requirements: &HostRequirements<'_>) -> Result<Vec<IpAddr>, WorkersError> {
         let this_machine = host_name();
         let is_local = |name: &str| this_machine.as_deref() == Some(name) || is_address_of_this_machine(name);
@@ -147,9 +151,14 @@ impl WorkerHosts {
         words.extend(requirements.files.iter().map(PathBuf::as_path));
         let words: Vec<String> = words.iter().map(|word| shell_quoted(&word.display().to_string())).collect();
         let line = format!("sh -s -- {}", words.join(" "));
+        // Worker 0 writes the run, and sends it to workers that do not see it.
+        let first = self.hosts.first().map(|host| host.name.as_str());
+        let check = |host: &str| {
+            let answer = ask_host(host, &line)?;
+            parse_answer(host, &answer, &version, Some(host) == first)
+        };
         let answers: Vec<Result<Option<IpAddr>, WorkersError>> = std::thread::scope(|scope| {
-            let checks: Vec<_> =
-                remote.iter().map(|host| scope.spawn(|| check_host(host, &line, &version))).collect();
+            let checks: Vec<_> = remote.iter().map(|host| scope.spawn(|| check(host))).collect();
             let joined = checks.into_iter().zip(&remote).map(|(check, host)| {
                 check.join().unwrap_or_else(|_| {
                     Err(host_error(host, "cannot be checked: the check ended early", "try again"))
@@ -212,11 +221,11 @@ fn host_error(host: &str, problem: impl Into<String>, hint: impl Into<String>) -
     WorkersError::Host { host: host.to_owned(), problem: problem.into(), hint: hint.into() }
 }
 
-/// Checks a host. Returns the address by which it was reached from this machine, if `ssh` tells it.
-fn check_host(host: &str, line: &str, version: &str) -> Result<Option<IpAddr>, WorkersError> {
+/// Runs the script on a host, and returns its answer.
+fn ask_host(host: &str, line: &str) -> Result<String, WorkersError> {
     let program_name = ssh::program().to_string_lossy().into_owned();
     let mut command = ssh::command();
-    command.args(["--", host, line]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(["--", host, line]);
     let failed = |error: io::Error| {
         host_error(
             host,
@@ -224,61 +233,105 @@ fn check_host(host: &str, line: &str, version: &str) -> Result<Option<IpAddr>, W
             ssh::start_hint(&program_name),
         )
     };
-    let mut child = command.spawn().map_err(failed)?;
-    // The script is smaller than the buffer of a pipe; an ended process answers with its exit code.
-    if let Some(mut stdin) = child.stdin.take() {
-        let _ = stdin.write_all(CHECK_SCRIPT.as_bytes());
-    }
-    let mut errors = child.stderr.take();
-    let reader = std::thread::spawn(move || {
-        let mut text = Vec::new();
-        if let Some(errors) = &mut errors {
-            let _ = errors.take(MAX_ANSWER_BYTES).read_to_end(&mut text);
-            let _ = io::copy(errors, &mut io::sink());
-        }
-        String::from_utf8_lossy(&text).into_owned()
-    });
-    let mut answer = Vec::new();
-    if let Some(mut stdout) = child.stdout.take() {
-        (&mut stdout).take(MAX_ANSWER_BYTES).read_to_end(&mut answer).map_err(failed)?;
-        io::copy(&mut stdout, &mut io::sink()).map_err(failed)?;
-    }
-    let status = child.wait().map_err(failed)?;
-    let errors = reader.join().unwrap_or_default();
-    let answer = String::from_utf8_lossy(&answer);
-    match status.code() {
-        Some(0) => parse_answer(host, &answer, version),
+    let answer = run_check(command, MAX_CHECK_TIME).map_err(failed)?;
+    let Some(CheckOutput { code, output, errors }) = answer else {
+        return Err(host_error(
+            host,
+            format!("did not answer the check within {} s", MAX_CHECK_TIME.as_secs()),
+            "a network file system may hang there: log in and list the folders of the program and the run",
+        ));
+    };
+    let reason = || printable(errors.trim().lines().last().unwrap_or("no reason given"));
+    match code {
+        Some(0) => Ok(output),
         Some(CONNECTION_FAILED) => {
-            let reason = printable(errors.trim().lines().last().unwrap_or("no reason given"));
             let hint = format!("check that `{program_name} {host}` works without a password");
-            Err(host_error(host, format!("cannot be reached: {reason}"), hint))
+            Err(host_error(host, format!("cannot be reached: {}", reason()), hint))
         }
-        _ => {
-            let reason = printable(errors.trim().lines().last().unwrap_or("no reason given"));
-            Err(host_error(
-                host,
-                format!("cannot be checked: {reason}"),
-                "its login shell must be able to run `sh`",
-            ))
+        _ => Err(host_error(
+            host,
+            format!("cannot be checked: {}", reason()),
+            "its login shell must be able to run `sh`",
+        )),
+    }
+}
+
+/// The output of the command that checks a host, and its exit code.
+struct CheckOutput {
+    code: Option<i32>,
+    output: String,
+    errors: String,
+}
+
+/// Runs a command with the script as its input; `None` if it takes longer than `limit`.
+fn run_check(mut command: Command, limit: Duration) -> io::Result<Option<CheckOutput>> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (sender, receiver) = mpsc::channel();
+    // Not joined if the command takes too long, since processes that it started may keep its pipes open.
+    std::thread::spawn(move || {
+        // The script is smaller than the buffer of a pipe; an ended process answers with its exit code.
+        if let Some(mut input) = input {
+            let _ = input.write_all(CHECK_SCRIPT.as_bytes());
+        }
+        let errors = std::thread::spawn(move || read_text(errors));
+        let output = read_text(output);
+        let errors = errors.join().unwrap_or_else(|_| Ok(String::new()));
+        let _ = sender.send(output.and_then(|output| Ok((output, errors?))));
+    });
+    match receiver.recv_timeout(limit) {
+        Ok(read) => {
+            let (output, errors) = read.inspect_err(|_| kill(&mut child))?;
+            Ok(Some(CheckOutput { code: child.wait()?.code(), output, errors }))
+        }
+        Err(_) => {
+            kill(&mut child);
+            Ok(None)
         }
     }
 }
 
-/// Evaluates the answer of the script.
-fn parse_answer(host: &str, answer: &str, version: &str) -> Result<Option<IpAddr>, WorkersError> {
+/// Ends a command that is no longer waited for.
+fn kill(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Reads a pipe to its end, and returns the first [`MAX_ANSWER_BYTES`].
+fn read_text(pipe: Option<impl Read>) -> io::Result<String> {
+    let Some(mut pipe) = pipe else { return Ok(String::new()) };
+    let mut text = Vec::new();
+    (&mut pipe).take(MAX_ANSWER_BYTES).read_to_end(&mut text)?;
+    io::copy(&mut pipe, &mut io::sink())?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Evaluates the answer of the script. Returns the address by which the host was reached from this machine,
+/// if it tells it. A host other than the first need not see the folder of the run.
+fn parse_answer(
+    host: &str,
+    answer: &str,
+    version: &str,
+    is_first: bool,
+) -> Result<Option<IpAddr>, WorkersError> {
     let mut has_version = false;
     let mut caller = None;
     for line in answer.lines().filter_map(|line| line.strip_prefix(MARK)) {
         let (key, value) = line.split_once(' ').unwrap_or((line, ""));
         let value = printable(value.trim());
         match key {
-            "folder" => {
-                let hint = "all hosts need the run and the data at the same path: use a shared folder";
+            "run" if is_first => {
+                let hint = "the first host writes the run: name this machine first, or use a shared folder";
                 return Err(host_error(
                     host,
                     format!("does not see the folder {value} of this machine"),
                     hint,
                 ));
+            }
+            "folder" => {
+                let hint = "create it there, start from another folder, or use a shared folder";
+                return Err(host_error(host, format!("has no folder {value}"), hint));
             }
             "missing" => {
                 let hint = "install Stratus and MPI there at the same path, or in a shared folder";
@@ -355,13 +408,17 @@ mod tests {
 
     #[test]
     fn answer_of_a_host_names_the_problem() {
-        let parse = |answer: &str| parse_answer("b", answer, "stratus 1").map_err(|error| error.to_string());
+        let parse_as = |is_first, answer: &str| {
+            parse_answer("b", answer, "stratus 1", is_first).map_err(|error| error.to_string())
+        };
+        let parse = |answer: &str| parse_as(true, answer);
         let ok = "hello\nstratus-host version stratus 1\nstratus-host caller 192.0.2.1\n";
         assert_eq!(parse(ok), Ok("192.0.2.1".parse().ok()));
         assert_eq!(parse("stratus-host version stratus 1\nstratus-host caller \n"), Ok(None));
         for (answer, problem) in [
             ("", "host b gave no answer"),
-            ("stratus-host folder /a", "host b does not see the folder /a"),
+            ("stratus-host run /a", "host b does not see the folder /a"),
+            ("stratus-host folder /a", "host b has no folder /a"),
             ("stratus-host missing /a/mpi\u{1b}", "host b has no file /a/mpi"),
             ("stratus-host broken x", "host b cannot run this program: x"),
             ("stratus-host version stratus 2", "host b has stratus 2, but this machine has stratus 1"),
@@ -369,5 +426,22 @@ mod tests {
             let error = parse(answer).unwrap_err();
             assert!(error.starts_with(problem) && !error.contains('\u{1b}'), "{error}");
         }
+        let without_run = "stratus-host run /a\nstratus-host version stratus 1\n";
+        assert_eq!(parse_as(false, without_run), Ok(None));
+    }
+
+    #[test]
+    fn check_ends_at_its_limit() {
+        let command = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        let answer = run_check(command("cat; echo problem >&2; exit 7"), MAX_CHECK_TIME).unwrap().unwrap();
+        assert_eq!((answer.code, answer.errors.as_str()), (Some(7), "problem\n"));
+        assert_eq!(answer.output, CHECK_SCRIPT);
+        // The process that keeps the pipes open is not the one that is started.
+        let limit = Duration::from_millis(200);
+        assert!(run_check(command("sleep 20 & wait"), limit).unwrap().is_none());
     }
 }

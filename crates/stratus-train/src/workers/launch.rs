@@ -51,11 +51,11 @@ pub fn run_workers(
         return Err(WorkersError::Count(ExchangeError::NotPowerOfTwo(count)));
     }
     let mpiexec = Mpiexec::find()?;
-    let heartbeats = HeartbeatMonitor::new()?;
+    let mut heartbeats = HeartbeatMonitor::new()?;
     let this_program = std::env::current_exe().map_err(WorkersError::ThisProgram)?;
     let mut command = Command::new(&mpiexec.program);
     match hosts {
-        Some(hosts) => mpiexec.use_hosts(&mut command, hosts, (count, &this_program), &heartbeats.folder)?,
+        Some(hosts) => mpiexec.use_hosts(&mut command, hosts, (count, &this_program), &heartbeats)?,
         None => {
             command.env(HEARTBEAT_FOLDER_VAR, &heartbeats.folder).env_remove(RELAY_VAR);
         }
@@ -75,10 +75,12 @@ pub fn run_workers(
     }
     let mut child =
         command.spawn().map_err(|source| WorkersError::Start { program: program.clone(), source })?;
+    heartbeats.note_start();
     let cannot_wait = |source| WorkersError::Wait { program: program.clone(), source };
     let (mut is_stopping, mut last_heartbeat_at) = (false, Instant::now());
     loop {
         if let Some(status) = child.try_wait().map_err(cannot_wait)? {
+            heartbeats.wait_for_exits();
             let (code, failed, killed) =
                 (status.code(), heartbeats.first_exit_code(count), heartbeats.first_killed());
             drop(heartbeats);
@@ -104,6 +106,10 @@ pub fn run_workers(
             kill(&mut child);
             let reason = "has had no heartbeat for 20 s";
             return Err(WorkersError::Lost { rank, host: host_of(rank), iteration, reason });
+        }
+        if let Some(rank) = heartbeats.first_missing(count) {
+            kill(&mut child);
+            return Err(WorkersError::NotConnected { rank, host: host_of(rank) });
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -144,13 +150,13 @@ impl Mpiexec {
     }
 
     /// Checks the hosts, and adds the options and variables with which this launcher, MPICH's, starts `count`
-    /// workers there. Their heartbeats go to the monitor that uses `folder`.
+    /// workers there. Their heartbeats go to `monitor`.
     fn use_hosts(
         &self,
         command: &mut Command,
         hosts: &WorkerHosts,
         (count, this_program): (usize, &Path),
-        folder: &Path,
+        monitor: &HeartbeatMonitor,
     ) -> Result<(), WorkersError> {
         let not_started = |source| WorkersError::Start { program: self.program.clone(), source };
         let described = Command::new(&self.program).arg("--version").stdin(Stdio::null()).output();
@@ -161,15 +167,16 @@ impl Mpiexec {
         let files = [self.library.clone(), Some(proxy)];
         let files = files.into_iter().flatten().filter(|file| file.is_absolute() && file.is_file());
         let addresses = hosts.check(&HostRequirements { program: this_program, files: files.collect() })?;
-        let relay = Relay::start(folder, count)?;
+        let relay = Relay::start(monitor, count)?;
         command.env(RELAY_VAR, relay.variable(&addresses)).env_remove(HEARTBEAT_FOLDER_VAR);
         command.args(["-launcher", "ssh", "-hosts", &hosts.launcher_list()]);
         let ssh = stratus_base::ssh::program();
         if ssh != "ssh" {
             command.arg("-launcher-exec").arg(ssh);
         }
-        if let [address, ..] = addresses[..] {
-            // The address by which the hosts reach this machine; its name may mean another one to them.
+        // The address by which the hosts reach this machine; its name may mean another one to them. There is
+        // no such address if they are in different networks: each then looks up the name, the default.
+        if let [address] = addresses[..] {
             command.args(["-localhost", &address.to_string()]);
         }
         Ok(())

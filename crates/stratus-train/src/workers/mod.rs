@@ -36,6 +36,8 @@ use stratus_threads::pin_to_share;
 const MPIEXEC_VAR: &str = "STRATUS_MPIEXEC";
 /// The environment variable that names the folder of heartbeats.
 const HEARTBEAT_FOLDER_VAR: &str = "STRATUS_WORKER_HEARTBEATS";
+/// The environment variable that names the folder of exit codes, which the script of a launch reads.
+const EXITS_VAR: &str = "STRATUS_WORKER_EXITS";
 /// The heartbeat of the launching process.
 const LAUNCHER_FILE: &str = "started";
 /// The marker by which the launching process requests a stop.
@@ -48,6 +50,10 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The prefix of the last heartbeat of a worker that exits on its own; the exit code follows.
 const EXITED_PREFIX: &str = "ended:";
+/// The word of the heartbeats of a worker whose device has failed, until it exits.
+const DEVICE_FAILED_WORD: &str = "failed";
+/// The time that a worker whose device has failed waits for the others, to know whether theirs have too.
+const MAX_DEVICE_WAIT: Duration = Duration::from_secs(3);
 /// The time between two checks of the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The time that ranks above 0 wait for rank 0 to report an error: if its exit can be observed, and if not.
@@ -95,6 +101,13 @@ impl WorkerContext {
         })?;
         Ok(Some(Self { launch_info: info, workers: Arc::new(workers), cpus, heartbeat }))
     }
+}
+
+/// Returns whether the devices of all of `count` workers have failed, by the heartbeats in a folder.
+fn all_devices_failed(folder: &Path, count: usize) -> bool {
+    let word = format!("{DEVICE_FAILED_WORD} ");
+    let heartbeat = |rank: usize| std::fs::read_to_string(folder.join(rank.to_string()));
+    (0..count).all(|rank| heartbeat(rank).is_ok_and(|text| text.starts_with(&word)))
 }
 
 /// The age of a heartbeat; `None` if there is none.

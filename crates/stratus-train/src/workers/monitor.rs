@@ -1,15 +1,19 @@
 //! Monitors the heartbeats and sockets of workers.
 
 use super::{EXITED_PREFIX, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL, SOCKET_FILE, WorkersError, age};
-use mio::net::{UnixListener, UnixStream};
-use mio::{Events, Interest, Poll, Token};
+use mio::event::Event;
+use mio::net::{TcpStream, UnixListener, UnixStream};
+use mio::{Events, Interest, Poll, Registry, Token};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
+use std::net;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The time that a worker has to connect.
+pub(super) const MAX_CONNECT_TIME: Duration = Duration::from_secs(120);
 /// The time to wait for workers to exit after their launcher has exited.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of folder names to try until one is unused.
@@ -18,22 +22,9 @@ const MAX_FOLDER_ATTEMPTS: u32 = 100;
 /// Monitors the heartbeats and sockets of workers.
 pub(super) struct HeartbeatMonitor {
     pub folder: PathBuf,
+    pub sockets: Arc<SocketRegistry>,
+    /// When the workers were started.
     started_at: Instant,
-    exits: Arc<Mutex<WorkerExits>>,
-}
-
-/// The workers whose sockets were closed.
-#[derive(Default)]
-struct WorkerExits {
-    connected: usize,
-    /// Ranks in the order in which they exited.
-    exited: Vec<usize>,
-}
-
-impl WorkerExits {
-    fn any_alive(&self) -> bool {
-        self.exited.len() < self.connected
-    }
 }
 
 /// The token of the listening socket; those of connections follow.
@@ -41,34 +32,47 @@ const LISTENER: Token = Token(0);
 /// The maximum number of events to take at a time; more are taken by the next call, in order.
 const MAX_EVENTS: usize = 256;
 
-/// Records the exits of workers, which connect to a socket and send their rank. The system closes the socket
-/// when a worker exits for any reason.
+/// The connections of workers and the order of their ends. The system closes a worker's socket when it exits
+/// for any reason.
 ///
 /// One thread takes the events, in the order in which the system reports them: when a worker is killed, its
 /// launcher kills the others at once, and only the order tells which was the first.
-struct SocketWatch {
-    poll: Poll,
-    listener: UnixListener,
-    connections: BTreeMap<Token, Connection>,
-    next_token: usize,
-    exits: Arc<Mutex<WorkerExits>>,
+pub(super) struct SocketRegistry {
+    registry: Registry,
+    watched: Mutex<WatchedSockets>,
 }
 
-struct Connection {
-    socket: UnixStream,
-    /// The rank as text, as far as it was read.
-    rank: Vec<u8>,
+/// The sockets of workers, and those that were closed.
+struct WatchedSockets {
+    connections: BTreeMap<Token, Connection>,
+    next_token: Token,
+    /// The number of workers that are connected, or whose last words are being read.
+    alive: usize,
+    /// Ranks in the order in which they exited.
+    exited: Vec<usize>,
+}
+
+/// A connection of a worker.
+enum Connection {
+    /// Of a worker on this machine, which sends its rank as text; as far as it was read.
+    Local(UnixStream, Vec<u8>),
+    /// Of a worker on another machine, whose thread reads it.
+    Remote(TcpStream, usize),
 }
 
 impl Connection {
-    /// Reads what has come. Returns whether the socket is closed.
-    fn is_closed(&mut self) -> bool {
+    /// Returns whether the worker has closed the connection.
+    fn is_closed(&mut self, event: &Event) -> bool {
+        let (socket, rank) = match self {
+            Self::Remote(..) => return event.is_read_closed() || event.is_error(),
+            Self::Local(socket, rank) => (socket, rank),
+        };
         let mut buffer = [0; 64];
         loop {
-            match self.socket.read(&mut buffer) {
+            match socket.read(&mut buffer) {
                 Ok(0) => return true,
-                Ok(length) if self.rank.len() + length <= buffer.len() => {
-                    self.rank.extend_from_slice(&buffer[..length]);
+                Ok(length) if rank.len() + length <= buffer.len() => {
+                    rank.extend_from_slice(&buffer[..length]);
                 }
                 Ok(_) => return true,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
@@ -79,58 +83,98 @@ impl Connection {
     }
 }
 
-impl SocketWatch {
-    fn new(socket: &Path, exits: &Arc<Mutex<WorkerExits>>) -> io::Result<Self> {
-        let poll = Poll::new()?;
-        let mut listener = UnixListener::bind(socket)?;
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let exits = Arc::clone(exits);
-        Ok(Self { poll, listener, connections: BTreeMap::new(), next_token: LISTENER.0 + 1, exits })
+impl SocketRegistry {
+    fn watched(&self) -> MutexGuard<'_, WatchedSockets> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches the connection of a worker on another machine. The worker counts as alive until the result is
+    /// dropped.
+    pub fn watch(self: &Arc<Self>, connection: &net::TcpStream, rank: usize) -> io::Result<AliveWorker> {
+        // Reads of the original must block, so that this one is never read.
+        self.add(Connection::Remote(TcpStream::from_std(connection.try_clone()?), rank))?;
+        Ok(AliveWorker(Arc::clone(self)))
+    }
+
+    fn add(&self, mut connection: Connection) -> io::Result<()> {
+        // Locked while events of the connection could come.
+        let mut watched = self.watched();
+        let token = watched.next_token;
+        watched.next_token.0 += 1;
+        match &mut connection {
+            Connection::Local(socket, _) => self.registry.register(socket, token, Interest::READABLE)?,
+            Connection::Remote(socket, _) => self.registry.register(socket, token, Interest::READABLE)?,
+        }
+        watched.connections.insert(token, connection);
+        watched.alive += 1;
+        Ok(())
+    }
+
+    fn accept(&self, listener: &UnixListener) {
+        while let Ok((socket, _)) = listener.accept() {
+            // A worker that cannot be watched is monitored by its heartbeats only.
+            let _ = self.add(Connection::Local(socket, Vec::new()));
+        }
+    }
+
+    fn receive(&self, event: &Event) {
+        let mut watched = self.watched();
+        let connection = watched.connections.get_mut(&event.token());
+        if !connection.is_some_and(|connection| connection.is_closed(event)) {
+            return;
+        }
+        let rank = match watched.connections.remove(&event.token()) {
+            None => return,
+            Some(Connection::Remote(_, rank)) => Some(rank),
+            Some(Connection::Local(_, rank)) => {
+                watched.alive -= 1;
+                String::from_utf8(rank).ok().and_then(|text| text.trim().parse().ok())
+            }
+        };
+        watched.exited.extend(rank);
     }
 
     /// Takes events for as long as the process lives.
-    fn run(mut self) {
+    fn run(&self, mut poll: Poll, listener: &UnixListener) {
         let mut events = Events::with_capacity(MAX_EVENTS);
         loop {
-            match self.poll.poll(&mut events, None) {
+            match poll.poll(&mut events, None) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // Workers are then watched by their heartbeats only.
                 Err(_) => return,
                 Ok(()) => {}
             }
             for event in &events {
-                if event.token() == LISTENER { self.accept() } else { self.receive(event.token()) }
+                if event.token() == LISTENER { self.accept(listener) } else { self.receive(event) }
             }
         }
     }
 
-    fn accept(&mut self) {
-        while let Ok((mut socket, _)) = self.listener.accept() {
-            let token = Token(self.next_token);
-            self.next_token += 1;
-            if self.poll.registry().register(&mut socket, token, Interest::READABLE).is_ok() {
-                self.connections.insert(token, Connection { socket, rank: Vec::new() });
-                lock(&self.exits).connected += 1;
-            }
-        }
-    }
-
-    fn receive(&mut self, token: Token) {
-        if !self.connections.get_mut(&token).is_some_and(Connection::is_closed) {
-            return;
-        }
-        let Some(Connection { rank, .. }) = self.connections.remove(&token) else { return };
-        let rank = String::from_utf8(rank).ok().and_then(|text| text.trim().parse().ok());
-        let mut exits = lock(&self.exits);
-        match rank {
-            Some(rank) => exits.exited.push(rank),
-            None => exits.connected -= 1,
-        }
+    /// Starts the thread that takes the events of a listening socket and its connections.
+    fn start(socket: &Path) -> io::Result<Arc<Self>> {
+        let poll = Poll::new()?;
+        let mut listener = UnixListener::bind(socket)?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let watched = WatchedSockets {
+            connections: BTreeMap::new(),
+            next_token: Token(LISTENER.0 + 1),
+            alive: 0,
+            exited: Vec::new(),
+        };
+        let sockets = Arc::new(Self { registry: poll.registry().try_clone()?, watched: Mutex::new(watched) });
+        let running = Arc::clone(&sockets);
+        std::thread::spawn(move || running.run(poll, &listener));
+        Ok(sockets)
     }
 }
 
-fn lock(exits: &Mutex<WorkerExits>) -> std::sync::MutexGuard<'_, WorkerExits> {
-    exits.lock().unwrap_or_else(PoisonError::into_inner)
+/// A worker on another machine, until its last words are read.
+pub(super) struct AliveWorker(Arc<SocketRegistry>);
+
+impl Drop for AliveWorker {
+    fn drop(&mut self) {
+        self.0.watched().alive -= 1;
+    }
 }
 
 impl HeartbeatMonitor {
@@ -148,13 +192,19 @@ impl HeartbeatMonitor {
         let failed = |source| WorkersError::Folder { path: folder.clone(), source };
         let already_exists = || io::Error::new(ErrorKind::AlreadyExists, "its temporary names are taken");
         let folder = created.unwrap_or_else(|| Err(already_exists())).map_err(failed)?;
-        let heartbeats = Self { folder, started_at: Instant::now(), exits: Arc::default() };
-        let socket = heartbeats.folder.join(SOCKET_FILE);
-        let watch = SocketWatch::new(&socket, &heartbeats.exits)
-            .map_err(|source| WorkersError::Folder { path: socket.clone(), source })?;
-        std::thread::spawn(|| watch.run());
+        let socket = folder.join(SOCKET_FILE);
+        let sockets = SocketRegistry::start(&socket).map_err(|source| {
+            let _ = std::fs::remove_dir_all(&folder);
+            WorkersError::Folder { path: socket, source }
+        })?;
+        let heartbeats = Self { folder, sockets, started_at: Instant::now() };
         heartbeats.write_marker(LAUNCHER_FILE);
         Ok(heartbeats)
+    }
+
+    /// Notes that the workers are started now.
+    pub fn note_start(&mut self) {
+        self.started_at = Instant::now();
     }
 
     /// Writes a marker file for the workers.
@@ -178,13 +228,17 @@ impl HeartbeatMonitor {
         codes.find(|code| *code != 0)
     }
 
-    /// The first worker that did not exit on its own, with the iteration of its last heartbeat.
-    pub fn first_killed(&self) -> Option<(usize, u64)> {
+    /// Waits for a short time until all workers have exited, after their launcher has.
+    pub fn wait_for_exits(&self) {
         let started = Instant::now();
-        while started.elapsed() < EXIT_TIMEOUT && lock(&self.exits).any_alive() {
+        while started.elapsed() < EXIT_TIMEOUT && self.sockets.watched().alive > 0 {
             std::thread::sleep(POLL_INTERVAL);
         }
-        let exited = lock(&self.exits).exited.clone();
+    }
+
+    /// The first worker that did not exit on its own, with the iteration of its last heartbeat.
+    pub fn first_killed(&self) -> Option<(usize, u64)> {
+        let exited = self.sockets.watched().exited.clone();
         let at = |rank| {
             self.last_heartbeat(rank)
                 .map_or((false, 0), |(word, at, _)| (word.starts_with(EXITED_PREFIX), at))
@@ -194,6 +248,14 @@ impl HeartbeatMonitor {
             .map(|rank| (rank, at(rank)))
             .find(|(_, (by_itself, _))| !by_itself)
             .map(|(rank, (_, at))| (rank, at))
+    }
+
+    /// The first worker that has not connected in time.
+    pub fn first_missing(&self, count: usize) -> Option<usize> {
+        if self.started_at.elapsed() < MAX_CONNECT_TIME {
+            return None;
+        }
+        (0..count).find(|rank| !self.folder.join(rank.to_string()).exists())
     }
 
     /// The first worker without a recent heartbeat, with the iteration of its last one.
@@ -234,15 +296,27 @@ mod tests {
                 socket
             })
             .collect();
-        while lock(&heartbeats.exits).connected < 3 {
+        while heartbeats.sockets.watched().alive < 3 {
             std::thread::sleep(POLL_INTERVAL);
         }
         // As fast as a launcher that kills all others.
         for rank in [2, 0, 0] {
             drop(workers.remove(rank));
         }
+        heartbeats.wait_for_exits();
         assert_eq!(heartbeats.first_killed(), Some((2, 9)));
         std::fs::write(heartbeats.folder.join("2"), "ended:2 9").unwrap();
         assert_eq!((heartbeats.first_killed(), heartbeats.first_exit_code(3)), (Some((0, 7)), Some(2)));
+    }
+
+    #[test]
+    fn worker_that_never_connects_is_missing() {
+        let mut heartbeats = HeartbeatMonitor::new().unwrap();
+        std::fs::write(heartbeats.folder.join("0"), "at 0").unwrap();
+        assert_eq!(heartbeats.first_missing(2), None);
+        heartbeats.started_at = Instant::now().checked_sub(MAX_CONNECT_TIME).unwrap();
+        assert_eq!(heartbeats.first_missing(2), Some(1));
+        std::fs::write(heartbeats.folder.join("1"), "at 0").unwrap();
+        assert_eq!(heartbeats.first_missing(2), None);
     }
 }

@@ -1,15 +1,19 @@
 //! Heartbeats of workers on other machines, over TCP.
 //!
 //! The launching process listens, and hands what a worker sends to the monitor of this machine, as if the
-//! worker ran here: its heartbeats become the file of its rank, and the end of its connection that of a local
-//! socket. In return, each worker gets a line a second, with a request to stop or the exit code of rank 0 if
-//! there is one. No clocks of two machines are compared, and no file system is shared. A connection begins
-//! with a secret that the launching process passes to its workers.
+//! worker ran here: its heartbeats become the file of its rank, and the monitor watches its connection. In
+//! return, each worker gets a line a second, with a request to stop or the exit code of rank 0 if there is
+//! one. No clocks of two machines are compared, and no file system is shared. A connection begins with a
+//! secret that the launching process passes to its workers.
 
-use super::{EXITED_PREFIX, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, SOCKET_FILE, STOP_FILE, WorkersError};
+use super::monitor::{HeartbeatMonitor, SocketRegistry};
+use super::{
+    DEVICE_FAILED_WORD, EXITED_PREFIX, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, STOP_FILE, WorkersError,
+    all_devices_failed,
+};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,12 +50,13 @@ struct Listening {
     secret: Secret,
     folder: PathBuf,
     workers: usize,
+    sockets: Arc<SocketRegistry>,
     connections: AtomicUsize,
 }
 
 impl Relay {
-    /// Listens for `workers` workers, whose monitor uses `folder`.
-    pub(super) fn start(folder: &Path, workers: usize) -> Result<Self, WorkersError> {
+    /// Listens for `workers` workers of a monitor.
+    pub(super) fn start(monitor: &HeartbeatMonitor, workers: usize) -> Result<Self, WorkersError> {
         let failed = |source| WorkersError::Listen { source };
         let any =
             [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))];
@@ -60,8 +65,9 @@ impl Relay {
             (listener.local_addr().map_err(failed)?.port(), Secret::random().map_err(failed)?);
         let listening = Arc::new(Listening {
             secret: secret.clone(),
-            folder: folder.to_owned(),
+            folder: monitor.folder.clone(),
             workers,
+            sockets: Arc::clone(&monitor.sockets),
             connections: AtomicUsize::new(0),
         });
         std::thread::spawn(move || {
@@ -111,11 +117,10 @@ impl Listening {
         let rank = rank.and_then(|(_, rank)| rank.parse::<usize>().ok()).filter(|rank| *rank < self.workers);
         let rank = rank.ok_or(ErrorKind::PermissionDenied)?;
         connection.set_read_timeout(None)?;
-        let mut alive = UnixStream::connect(self.folder.join(SOCKET_FILE))?;
-        alive.write_all(format!("{rank}\n").as_bytes())?;
-        let (mut answers, folder) = (connection, self.folder.clone());
+        let _watched = self.sockets.watch(&connection, rank)?;
+        let (mut answers, folder, workers) = (connection, self.folder.clone(), self.workers);
         std::thread::spawn(move || {
-            while answers.write_all(answer(&folder).as_bytes()).is_ok() {
+            while answers.write_all(answer(&folder, workers).as_bytes()).is_ok() {
                 std::thread::sleep(HEARTBEAT_INTERVAL);
             }
         });
@@ -126,19 +131,21 @@ impl Listening {
     }
 }
 
-/// The line for a worker: the exit code of rank 0, a request to stop, or neither.
-fn answer(folder: &Path) -> String {
+/// The line for a worker: the exit code of rank 0, the failure of the devices of all workers, a request to
+/// stop, or none of these.
+fn answer(folder: &Path, workers: usize) -> String {
     let first = std::fs::read_to_string(folder.join("0")).unwrap_or_default();
     let word = first.split(' ').next().filter(|word| word.starts_with(EXITED_PREFIX));
     match word {
         Some(word) => format!("{word}\n"),
+        None if all_devices_failed(folder, workers) => format!("{DEVICE_FAILED_WORD}\n"),
         None if folder.join(STOP_FILE).exists() => format!("{STOP_LINE}\n"),
         None => format!("{IDLE_LINE}\n"),
     }
 }
 
 /// Reads a line without its end. A longer one than any that is sent is an error.
-fn read_line(lines: &mut BufReader<TcpStream>) -> io::Result<String> {
+fn read_line(lines: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
     lines.take(MAX_LINE_BYTES).read_line(&mut line)?;
     match line.strip_suffix('\n') {
@@ -147,43 +154,118 @@ fn read_line(lines: &mut BufReader<TcpStream>) -> io::Result<String> {
     }
 }
 
+/// The socket of a worker. Nothing else in its process refers to it, so that it is closed when its number is.
+#[derive(Debug)]
+enum RelaySocket {
+    /// Standard input, which the system closes first when the process ends.
+    StandardInput,
+    /// A socket of a process with several.
+    #[cfg(test)]
+    Own(TcpStream),
+}
+
+impl AsFd for RelaySocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::StandardInput => rustix::stdio::stdin(),
+            #[cfg(test)]
+            Self::Own(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl Read for &RelaySocket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(*self, buffer)?)
+    }
+}
+
+impl Write for &RelaySocket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(*self, bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The place of the socket of a connection among the files of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SocketPlace {
+    /// It becomes standard input, which workers do not read. The system closes the files of a process in the
+    /// order of their numbers: the launching process sees the end of this worker before `mpiexec` sees the
+    /// end of its own connection, and ends the others.
+    StandardInput,
+    /// It keeps its number.
+    #[cfg(test)]
+    Any,
+}
+
+impl SocketPlace {
+    fn put(self, socket: TcpStream) -> io::Result<RelaySocket> {
+        match self {
+            Self::StandardInput => {
+                rustix::stdio::dup2_stdin(&socket)?;
+                Ok(RelaySocket::StandardInput)
+            }
+            #[cfg(test)]
+            Self::Any => Ok(RelaySocket::Own(socket)),
+        }
+    }
+}
+
 /// The connection of a worker to the launching process.
 #[derive(Debug)]
 pub(super) struct RelayConnection {
-    sending: Mutex<TcpStream>,
+    socket: RelaySocket,
+    /// Held while a line is sent.
+    sending: Mutex<()>,
     /// The exit code of rank 0; -1 while it runs.
     first_exit: AtomicI32,
+    all_devices_failed: AtomicBool,
 }
 
 impl RelayConnection {
     /// Connects to the launching process that [`RELAY_VAR`] describes. `stop` is set when it asks for a stop,
     /// or is silent or gone.
-    pub(super) fn open(variable: &str, rank: usize, stop: Arc<AtomicBool>) -> io::Result<Arc<Self>> {
+    pub(super) fn open(
+        variable: &str,
+        rank: usize,
+        stop: Arc<AtomicBool>,
+        place: SocketPlace,
+    ) -> io::Result<Arc<Self>> {
         let mut words = variable.split(' ');
         let (secret, port) = words.next().zip(words.next()).ok_or(ErrorKind::InvalidInput)?;
         let port: u16 = port.parse().map_err(|_| ErrorKind::InvalidInput)?;
         let mut last = io::Error::from(ErrorKind::InvalidInput);
         for address in words {
             match connect(address, port, &format!("{secret} {rank}\n")) {
-                Ok(connection) => return Self::watch(connection, stop),
+                Ok(socket) => return Ok(Self::watch(place.put(socket)?, stop)),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    fn watch(
-        (sending, mut lines): (TcpStream, BufReader<TcpStream>),
-        stop: Arc<AtomicBool>,
-    ) -> io::Result<Arc<Self>> {
-        let connection = Arc::new(Self { sending: Mutex::new(sending), first_exit: AtomicI32::new(-1) });
+    fn watch(socket: RelaySocket, stop: Arc<AtomicBool>) -> Arc<Self> {
+        let connection = Arc::new(Self {
+            socket,
+            sending: Mutex::new(()),
+            first_exit: AtomicI32::new(-1),
+            all_devices_failed: AtomicBool::new(false),
+        });
         let watched = Arc::clone(&connection);
         std::thread::spawn(move || {
+            let mut lines = BufReader::new(&watched.socket);
             // Ends with an error if the launching process is silent or gone.
             while let Ok(line) = read_line(&mut lines) {
                 let first = line.strip_prefix(EXITED_PREFIX).and_then(|code| code.parse().ok());
                 if let Some(code) = first {
                     watched.first_exit.store(code, Ordering::Relaxed);
+                }
+                if line == DEVICE_FAILED_WORD {
+                    watched.all_devices_failed.store(true, Ordering::Relaxed);
                 }
                 if line == STOP_LINE {
                     stop.store(true, Ordering::Relaxed);
@@ -195,13 +277,18 @@ impl RelayConnection {
             std::thread::sleep(MAX_STOP_TIME);
             std::process::exit(i32::from(INTERRUPTED));
         });
-        Ok(connection)
+        connection
     }
 
     /// Sends a heartbeat.
     pub(super) fn send(&self, text: &str) -> io::Result<()> {
-        let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        sending.write_all(format!("{text}\n").as_bytes())
+        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        (&self.socket).write_all(format!("{text}\n").as_bytes())
+    }
+
+    /// Returns whether the devices of all workers have failed.
+    pub(super) fn all_devices_failed(&self) -> bool {
+        self.all_devices_failed.load(Ordering::Relaxed)
     }
 
     /// The exit code of rank 0, once it has ended by itself.
@@ -212,7 +299,7 @@ impl RelayConnection {
 }
 
 /// Connects and greets, and waits for the first answer, which shows that the greeting was accepted.
-fn connect(host: &str, port: u16, greeting: &str) -> io::Result<(TcpStream, BufReader<TcpStream>)> {
+fn connect(host: &str, port: u16, greeting: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::from(ErrorKind::NotFound);
     for address in (host, port).to_socket_addrs()? {
         let connected = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT).and_then(|mut connection| {
@@ -220,9 +307,9 @@ fn connect(host: &str, port: u16, greeting: &str) -> io::Result<(TcpStream, BufR
             connection.set_read_timeout(Some(HEARTBEAT_TIMEOUT))?;
             connection.set_write_timeout(Some(HEARTBEAT_TIMEOUT))?;
             connection.write_all(greeting.as_bytes())?;
-            let mut lines = BufReader::new(connection.try_clone()?);
-            read_line(&mut lines)?;
-            Ok((connection, lines))
+            // Byte by byte, so that what follows is left in the socket.
+            read_line(&mut BufReader::with_capacity(1, &connection))?;
+            Ok(connection)
         });
         match connected {
             Ok(connected) => return Ok(connected),
@@ -235,8 +322,16 @@ fn connect(host: &str, port: u16, greeting: &str) -> io::Result<(TcpStream, BufR
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workers::monitor::HeartbeatMonitor;
+    use std::net::Shutdown;
     use std::time::Instant;
+
+    impl RelayConnection {
+        /// Closes the connection, as the system does when the process ends.
+        fn shut_down(&self) {
+            let RelaySocket::Own(socket) = &self.socket else { panic!("the socket is standard input") };
+            socket.shutdown(Shutdown::Both).unwrap();
+        }
+    }
 
     fn wait_until(mut condition: impl FnMut() -> bool) {
         let started = Instant::now();
@@ -249,29 +344,53 @@ mod tests {
     #[test]
     fn worker_on_another_machine_is_monitored_like_a_local_one() {
         let monitor = HeartbeatMonitor::new().unwrap();
-        let relay = Relay::start(&monitor.folder, 2).unwrap();
+        let relay = Relay::start(&monitor, 2).unwrap();
         let variable = relay.variable(&["192.0.2.1".parse().unwrap()][..0]);
         let stop = Arc::new(AtomicBool::new(false));
-        let open = |rank| RelayConnection::open(&variable, rank, Arc::clone(&stop));
+        let open = |rank| RelayConnection::open(&variable, rank, Arc::clone(&stop), SocketPlace::Any);
         let (first, second) = (open(0).unwrap(), open(1).unwrap());
         second.send("at 7").unwrap();
         wait_until(|| std::fs::read_to_string(monitor.folder.join("1")).is_ok_and(|text| text == "at 7"));
         assert!(!stop.load(Ordering::Relaxed) && second.first_exit().is_none());
         monitor.write_marker(STOP_FILE);
         wait_until(|| stop.load(Ordering::Relaxed));
+        assert!(!first.all_devices_failed());
+        second.send("failed 7").unwrap();
+        first.send("failed 7").unwrap();
+        wait_until(|| first.all_devices_failed() && second.all_devices_failed());
+        second.send("at 7").unwrap();
         first.send("ended:2 9").unwrap();
         wait_until(|| second.first_exit() == Some(2));
         assert_eq!(monitor.first_exit_code(2), Some(2));
         // A worker whose connection ends without a last word was killed.
-        second.sending.lock().unwrap().shutdown(std::net::Shutdown::Both).unwrap();
-        first.sending.lock().unwrap().shutdown(std::net::Shutdown::Both).unwrap();
+        second.shut_down();
+        first.shut_down();
+        monitor.wait_for_exits();
         assert_eq!(monitor.first_killed(), Some((1, 7)));
+    }
+
+    /// The launcher of a host kills its workers within microseconds of the first.
+    #[test]
+    fn first_of_many_connections_that_end_at_once_is_named() {
+        const WORKERS: usize = 16;
+        for first in 0..WORKERS {
+            let monitor = HeartbeatMonitor::new().unwrap();
+            let relay = Relay::start(&monitor, WORKERS).unwrap();
+            let variable = relay.variable(&[]);
+            let stop = Arc::new(AtomicBool::new(false));
+            let open = |rank| RelayConnection::open(&variable, rank, Arc::clone(&stop), SocketPlace::Any);
+            let all: Vec<_> = (0..WORKERS).map(|rank| open(rank).unwrap()).collect();
+            all[first].shut_down();
+            all.iter().enumerate().filter(|(rank, _)| *rank != first).for_each(|(_, one)| one.shut_down());
+            monitor.wait_for_exits();
+            assert_eq!(monitor.first_killed(), Some((first, 0)));
+        }
     }
 
     #[test]
     fn strangers_and_damaged_variables_are_refused() {
         let monitor = HeartbeatMonitor::new().unwrap();
-        let relay = Relay::start(&monitor.folder, 2).unwrap();
+        let relay = Relay::start(&monitor, 2).unwrap();
         let good = relay.variable(&[]);
         let stop = Arc::new(AtomicBool::new(false));
         let secret = "0".repeat(64);
@@ -285,7 +404,8 @@ mod tests {
             (&good, 2),
             (&good, usize::MAX),
         ] {
-            assert!(RelayConnection::open(variable, rank, Arc::clone(&stop)).is_err(), "{variable} {rank}");
+            let opened = RelayConnection::open(variable, rank, Arc::clone(&stop), SocketPlace::Any);
+            assert!(opened.is_err(), "{variable} {rank}");
         }
         // A connection that never ends its line is cut.
         let mut endless = TcpStream::connect(("127.0.0.1", relay.port)).unwrap();

@@ -67,7 +67,7 @@ pub struct TrainArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: Option<u16>,
     /// Machines of the workers, reached by SSH: like a,b, or with a number of workers each, a:2,b:6. The
-    /// program, MPI, the run and the data must be at the same path on each
+    /// program, MPI and the data must be at the same path on each, and the first must see the run
     #[arg(long, value_name = "HOST,…", requires = "workers")]
     pub hosts: Option<String>,
     /// Re-measure kernels instead of using the cached selection
@@ -121,10 +121,16 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         train(arguments, globals, output, (process_started, stop), group.unwrap_or_default(), &heartbeat);
     // This worker alone knows the reason; the others only miss it. Before the first iteration there is
     // nothing to resume, and another start would fail in the same way.
-    let device_failed =
-        joined.is_some() && heartbeat.iteration() > 0 && outcome.as_ref().is_err_and(Failure::is_of_device);
+    let device_failed = joined.as_ref().is_some_and(|joined| {
+        heartbeat.iteration() > 0
+            && outcome.as_ref().is_err_and(Failure::is_of_device)
+            // An error of all devices is no loss of one, and would occur again.
+            && !heartbeat.all_devices_failed(joined.launch_info.size)
+    });
     let outcome = if device_failed { outcome.map_err(|failure| failure.of_worker(rank)) } else { outcome };
-    heartbeat.end(outcome.as_ref().map_or_else(|failure| failure.code, |()| 0));
+    let code = outcome.as_ref().map_or_else(|failure| failure.code, |()| 0);
+    heartbeat.end(code);
+    heartbeat.record_exit(rank, code);
     let all_workers_end =
         !device_failed && outcome.as_ref().map_or_else(Failure::ends_all_workers, |()| true);
     if let Some(joined) = joined.filter(|_| all_workers_end) {
@@ -191,7 +197,13 @@ fn train(
         RunOrExperiment::of_experiment(experiment)
     } else {
         super::xml::reject_settings(&arguments.settings)?;
-        RunOrExperiment::resolve(&arguments.target, globals)?
+        let resolved = RunOrExperiment::resolve(&arguments.target, globals);
+        let own = match &resolved {
+            Ok(RunOrExperiment::Run(run)) => Some(run.as_path()),
+            _ => None,
+        };
+        // Other machines may not see the run.
+        group.run_of_first(own)?.map_or(resolved, |run| Ok(RunOrExperiment::Run(run)))?
     };
     if arguments.stop_with_stdin {
         signals::stop_with_stdin(Arc::clone(&stop));

@@ -43,12 +43,10 @@ pub(super) fn launch(
     let workers = arguments.workers.filter(|workers| *workers > 1);
     if workers.is_some() && matches!(settings.kind, TargetKind::Sky(_)) {
         return Err(Failure::usage(format!(
-            "{}: --workers is not supported on cloud targets",
+            "{}: --workers cannot be used with cloud targets",
             settings.name
         ))
-        .with_hint(
-            "train.parts in one process gives bit-identical results; `ssh` and `slurm` support workers",
-        ));
+        .with_hint("set `nodes` and `workers_per_node` of the target in targets.toml"));
     }
     if spec.depends_on_results() && matches!(settings.kind, TargetKind::Sky(_)) {
         return Err(Failure::usage(format!(

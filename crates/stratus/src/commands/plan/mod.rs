@@ -102,14 +102,11 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     if !workers.is_power_of_two() {
         return Err(Failure::usage(ExchangeError::NotPowerOfTwo(workers)));
     }
-    if workers > 1 {
-        experiment = run::with_parts_for(&experiment, workers)?;
+    let mut pipelines = 1;
+    // Without workers, the plan is that of all stages of one pipeline.
+    if workers > 1 || experiment.train.stages <= 1 {
+        (experiment, pipelines) = run::for_workers(&experiment, workers, false)?;
     }
-    let pipelines = match experiment.train.stages {
-        // The stages of one pipeline.
-        2.. if workers == 1 => 1,
-        _ => run::pipelines(&experiment, workers)?,
-    };
     let (datasets, are_placeholders) = match arguments.largest_batch {
         true => open_datasets_or_placeholders(&experiment)?,
         false => (open_datasets(&experiment)?, false),

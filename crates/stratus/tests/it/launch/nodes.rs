@@ -1,8 +1,8 @@
 //! Workers on several nodes of Slurm. Some tests start a real Slurm with two simulated nodes.
 
 use super::slurm::{Slurm, iterations, log, wait_until};
-use super::{launch, should_skip, target, text, wait_for_end};
-use crate::common::{RunResult, TestDir, digits};
+use super::{launch, replace_program, should_skip, target, text, wait_for_end};
+use crate::common::{CommandOutput, RunResult, TestDir, digits};
 use crate::workers::has_mpi;
 use std::fs;
 use std::path::Path;
@@ -61,6 +61,42 @@ fn workers_that_nodes_cannot_have_are_rejected_before_any_upload() {
     let message = rejected(&["--set", "train.batch_size=50"]);
     assert!(message.contains("`train.parts` = 4 is not a power of two that divides"), "{message}");
     assert!(!dir.path("there").exists() && !dir.path("runs").exists());
+}
+
+/// `srun` reports the code of the workers that it killed; that of the one that failed is recorded.
+#[test]
+fn failed_worker_is_no_lost_one() {
+    let mut dir = TestDir::without_kernel_cache();
+    target(&dir, "cluster", NODES, "there");
+    let data = format!("data.path={}", digits().display());
+    let dry = dir.run(&["launch", "cluster", "digits", "--dry-run", "--json", "--set", &data]).expect(0).out;
+    let dry: serde_json::Value = serde_json::from_str(&dry).unwrap();
+    for file in dry["job"].as_array().unwrap() {
+        let path = dir.path("job").join(file[0].as_str().unwrap());
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, file[1].as_str().unwrap()).unwrap();
+    }
+    replace_program(
+        &mut dir,
+        "srun",
+        "[ -z \"$RECORDED\" ] || echo \"$RECORDED\" > \"$STRATUS_WORKER_EXITS/1\"\n\
+         echo 75 > \"$STRATUS_WORKER_EXITS/0\"\nexit 137",
+    );
+    for program in ["squeue", "scontrol"] {
+        replace_program(&mut dir, program, "");
+    }
+    let job = dir.path("job");
+    for (recorded, exit, message) in
+        [("2", 2, "exited with 2\n"), ("1", 1, "exited with 1\n"), ("", 75, "after the loss of a worker\n")]
+    {
+        let mut command = Command::new("sh");
+        command.arg("batch.sh").current_dir(&job).env("RECORDED", recorded);
+        command.envs(dir.variables.iter().map(|(name, value)| (name, value)));
+        command.env("SLURM_SUBMIT_DIR", &job).env("SLURM_ARRAY_JOB_ID", "9").env("SLURM_ARRAY_TASK_ID", "1");
+        let ran = CommandOutput::new(command.output().unwrap()).expect(exit);
+        assert!(ran.out.contains(message), "{recorded}: {}", ran.out);
+        assert_eq!(fs::read_to_string(job.join("1/exit")).unwrap(), format!("{exit}\n"));
+    }
 }
 
 /// Kills the worker of a rank that trains in a job's folder.

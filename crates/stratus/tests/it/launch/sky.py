@@ -2,7 +2,10 @@
 
 It accepts the commands and options that launches use, rejects others, and behaves as SkyPilot documents: a
 job runs on a separate machine, on a new one after a preemption (a file `JOB.take`), and again if it exits
-with one of the exit codes in its task file."""
+with one of the exit codes in its task file.
+
+A job with `num_nodes` runs on several machines: mount namespaces, each with its own folder as the home. A
+file `JOB.take-RANK` takes one of them, and the others have some time to end by themselves."""
 
 import json
 import os
@@ -44,35 +47,105 @@ def block(text, key):
     return "".join(line[2:] for line in found[1].splitlines(True)) if found else None
 
 
-def control(job, run, codes):
+class Machine:
+    """A machine of a job on which its commands run."""
+
+    def __init__(self, job, attempt, rank, count, run):
+        self.home = path(f"machine-{job['job_id']}-{attempt}" + (f"-{rank}" if count > 1 else ""))
+        os.makedirs(self.home)
+        environment = {**os.environ, "HOME": self.home}
+        command = ["bash", "-c", run]
+        if count > 1:
+            # The same path on all machines.
+            environment["HOME"] = path("home")
+            os.makedirs(path("home"), exist_ok=True)
+            environment |= {"SKYPILOT_NODE_RANK": str(rank), "SKYPILOT_NUM_NODES": str(count),
+                            "SKYPILOT_NODE_IPS": "\n".join(["localhost", "other", "third", "fourth"][:count])}
+            mount = f'mount --bind "{self.home}" "{path("home")}" && exec "$@"'
+            command = ["unshare", "--mount", "sh", "-c", mount, "sh", *command]
+        with open(path(f"{job['job_name']}.log"), "ab") as log:
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log,
+                                            stdin=subprocess.DEVNULL, start_new_session=True)
+        self.has_namespace = count > 1
+        if self.has_namespace:
+            # A program that connects to the machine enters it.
+            with open(path(f"node-{rank}.pid"), "w") as file:
+                file.write(str(self.process.pid))
+
+    def kill(self):
+        """Ends all processes of the machine."""
+        if not self.has_namespace:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            return
+        own = namespace(self.process.pid)
+        for entry in os.listdir("/proc"):
+            if entry.isdigit() and own is not None and namespace(entry) == own:
+                try:
+                    os.kill(int(entry), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        # Those that it started on other machines lose it.
+        self.process.kill()
+
+
+def namespace(process):
+    try:
+        found = os.readlink(f"/proc/{process}/ns/mnt")
+    except OSError:
+        return None
+    # Before `unshare`, that of this program.
+    return found if found != os.readlink("/proc/self/ns/mnt") else None
+
+
+def wait_for(machines, seconds):
+    end = time.time() + seconds
+    while time.time() < end and any(machine.process.poll() is None for machine in machines):
+        time.sleep(0.05)
+
+
+def events(number, machines):
+    """The kinds of events, and the machines that end by them."""
+    yield "take", machines
+    yield "cancel", machines
+    for rank, machine in enumerate(machines):
+        yield f"take-{rank}", [machine]
+
+
+def control(job, run, codes, count):
     """Runs a job to its end, as SkyPilot's controller does."""
     number = job["job_id"]
     for attempt in range(100):
-        home = path(f"machine-{number}-{attempt}")
-        os.makedirs(home)
         job["status"] = "RUNNING"
         write(job)
-        with open(path(f"{job['job_name']}.log"), "ab") as log:
-            process = subprocess.Popen(["bash", "-c", run], env={**os.environ, "HOME": home}, stdout=log,
-                                       stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        machines = [Machine(job, attempt, rank, count, run) for rank in range(count)]
         ended = None
         while ended is None:
-            if process.poll() is not None:
+            if any(machine.process.poll() is not None for machine in machines):
                 ended = "exit"
-            for event in ("take", "cancel"):
+            for event, lost in events(number, machines):
                 if os.path.exists(path(f"{number}.{event}")):
                     os.remove(path(f"{number}.{event}"))
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                    for machine in lost:
+                        machine.kill()
                     ended = event
             time.sleep(0.05)
-        if ended == "take":
-            shutil.rmtree(home)
+        # The others notice it, or are ended.
+        wait_for(machines, 120)
+        for machine in machines:
+            if machine.process.poll() is None:
+                machine.kill()
+            machine.process.wait()
+        ends = [machine.process.returncode for machine in machines]
+        with open(path(f"{number}.codes"), "a") as file:
+            file.write(" ".join(map(str, ends)) + "\n")
+        if ended.startswith("take"):
+            for machine in machines:
+                shutil.rmtree(machine.home)
         elif ended == "cancel":
             job["status"] = "CANCELLED"
-        elif process.returncode == 0:
+        elif not any(ends):
             job["status"] = "SUCCEEDED"
-        elif process.returncode not in codes:
+        elif not set(ends) & set(codes):
             job["status"] = "FAILED"
         if job["status"] != "RUNNING":
             break
@@ -85,6 +158,7 @@ def control(job, run, codes):
 def launch(name, file):
     text = open(file).read()
     codes = re.search(r"recover_on_exit_codes: \[([0-9, ]*)\]", text)
+    count = re.search(r"^num_nodes: ([0-9]+)$", text, re.MULTILINE)
     job = {"job_id": len(jobs()) + 1, "job_name": name, "status": "PENDING", "failure_reason": None}
     write(job)
     if os.fork() == 0:
@@ -92,7 +166,8 @@ def launch(name, file):
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
-        control(job, block(text, "run"), [int(code) for code in codes[1].split(",")] if codes else [])
+        control(job, block(text, "run"), [int(code) for code in codes[1].split(",")] if codes else [],
+                int(count[1]) if count else 1)
         os._exit(0)
 
 

@@ -1,15 +1,22 @@
 //! Launches through SkyPilot. A stand-in for its command uses folders of this machine as machines;
 //! `scripts/check-sky.sh` checks that SkyPilot's own parser accepts the task files.
 
-use super::{launch, replace_program, status, text, train_locally, wait_for_end};
+use super::{launch, replace_program, should_skip, status, text, train_locally, wait_for_end};
 use crate::common::{RunResult, TestDir, digits, root};
+use crate::workers::hosts::{has_mpich, replace_ssh};
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Adds the target `cloud`, whose bucket is a folder, and returns the folder of the stand-in.
 fn cloud(dir: &mut TestDir) -> PathBuf {
+    cloud_with(dir, "")
+}
+
+/// As [`cloud`], with other keys of the target.
+fn cloud_with(dir: &mut TestDir, keys: &str) -> PathBuf {
     let folder = dir.path("sky");
     fs::create_dir(&folder).unwrap();
     let stand_in = root().join("crates/stratus/tests/it/launch/sky.py");
@@ -18,8 +25,9 @@ fn cloud(dir: &mut TestDir) -> PathBuf {
     let threads = std::env::var("OMP_NUM_THREADS")
         .unwrap_or_else(|_| std::thread::available_parallelism().unwrap().to_string());
     let target = format!(
-        "[cloud]\nkind = \"sky\"\nbucket = {:?}\nspot = true\nfolder = \"~/own disk\"\n[cloud.environment]\n\
-         STRATUS_CACHE = {:?}\nOMP_WAIT_POLICY = \"passive\"\nOMP_NUM_THREADS = \"{threads}\"\n",
+        "[cloud]\nkind = \"sky\"\nbucket = {:?}\nspot = true\nfolder = \"~/own disk\"\n{keys}\
+         [cloud.environment]\nSTRATUS_CACHE = {:?}\nOMP_WAIT_POLICY = \"passive\"\n\
+         OMP_NUM_THREADS = \"{threads}\"\n",
         dir.path("bucket"),
         dir.path("cache")
     );
@@ -101,6 +109,88 @@ fn stopped_cloud_job_resumes_from_its_checkpoint() {
     let message = dir.run(&["launch", "fetch", "--json"]).expect(0).out;
     let message: serde_json::Value = serde_json::from_str(&message).unwrap();
     assert_eq!(message[0]["changing"], 1, "{message}");
+}
+
+/// Two machines without a common folder, with two workers each. A machine is taken, then a worker is killed.
+#[test]
+#[ignore = "needs root, for mount namespaces, and takes minutes: `make test-all` runs it"]
+fn lost_machine_of_several_restarts_the_job_bit_identically() {
+    const EPOCHS: u32 = 12;
+    if should_skip("launching on several cloud machines") || !has_mpich() {
+        return;
+    }
+    let mut dir = TestDir::new();
+    let sky = cloud_with(&mut dir, "nodes = 2\nworkers_per_node = 2\n");
+    let enter = format!("nsenter --mount=/proc/$(cat '{}/node-1.pid')/ns/mnt", sky.display());
+    replace_ssh(&mut dir, &format!("[ \"$host\" = other ] || exit 255\nexec {enter} sh -c \"$line\""));
+    let settings = ["--set", "train.threads=1", "--set", "checkpoint.every_seconds=0.5"];
+    let launched = launch(&dir, "cloud", EPOCHS, &settings);
+    let id = text(&launched, "id").to_owned();
+    wait_until("a checkpoint is saved", || saved_count(&dir, &id, 1) > 0);
+    fs::write(sky.join("1.take-1"), "").unwrap();
+    wait_until("the job restarts", || sky.join("machine-1-1-0").exists());
+    // The first machine noticed the loss by itself; the lost one was killed.
+    assert_eq!(fs::read_to_string(sky.join("1.codes")).unwrap(), "75 -9\n");
+    let saved = saved_count(&dir, &id, 1);
+    wait_until("another checkpoint is saved", || saved_count(&dir, &id, 1) > saved);
+
+    // A worker on the second machine is killed; the machines stay, and each script ends with 75.
+    let second = fs::read_to_string(sky.join("node-1.pid")).unwrap();
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let own = namespace(&second).unwrap();
+    let is_worker = |pid: &String| {
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        namespace(pid).as_ref() == Some(&own) && command.split(|byte| *byte == 0).nth(1) == Some(b"train")
+    };
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut processes = processes.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let worker = processes.find(is_worker).expect("a worker on the second machine");
+    assert!(Command::new("kill").args(["-9", &worker]).status().unwrap().success());
+    wait_until("the job restarts again", || sky.join("machine-1-2-0").exists());
+    assert!(fs::read_to_string(sky.join("1.codes")).unwrap().ends_with("\n75 75\n"));
+
+    assert_eq!(wait_for_end(&dir), ["completed"]);
+    assert!(fs::read_to_string(sky.join("1.codes")).unwrap().ends_with("\n0 0\n"));
+    dir.run(&["launch", "fetch"]).expect(0);
+    let local = ["--set", "train.seed=7", "--set", "train.parts=4"];
+    dir.train("near", EPOCHS, &[&settings[..], &local].concat()).expect(0);
+    assert_eq!(RunResult::read(&dir.path("runs/digits/1")), RunResult::read(&dir.path("near")));
+    let shown = dir.run(&["launch", "logs"]).expect(0).out;
+    for message in [
+        "2 workers of 4 on machines that do not see this folder; they get copies of its files",
+        "exited with 75 after the loss of a worker",
+        " on other was killed after iteration ",
+        "machine 0 exited with 75",
+        "machine 0 exited with 0",
+    ] {
+        assert!(shown.contains(message), "{message}: {shown}");
+    }
+    // The second machine never had the run.
+    assert!(sky.join(format!("machine-1-2-0/own disk/jobs/{id}/1/run")).is_dir());
+    assert!(!sky.join(format!("machine-1-2-1/own disk/jobs/{id}/1/run")).exists());
+}
+
+/// `num_nodes` and the memory of each machine; the script starts workers on all machines.
+#[test]
+fn task_file_has_the_machines_of_the_target() {
+    if !has_mpich() {
+        return;
+    }
+    let dir = TestDir::without_kernel_cache();
+    let target = "[cloud]\nkind = \"sky\"\nbucket = \"s3://lab\"\ngpus = \"A100:4\"\nnodes = 2\n";
+    fs::write(dir.path("targets.toml"), target).unwrap();
+    let data = format!("data.path={}", digits().display());
+    let settings = ["launch", "cloud", "digits", "--dry-run", "--set", &data];
+    let dry = dir.run(&settings).expect(0).out;
+    for line in ["num_nodes: 2", "nodes=2", "workers_per_node=4", "parts = 8"] {
+        assert!(dry.lines().any(|shown| shown == line), "{line}: {dry}");
+    }
+    // MPI is uploaded, since the machines load it.
+    assert!(dry.contains("/libmpi_abi.so.1  from "), "{dry}");
+    let message = dir.run(&[&settings[..], &["--workers", "2"]].concat()).expect(2).err;
+    assert!(message.contains("--workers cannot be used with `nodes` or `workers_per_node`"), "{message}");
+    let message = dir.run(&[&settings[..], &["--set", "train.parts=4"]].concat()).expect(2).err;
+    assert!(message.contains("8 workers exceed train.parts = 4"), "{message}");
 }
 
 #[test]

@@ -65,5 +65,5 @@ fn remote_workers_are_bit_identical_to_one_local_worker() {
     fs::write(dir.path("targets.toml"), cloud).unwrap();
     let data = format!("data.path={}", digits().display());
     let message = dir.run(&["launch", "cloud", "digits", "--workers", "2", "--dry-run", "--set", &data]);
-    assert!(message.expect(2).err.contains("--workers is not supported on cloud targets"));
+    assert!(message.expect(2).err.contains("--workers cannot be used with cloud targets"));
 }

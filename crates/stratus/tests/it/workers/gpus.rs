@@ -2,10 +2,12 @@
 //! run on the CPU.
 
 use super::has_mpi;
+use super::kills::{EXIT_TIMEOUT, failures, print_times};
 use crate::common::tiny::{self, write_data};
 use crate::common::{CommandOutput, RunResult, TestDir};
 use std::ffi::OsString;
 use std::fs;
+use std::time::SystemTime;
 
 const PARTS: [&str; 3] = ["train.parts=8", "train.device=gpu", "train.precision=f32"];
 
@@ -72,6 +74,21 @@ fn stages_on_gpus_do_not_change_the_bits() {
     }
 }
 
+/// `train.parts` is the number of workers unless it is set, with stages too, in `plan` and in `train`.
+#[test]
+fn stages_without_parts_have_one_part_per_worker() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = machine(2);
+    let settings = ["train.device=gpu", "train.precision=f32", "train.stages=2"];
+    for command in [&["plan", "tiny.toml"][..], &["train", "tiny.toml", "--out", "run", "--epochs", "1"]] {
+        dir.run(&[&tiny::arguments(command, &settings)[..], &["--workers", "2"]].concat()).expect(0);
+    }
+    let experiment = fs::read_to_string(dir.path("run/experiment.toml")).unwrap();
+    assert!(experiment.lines().any(|line| line == "parts = 2"), "{experiment}");
+}
+
 /// Two workers of one GPU take turns, which is reported once.
 #[test]
 fn workers_may_share_a_gpu() {
@@ -86,7 +103,25 @@ fn workers_may_share_a_gpu() {
     assert!(RunResult::read(&dir.path("two")) == RunResult::read(&dir.path("alone")));
 }
 
+/// With GPUs of different kinds, the slowest decides the kernels of all, which is reported once.
+#[test]
+fn the_slowest_gpu_decides_the_kernels() {
+    if !has_mpi() {
+        return;
+    }
+    let mut dir = machine(1);
+    for (gpus, slowest) in [("8,4", 1), ("4,8", 0)] {
+        dir.variables.push(("STRATUS_EMULATED_GPUS", OsString::from(gpus)));
+        let ran = train(&dir, gpus, "1", &[], &["--workers", "2"]).expect(0);
+        dir.variables.pop();
+        let message = format!("all use the kernels that are best for the slowest, that of worker {slowest},");
+        assert_eq!(ran.err.replace("\n  ", " ").matches(&message).count(), 1, "{}", ran.err);
+        assert!(ran.err.contains("emulated with 8 multiprocessors"), "{}", ran.err);
+    }
+}
+
 /// A worker whose GPU fails is named with the driver's error; the run can be resumed, with fewer GPUs too.
+/// `STRATUS_KILLS` is the number of failures.
 #[test]
 fn a_lost_gpu_is_named_and_the_run_resumes() {
     if !has_mpi() {
@@ -96,15 +131,39 @@ fn a_lost_gpu_is_named_and_the_run_resumes() {
     train(&dir, "alone", "2", &[], &[]).expect(0);
     let alone = RunResult::read(&dir.path("alone"));
     // Runs of programs: five iterations of an epoch, and the first of the next.
-    for (rank, workers, runs) in [(1, "2", "8"), (0, "2", "8"), (3, "4", "7")] {
-        let name = format!("failed-{rank}-{workers}");
+    let cases = [(1, "2", "8"), (0, "2", "8"), (3, "4", "7"), (2, "4", "3"), (0, "4", "5")];
+    let mut times = Vec::new();
+    for (number, (rank, workers, runs)) in (0..failures()).zip(cases.into_iter().cycle()) {
+        let name = format!("failed-{number}");
         dir.variables.push(("STRATUS_EMULATED_GPU_FAILURE", OsString::from(format!("{rank}:{runs}"))));
         let ran = train(&dir, &name, "2", &[], &["--workers", workers]).expect(75);
+        // The last row is written before the failure.
+        let last_row = fs::metadata(dir.path(&name).join("iterations.csv")).unwrap().modified().unwrap();
+        let ended = SystemTime::now().duration_since(last_row).unwrap_or_default();
+        assert!(ended < EXIT_TIMEOUT, "{ended:?}");
+        times.push(ended);
         dir.variables.pop();
-        assert_eq!(ran.err.matches(&format!("worker {rank} on ")).count(), 1, "{}", ran.err);
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let named = format!("worker {rank} on {}: ", host.trim());
+        assert_eq!(ran.err.matches(&named).count(), 1, "{named}: {}", ran.err);
         assert_eq!(ran.err.matches("the emulation failed: the GPU is lost").count(), 1, "{}", ran.err);
         assert!(ran.err.contains("resume the run from its last checkpoint"), "{}", ran.err);
         dir.run(&["train", &name, "--workers", "2"]).expect(0);
         assert!(RunResult::read(&dir.path(&name)) == alone, "{name}");
     }
+    print_times("a lost GPU", times);
+}
+
+/// An error that the devices of all workers have is no loss of one: it has its own exit code, and is printed
+/// once.
+#[test]
+fn an_error_of_all_gpus_is_no_interruption() {
+    if !has_mpi() {
+        return;
+    }
+    let mut dir = machine(4);
+    dir.variables.push(("STRATUS_EMULATED_GPU_FAILURE", OsString::from("all:3")));
+    let ran = train(&dir, "failed", "2", &[], &["--workers", "4"]).expect(1);
+    assert_eq!(ran.err.matches("the emulation failed: the GPU is lost").count(), 1, "{}", ran.err);
+    assert!(!ran.err.contains("resume the run"), "{}", ran.err);
 }

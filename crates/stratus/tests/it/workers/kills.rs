@@ -14,8 +14,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The number of killed workers if `STRATUS_KILLS` is not set, and its maximum: each kill takes seconds.
-const KILLS: u64 = 2;
+/// The number of failures of a kind if `STRATUS_KILLS` is not set, and its maximum: each takes seconds.
+const KILLS: u64 = 3;
 const MAX_KILLS: u64 = 20;
 /// The maximum number of kills per run.
 const KILLS_PER_RUN: u64 = 5;
@@ -26,10 +26,22 @@ const ITERATIONS: u64 = EPOCHS as u64 * PER_EPOCH as u64;
 /// The time limit of a wait.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// The time within which all workers exit after one is lost.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of workers of the first start and of each resume. It is never 1, since losing a worker must
 /// leave others.
 const WORKERS: [usize; 3] = [4, 2, 4];
+
+/// The number of failures of a kind.
+pub(super) fn failures() -> u64 {
+    std::env::var("STRATUS_KILLS").map_or(KILLS, |count| count.parse().unwrap()).min(MAX_KILLS)
+}
+
+/// Prints the median and the longest of the times from failures to the ends of all workers.
+pub(super) fn print_times(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let (median, longest) = (times[times.len() / 2].as_secs_f64(), times[times.len() - 1].as_secs_f64());
+    eprintln!("{} × {what}: all ended after {median:.1} s (median), {longest:.1} s (longest)", times.len());
+}
 
 /// The number of recorded iterations.
 pub(super) fn iterations(run: &Path) -> u64 {
@@ -112,14 +124,15 @@ pub(super) fn wait_until(child: &mut Child, mut condition: impl FnMut() -> bool)
     true
 }
 
-/// Kills or suspends a worker during startup or training; `None` if the run completed before.
+/// Kills or suspends a worker during startup or training, and returns the time until all have ended; `None`
+/// if the run completed before.
 fn lose_worker(
     dir: &TestDir,
     name: &str,
     workers: usize,
     random: &mut SplitMix64,
     stopped: bool,
-) -> Option<()> {
+) -> Option<Duration> {
     let run = dir.path(name);
     let at = iterations(&run);
     let mut child = start(dir, name, workers);
@@ -160,13 +173,14 @@ fn lose_worker(
         );
         sleep(Duration::from_millis(10));
     }
-    assert!(lost.elapsed() < EXIT_TIMEOUT, "{:?}", lost.elapsed());
+    let ended = lost.elapsed();
+    assert!(ended < EXIT_TIMEOUT, "{ended:?}");
     eprintln!(
         "worker {chosen} of {workers} {}, iteration {}: exit code {:?} after {:.1} s; {}",
         if stopped { "stopped" } else { "killed" },
         iterations(&run),
         ran.code,
-        lost.elapsed().as_secs_f64(),
+        ended.as_secs_f64(),
         ran.err.lines().rev().find(|line| line.contains("on this machine")).unwrap_or_default()
     );
     if ran.code == Some(0) {
@@ -176,9 +190,10 @@ fn lose_worker(
     assert_eq!(ran.code, Some(75), "{}", ran.err);
     let how =
         if stopped { "has had no heartbeat for 20 s after iteration" } else { "was killed after iteration" };
-    assert!(ran.err.contains(how), "{}", ran.err);
+    let named = format!("worker {chosen} on this machine {how}");
+    assert!(ran.err.contains(&named), "{named}: {}", ran.err);
     assert!(ran.err.contains("with the same or another number of workers"), "{}", ran.err);
-    Some(())
+    Some(ended)
 }
 
 #[test]
@@ -186,7 +201,7 @@ fn lost_worker_ends_all_and_the_run_resumes() {
     if !has_mpi() {
         return;
     }
-    let kills = std::env::var("STRATUS_KILLS").map_or(KILLS, |count| count.parse().unwrap()).min(MAX_KILLS);
+    let (kills, mut times) = (failures(), [Vec::new(), Vec::new()]);
     let dir = TestDir::new();
     train(&dir, "alone", EPOCHS, &[]).expect(0);
     let alone = RunResult::read(&dir.path("alone"));
@@ -202,9 +217,9 @@ fn lost_worker_ends_all_and_the_run_resumes() {
             let stops = (lost + 1).is_multiple_of(STOPPED_EVERY);
             let wanted = lost < kills && lost < first + KILLS_PER_RUN;
             let workers = WORKERS[leg % WORKERS.len()];
-            if !wanted || lose_worker(&dir, &name, workers, &mut random, stops).is_none() {
-                break;
-            }
+            let ended = wanted.then(|| lose_worker(&dir, &name, workers, &mut random, stops)).flatten();
+            let Some(ended) = ended else { break };
+            times[usize::from(stops)].push(ended);
             (lost, stopped) = (lost + 1, stopped + u64::from(stops));
             // The run contains only what an uninterrupted one would have written.
             let written = run.join("iterations.csv");
@@ -224,6 +239,11 @@ fn lost_worker_ends_all_and_the_run_resumes() {
         let ended = CommandOutput::new(start(&dir, &name, 2).wait_with_output().unwrap());
         ended.expect(0);
         assert!(RunResult::read(&run) == alone, "{name}");
+    }
+    for (what, times) in ["a killed worker", "a suspended worker"].into_iter().zip(times) {
+        if !times.is_empty() {
+            print_times(what, times);
+        }
     }
     eprintln!(
         "{lost} workers lost, {stopped} of them by standing still: the same weights and rows each time"

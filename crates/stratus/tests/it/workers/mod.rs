@@ -3,7 +3,7 @@
 #![cfg(unix)]
 
 mod gpus;
-mod hosts;
+pub mod hosts;
 mod kills;
 mod networks;
 
@@ -190,6 +190,9 @@ fn worker_with_another_data_set_is_named() {
     let settings = photographs::SETTINGS.iter().chain(&more).flat_map(|setting| ["--set", setting]);
     let arguments = ["train", "digits", "--out", &run, "--data", "photographs"];
     let arguments: Vec<&str> = arguments.into_iter().chain(settings).collect();
+    let exits = dir.path("exits");
+    fs::create_dir(&exits).unwrap();
+    let exit_codes = || ["0", "1"].map(|rank| fs::read_to_string(exits.join(rank)).unwrap());
     let started = || {
         let mut command = Command::new(mpiexec());
         let single = dir.command(&arguments);
@@ -198,6 +201,7 @@ fn worker_with_another_data_set_is_named() {
             command.arg(single.get_program()).args(single.get_args());
         }
         command.envs(single.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("STRATUS_WORKER_EXITS", &exits);
         CommandOutput::new(command.output().unwrap())
     };
     let removed = folders[1].join("photographs/row/3.png");
@@ -207,6 +211,8 @@ fn worker_with_another_data_set_is_named() {
     assert!(message.contains("worker 1 has a different data set than worker 0\n"), "{message}");
     assert!(message.contains("row/3.png"), "{message}");
     assert!(!dir.path("run/experiment.toml").exists());
+    assert_eq!(exit_codes(), ["2\n", "2\n"]);
     fs::write(&removed, changed).unwrap();
     started().expect(0);
+    assert_eq!(exit_codes(), ["0\n", "0\n"]);
 }
