@@ -19,6 +19,7 @@ mod optimiser;
 mod plan_cache;
 mod plans;
 mod programs;
+mod stage_budget;
 mod variant;
 
 pub use batch_norm::check_batch_norm_samples;
