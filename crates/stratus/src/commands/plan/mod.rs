@@ -169,7 +169,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         let stages = PipelineStages::new(&resolved, &stages, device.is_accelerator);
         return output.print_wrapped(&stages, || stages::render(&stages));
     }
-    let FittedRun { resolved, programs, planned } =
+    let FittedRun { resolved, programs, planned, .. } =
         compile::fit(&resolved, &graph, &device, &selection, None, &mut warn)?;
     drop(progress);
     if arguments.dump == Some(Dump::Program) {
