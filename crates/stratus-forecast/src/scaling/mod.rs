@@ -90,6 +90,7 @@ impl DeviceStep {
             speed_up: images_per_second / single_rate,
             efficiency: images_per_second / single_rate / devices as f64,
             exchange_s,
+            hidden_s: (exchange_s - simulated.exposed_s).max(0.0),
             exposed_s: simulated.exposed_s,
             hidden: (exchange_s > 0.0).then(|| (1.0 - simulated.exposed_s / exchange_s).max(0.0)),
             added_s: simulated.added_s,
@@ -119,6 +120,8 @@ pub struct ScaledStep {
     pub efficiency: f64,
     /// Seconds of the exchange of all buckets.
     pub exchange_s: f64,
+    /// Seconds of it during which a device computes.
+    pub hidden_s: f64,
     /// Seconds that a device waits for sums.
     pub exposed_s: f64,
     /// Fraction of the exchange that the device does not wait for, 0 to 1; `None` for one device.

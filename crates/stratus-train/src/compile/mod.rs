@@ -31,6 +31,6 @@ pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,
     compile_evaluation, plan,
 };
-pub(crate) use programs::variant_programs;
 pub use programs::{Programs, programs};
+pub(crate) use programs::{variant_programs, worker_program};
 pub(crate) use variant::ProgramVariant;

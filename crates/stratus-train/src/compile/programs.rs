@@ -175,12 +175,35 @@ fn training_program(
             split_into_parts(&program, parts)?
         }
     };
+    with_updates(program, settings, large)
+}
+
+/// Adds the updates, and the average of weights.
+fn with_updates(
+    program: Program,
+    settings: &Experiment,
+    min_fused_weights: usize,
+) -> Result<Program, TrainError> {
     let optimisers = Optimisers { clip_norm: settings.train.clip_norm, ..optimisers(&settings.optimiser) };
-    let program = update_with_threshold(&program, optimisers, large)?;
+    let program = update_with_threshold(&program, optimisers, min_fused_weights)?;
     Ok(match settings.train.ema_decay {
         Some(decay) => average(&program, decay)?,
         None => program,
     })
+}
+
+/// The training program of one of several workers, each of which computes one part of the samples of
+/// `train.batch_size`. Its buckets do not depend on the number of workers.
+pub(crate) fn worker_program(
+    resolved: &ResolvedProcess,
+    graph: &Graph,
+    device: &OpenDevice,
+) -> Result<Program, TrainError> {
+    let settings = resolved.settings();
+    let variant = ProgramVariant::new(resolved);
+    let part = micro_batch_program(variant, graph, device, settings.train.batch_size)?;
+    let parts = BatchParts { count: 2, workers: 2, bucket_bytes: BUCKET_BYTES };
+    with_updates(split_into_parts(&part, parts)?, settings, usize::MAX)
 }
 
 /// Returns whether the training loss has class weights. Their values may still be unknown; plans do not

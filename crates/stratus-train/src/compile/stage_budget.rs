@@ -152,7 +152,10 @@ mod tests {
     }
 
     /// A plan of stages whose bytes and cost are made up.
-    fn fitted(limit_mib: &str, plan: &mut dyn FnMut(StageBudget) -> (usize, f64)) -> Result<bool, TrainError> {
+    fn fitted(
+        limit_mib: &str,
+        plan: &mut dyn FnMut(StageBudget) -> (usize, f64),
+    ) -> Result<bool, TrainError> {
         let (resolved, ..) = resnet(&[("train.memory_limit_mib", limit_mib)]);
         fit_stage_budget(&resolved, &mut |budget| {
             let (largest_bytes, slowest_cost) = plan(budget);
