@@ -451,6 +451,15 @@ fn memory(machine: &Machine, plan: &TrainingWork, length: &TrainingLength) -> (u
     }
 }
 
+/// Bytes of a GPU's memory besides the arena of a session: the driver's context and scratch.
+#[must_use]
+pub fn context_bytes(machine: &Machine) -> u64 {
+    match machine.processor {
+        Processor::Gpu(_) => GPU_CONTEXT_BYTES,
+        Processor::Cpu(_) => 0,
+    }
+}
+
 /// Bytes of memory that programs can use on the device, if known.
 fn usable_memory(machine: &Machine) -> Option<u64> {
     match &machine.processor {

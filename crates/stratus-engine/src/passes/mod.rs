@@ -31,6 +31,7 @@ pub mod parts;
 pub mod quantise;
 pub mod recompute;
 pub mod stage;
+pub mod step_costs;
 pub mod teacher;
 pub mod tile;
 pub mod update;

@@ -6,7 +6,12 @@
 //! result is read. Kernel, operands and random numbers are the same, so results are bitwise equal. Steps are
 //! chosen at the peak of memory, in the order of bytes freed per operation: a batch norm or ReLU after a
 //! convolution costs almost nothing.
+//!
+//! A pipeline stage keeps a copy of its activations for each part in flight ([`Stage::in_flight`]); those that
+//! it recomputes have none.
 
+#[cfg(doc)]
+use crate::Stage;
 use crate::memory::{self, Block};
 use crate::program::Origin;
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
@@ -43,7 +48,8 @@ pub fn recompute(program: &Program, bytes: usize) -> Result<Program, EngineError
     Ok(best)
 }
 
-/// The peak bytes of transient values, without scratch, padding of blocked layouts and savings of tiles.
+/// The peak bytes of transient values, without scratch, padding of blocked layouts and savings of tiles. Of
+/// the program of one part of a pipeline stage, with the values of all parts in flight.
 #[must_use]
 pub fn live_bytes(program: &Program) -> usize {
     peak(&alive(program)).map_or(0, |(bytes, _)| bytes)
@@ -61,10 +67,16 @@ fn alive(program: &Program) -> Vec<usize> {
             spans[id.0].get_or_insert((position, position)).1 = position;
         }
     }
-    let values = program.values.iter().zip(spans).filter(|(value, _)| value.role == Role::Transient);
-    let blocks = values.filter_map(|(value, span)| {
-        let (first, last) = span?;
-        Some(Block { bytes: value.bytes(), first, last })
+    let copies = program.live_copies_of_part();
+    let values = program.values.iter().zip(spans).zip(copies);
+    let blocks = values.filter(|((value, _), _)| value.role == Role::Transient);
+    let blocks = blocks.filter_map(|((value, span), copies)| {
+        let (first, last) = match copies {
+            1 => span?,
+            // Some part of the batch needs them at any time.
+            _ => (0, program.steps.len() - 1),
+        };
+        Some(Block { bytes: copies * value.bytes(), first, last })
     });
     memory::alive(&blocks.collect::<Vec<_>>())
 }
@@ -149,12 +161,18 @@ impl<'a> RecomputeSearch<'a> {
             before.is_some_and(|at| at < position && at < self.backward_start)
                 && after.is_some_and(|at| at > position && at >= self.backward_start)
         };
+        let copies = now.live_copies_of_part();
+        let freed_bytes = |id: &ValueId| {
+            // One copy is in use now, unless the value is idle.
+            let freed = if is_idle(&id) { copies[id.0] } else { copies[id.0] - 1 };
+            freed * now.value(*id).bytes()
+        };
         let mut best: Option<(f64, usize)> = None;
         for (index, step) in self.program.steps[..self.backward_start].iter().enumerate() {
             if dropped.contains(&index) || kept.contains(&index) {
                 continue;
             }
-            let freed: usize = step.outputs.iter().filter(is_idle).map(|id| now.value(*id).bytes()).sum();
+            let freed: usize = step.outputs.iter().map(freed_bytes).sum();
             if freed == 0 {
                 continue;
             }

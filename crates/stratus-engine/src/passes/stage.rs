@@ -10,16 +10,12 @@
 //! program and send each other the values that these read. Results are bitwise equal to those of one process
 //! with as many parts.
 
+use super::step_costs::StepCosts;
 use crate::ops::{Kernel, MAX_BUCKET_VALUES, StageTransfer, TreeSum};
 use crate::program::{Layer, Mode, Origin, Stage};
 use crate::{EngineError, Phase, Program, Role, Step, ValueId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
-
-/// Cost of moving one byte to or from memory, and of sending one to another stage, in operations. Costs are
-/// estimates, so all workers compute the same partition.
-const OPERATIONS_PER_BYTE: f64 = 5.0;
-const OPERATIONS_PER_BYTE_SENT: f64 = 40.0;
 
 /// The layer name of transfers in reports.
 const PIPELINE: &str = "pipeline";
@@ -60,6 +56,7 @@ pub struct PipelinePartition {
 impl PipelinePartition {
     /// Partitions a network into `count` stages so that the slowest takes the least time. `train` is the
     /// differentiated program of one part, `evaluate` that of validation, which is cut at the same points.
+    /// Workers with the same `costs` compute the same partition.
     ///
     /// Layers are not split, no persistent value is used in two stages, and values flow forwards in the
     /// forward pass and backwards in the backward pass.
@@ -73,8 +70,9 @@ impl PipelinePartition {
         evaluate: &Program,
         count: usize,
         memory: StageMemory,
+        costs: &StepCosts,
     ) -> Result<Self, EngineError> {
-        let points = CutPoints::find(train, evaluate);
+        let points = CutPoints::find(train, evaluate, costs);
         let max_stages = points.points.len() + 1;
         if count > max_stages {
             let network = train.network.clone();
@@ -417,13 +415,11 @@ fn parameters(program: &Program) -> HashMap<ValueId, usize> {
 }
 
 impl CutPoints {
-    fn find(train: &Program, evaluate: &Program) -> Self {
+    fn find(train: &Program, evaluate: &Program, costs: &StepCosts) -> Self {
         let mut cost_of_layer: HashMap<usize, f64> = HashMap::new();
         for (position, step) in train.steps.iter().enumerate() {
-            let touched: usize = step.operands().map(|id| train.value(id).bytes()).sum();
-            let cost = train.step_flops(position) as f64 + touched as f64 * OPERATIONS_PER_BYTE;
             if let Some(&layer) = step.layers.first() {
-                *cost_of_layer.entry(layer).or_default() += cost;
+                *cost_of_layer.entry(layer).or_default() += costs.of_step(train, position);
             }
         }
         let mut last: HashMap<usize, usize> = HashMap::new();
@@ -446,10 +442,9 @@ impl CutPoints {
                         let edges = edges.iter().filter(|edge| edge.backward == backward);
                         edges.map(|edge| train.value(edge.id).bytes()).sum::<usize>()
                     };
-                    let sent = (bytes(false) + bytes(true)) as f64;
                     points.push(CutPoint {
                         position,
-                        transfer_cost: sent * OPERATIONS_PER_BYTE_SENT,
+                        transfer_cost: StepCosts::of_bytes_sent(bytes(false) + bytes(true)),
                         forward_bytes: bytes(false),
                     });
                     before.push(so_far);

@@ -9,6 +9,7 @@
 //! - If the time budget is short, repeated steps are timed once. The step before a timed one then runs
 //!   untimed, so that its output is in the caches.
 //! - The first run of a kernel, whose code is not cached, is ignored if there are others.
+//! - Communication with other workers does not run, and takes no time here.
 //! - The median of a kernel's times counts. Interruptions would affect a training step too: the excess of all
 //!   timings over their medians is distributed over the steps.
 
@@ -16,7 +17,7 @@ mod scratch;
 
 use crate::ops::KernelSpec;
 use crate::plan::{Location, Plan, PreparedPlan, TileSpan};
-use crate::{Backend, EngineError, PreparedStep, Section, Tile};
+use crate::{Backend, EngineError, Phase, PreparedStep, Section, Tile};
 use scratch::{ElementClass, OperandRequest, Scratch};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -166,7 +167,11 @@ impl StepProfiler {
                     _ if spent < SECOND_TIMING_BUDGET_SHARE => 2,
                     _ => 1,
                 };
-                let groups = self.programs[program].steps[steps.clone()].iter().map(|step| step.group);
+                let ProfiledProgram { plan, steps: all } = &self.programs[program];
+                let groups = steps
+                    .clone()
+                    .filter(|&position| !is_communication(plan, position))
+                    .map(|position| all[position].group);
                 if groups.map(|group| self.times[group].0[0].len()).all(|count| count >= enough) {
                     has_run_before = false;
                     continue;
@@ -194,6 +199,9 @@ impl StepProfiler {
         });
         for (turn, class) in turns {
             for position in steps.clone() {
+                if is_communication(plan, position) {
+                    continue;
+                }
                 let ProfiledStep { kernel, group, operands, section } = &mut all[position];
                 let tile_index = section.tile_at(turn);
                 let request: Vec<OperandRequest> = operands
@@ -293,6 +301,11 @@ fn execution_order(plan: &Plan) -> Vec<std::ops::Range<usize>> {
     }
     passes.extend((next..plan.program.steps.len()).map(|step| step..step + 1));
     passes
+}
+
+/// Returns whether a step communicates with other workers.
+fn is_communication(plan: &Plan, position: usize) -> bool {
+    plan.program.steps[position].phase == Phase::Communication
 }
 
 /// A description of everything that a step's time depends on.

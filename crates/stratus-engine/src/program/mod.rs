@@ -396,19 +396,38 @@ impl Program {
     pub fn live_copies(&self) -> Vec<usize> {
         let mut copies = vec![1; self.values.len()];
         for section in &self.sections {
-            let Some(turn) = self.backward_start(section) else { continue };
-            let forward = self.steps[section.first..turn].iter();
-            let written: HashSet<ValueId> = forward
-                .filter(|step| !step.kernel.accumulates_tiles())
-                .flat_map(|step| step.outputs.iter().copied())
-                .filter(|&id| self.value(id).role == Role::Transient)
-                .collect();
-            let backward = self.steps[turn..section.steps().end].iter();
-            for id in backward.flat_map(Step::operands).filter(|id| written.contains(id)) {
-                copies[id.0] = section.in_flight.min(section.tiles);
-            }
+            self.set_copies_in(section, section.in_flight.min(section.tiles), &mut copies);
         }
         copies
+    }
+
+    /// As [`live_copies`](Self::live_copies), for the program of one part of a pipeline stage, whose steps
+    /// become a section when the batch is split.
+    pub(crate) fn live_copies_of_part(&self) -> Vec<usize> {
+        match self.stage {
+            Some(stage) if self.sections.is_empty() => {
+                let mut copies = vec![1; self.values.len()];
+                let in_flight = stage.in_flight();
+                let whole = Section { in_flight, ..Section::once(0, self.steps.len()) };
+                self.set_copies_in(&whole, in_flight, &mut copies);
+                copies
+            }
+            _ => self.live_copies(),
+        }
+    }
+
+    fn set_copies_in(&self, section: &Section, count: usize, copies: &mut [usize]) {
+        let Some(turn) = self.backward_start(section) else { return };
+        let forward = self.steps[section.first..turn].iter();
+        let written: std::collections::HashSet<ValueId> = forward
+            .filter(|step| !step.kernel.accumulates_tiles())
+            .flat_map(|step| step.outputs.iter().copied())
+            .filter(|&id| self.value(id).role == Role::Transient)
+            .collect();
+        let backward = self.steps[turn..section.steps().end].iter();
+        for id in backward.flat_map(Step::operands).filter(|id| written.contains(id)) {
+            copies[id.0] = count;
+        }
     }
 
     /// The number of tiles in which a step runs; 1 if it runs once.

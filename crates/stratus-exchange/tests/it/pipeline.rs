@@ -9,6 +9,7 @@ use stratus_cuda::Cuda;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
+use stratus_engine::passes::step_costs::StepCosts;
 use stratus_engine::plan::Persistent;
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
@@ -16,12 +17,12 @@ use stratus_engine::{Backend, Choices, Clock, Kernel, Plan, Precision, Program, 
 use stratus_exchange::{WorkerGroup, in_process};
 use stratus_graph::{Graph, zoo};
 
-const ROOM: StageMemory =
+pub const ROOM: StageMemory =
     StageMemory { bytes_per_parameter_byte: 4, limit_bytes: usize::MAX, recomputes: false };
 /// Low enough that gradients are clipped, by the norm over all stages.
-const CLIP: Option<f64> = Some(0.01);
+pub const CLIP: Option<f64> = Some(0.01);
 
-fn evaluation(graph: &Graph, precision: Precision) -> Program {
+pub fn evaluation(graph: &Graph, precision: Precision) -> Program {
     lower(graph, Mode::Evaluate, precision, PART).unwrap()
 }
 
@@ -39,7 +40,14 @@ fn stages_of_pipelines(
     recomputes: bool,
 ) -> Vec<Program> {
     let whole = of_part(graph, precision);
-    let cut = PipelinePartition::balanced(&whole, &evaluation(graph, precision), count, ROOM).unwrap();
+    let cut = PipelinePartition::balanced(
+        &whole,
+        &evaluation(graph, precision),
+        count,
+        ROOM,
+        &StepCosts::estimated(),
+    )
+    .unwrap();
     let of_part = |number| {
         let stage = cut.stage(&whole, number).unwrap();
         if recomputes { recompute(&stage, 0).unwrap() } else { stage }
@@ -48,7 +56,7 @@ fn stages_of_pipelines(
 }
 
 /// Trains each stage on a thread of its own, in several pipelines.
-fn train_in(programs: &[Program], pipelines: usize) -> Vec<Trained> {
+pub fn train_in(programs: &[Program], pipelines: usize) -> Vec<Trained> {
     train_on(&|| Box::new(ReferenceBackend), programs, pipelines)
 }
 
@@ -188,10 +196,11 @@ fn splits_every_network_of_the_zoo_into_stages() {
         let train = of_part(&graph, Precision::F32);
         let evaluate = evaluation(&graph, Precision::F32);
         for count in [2, 4] {
-            let cut = match PipelinePartition::balanced(&train, &evaluate, count, ROOM) {
-                Ok(cut) => cut,
-                Err(error) => panic!("{}: {error}", graph.name),
-            };
+            let cut =
+                match PipelinePartition::balanced(&train, &evaluate, count, ROOM, &StepCosts::estimated()) {
+                    Ok(cut) => cut,
+                    Err(error) => panic!("{}: {error}", graph.name),
+                };
             for program in [&train, &evaluate] {
                 let parts: Vec<Program> =
                     (0..count).map(|number| cut.stage(program, number).unwrap()).collect();
@@ -214,7 +223,9 @@ fn splits_every_network_of_the_zoo_into_stages() {
 #[test]
 fn refuses_more_stages_than_the_network_has() {
     let (train, evaluate) = (of_part(&digits(), Precision::F32), evaluation(&digits(), Precision::F32));
-    let error = PipelinePartition::balanced(&train, &evaluate, 100, ROOM).unwrap_err().to_string();
+    let error = PipelinePartition::balanced(&train, &evaluate, 100, ROOM, &StepCosts::estimated())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("can have at most 7 stages, got 100"), "{error}");
 }
 
@@ -223,7 +234,7 @@ fn refuses_more_stages_than_the_network_has() {
 fn evaluation_in_stages_equals_that_of_one_process() {
     let graph = digits();
     let (train, whole) = (of_part(&graph, Precision::F32), evaluation(&graph, Precision::F32));
-    let cut = PipelinePartition::balanced(&train, &whole, 2, ROOM).unwrap();
+    let cut = PipelinePartition::balanced(&train, &whole, 2, ROOM, &StepCosts::estimated()).unwrap();
     let programs = [0, 1].map(|number| cut.stage(&whole, number).unwrap());
     let run = |program: &Program, workers: Option<Arc<WorkerGroup>>| {
         let mut persistent = Persistent::default();

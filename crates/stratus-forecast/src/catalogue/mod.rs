@@ -7,14 +7,14 @@ mod rows;
 mod run_price;
 pub mod skypilot;
 
-pub use rows::{Cpu, Gpu, HourlyPrice, Instance, price_age_days};
+pub use rows::{Cpu, Gpu, GpuLinks, HourlyPrice, Instance, InstanceNetwork, price_age_days};
 pub use run_price::RunPrice;
 pub use skypilot::SkyPilotCatalogue;
 
 use crate::error::{Error, NameHint, Result};
 use crate::file;
 use rows::Rows;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use stratus_base::nearest;
 
@@ -83,13 +83,21 @@ impl Catalogue {
     }
 
     /// Replaces the instances of the clouds that SkyPilot's catalogue has. An instance whose name another
-    /// cloud uses is left out.
+    /// cloud uses is left out. Networks, which SkyPilot's catalogue lacks, are kept.
     #[must_use]
     pub fn with_skypilot(mut self, catalogue: &SkyPilotCatalogue) -> Self {
+        let networks: BTreeMap<String, InstanceNetwork> = self
+            .instances
+            .iter()
+            .filter_map(|row| Some((row.name.to_lowercase(), row.network.clone()?)))
+            .collect();
         self.instances.retain(|row| !catalogue.clouds.contains(&row.cloud.to_lowercase()));
         let mut known: BTreeSet<String> = self.names().map(str::to_lowercase).collect();
         let new = catalogue.instances.iter().filter(|row| known.insert(row.name.to_lowercase()));
-        self.instances.extend(new.cloned());
+        self.instances.extend(new.cloned().map(|row| Instance {
+            network: row.network.or_else(|| networks.get(&row.name.to_lowercase()).cloned()),
+            ..row
+        }));
         self
     }
 
@@ -231,6 +239,10 @@ mod tests {
                 "{}: {efficiency:?}",
                 gpu.name
             );
+            // NVLink is faster than PCI Express.
+            let links = gpu.links.as_ref().filter(|links| !links.source.is_empty());
+            let nvlink = links.and_then(|links| links.nvlink_gb_s.zip(links.pcie_gb_s));
+            assert!(nvlink.is_none_or(|(nvlink, pcie)| nvlink > pcie && nvlink < gpu.bandwidth_gb_s));
             for tensor in [gpu.f16_tensor_tflops, gpu.bf16_tensor_tflops].into_iter().flatten() {
                 // 30 for a B200, whose white paper has it.
                 assert!((1.5..31.0).contains(&(tensor / gpu.f32_tflops)), "{}", gpu.name);
@@ -295,6 +307,14 @@ mod tests {
             assert!(matches!(machine.processor, Processor::Gpu(gpu) if gpu.tdp_watts == expected));
         }
         assert!(read("tdp_watts = 0\n").unwrap_err().to_string().contains("tdp_watts must be above 0"));
+        let network = |rate: &str, source: &str| {
+            let network = format!("\n[instance.network]\ngbit_s = {rate}\nsource = \"{source}\"\n");
+            Catalogue::builtin().unwrap().with("own.toml", &format!("{text}{network}"))
+        };
+        assert!(network("10", "us").is_ok());
+        let error = network("0", "us").unwrap_err().to_string();
+        assert!(error.contains("network.gbit_s must be above 0"), "{error}");
+        assert!(network("10", " ").unwrap_err().to_string().contains("network.source is empty"));
         assert!(refused("cloud", "clowd").contains("unknown field `clowd`"));
         assert!(refused("\"us\"", "\"\"").contains("source is empty"));
         assert!(refused("2026-11", "soon").contains("but is `soon`"));

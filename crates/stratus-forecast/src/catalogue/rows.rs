@@ -45,10 +45,34 @@ pub struct Gpu {
     pub multiprocessors: u32,
     /// The maximum power, W, if known.
     pub tdp_watts: Option<f64>,
+    /// The links to other GPUs, if known.
+    pub links: Option<GpuLinks>,
     /// The source of the values.
     pub source: String,
     /// The date of the source: `YYYY-MM`.
     pub date: String,
+}
+
+/// The links of a GPU to others of its machine, in one direction.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuLinks {
+    /// NVLink to any other GPU, 10⁹ bytes/s.
+    pub nvlink_gb_s: Option<f64>,
+    /// PCI Express, 10⁹ bytes/s.
+    pub pcie_gb_s: Option<f64>,
+    /// The source of the values.
+    pub source: String,
+}
+
+/// The network of an instance, in one direction.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InstanceNetwork {
+    /// 10⁹ bits/s of the whole instance.
+    pub gbit_s: f64,
+    /// The source of the value.
+    pub source: String,
 }
 
 impl Gpu {
@@ -158,6 +182,8 @@ pub struct Instance {
     pub ram_gib: Option<f64>,
     /// Included disk space, 10⁹ bytes.
     pub disk_gb: Option<f64>,
+    /// The network to other instances, if known.
+    pub network: Option<InstanceNetwork>,
     /// The region of the on-demand price.
     pub region: Option<String>,
     /// Price per hour on demand.
@@ -263,6 +289,11 @@ impl Rows {
             row.above("bandwidth_gb_s", Some(gpu.bandwidth_gb_s), 1e6)?;
             row.above("tdp_watts", gpu.tdp_watts, 1e5)?;
             row.above("multiprocessors", Some(f64::from(gpu.multiprocessors)), 1e5)?;
+            if let Some(links) = &gpu.links {
+                row.above("links.nvlink_gb_s", links.nvlink_gb_s, 1e6)?;
+                row.above("links.pcie_gb_s", links.pcie_gb_s, 1e6)?;
+                row.has_source("links.source", &links.source)?;
+            }
         }
         for cpu in &self.cpu {
             cpu.check(file)?;
@@ -274,6 +305,10 @@ impl Rows {
             row.above("vcpus", instance.vcpus.map(f64::from), 1e5)?;
             row.above("ram_gib", instance.ram_gib, 1e6)?;
             row.above("disk_gb", instance.disk_gb, 1e9)?;
+            if let Some(network) = &instance.network {
+                row.above("network.gbit_s", Some(network.gbit_s), 1e6)?;
+                row.has_source("network.source", &network.source)?;
+            }
             row.not_negative("on_demand_per_hour", instance.on_demand_per_hour)?;
             row.not_negative("spot_per_hour", instance.spot_per_hour)?;
             let priced = instance.on_demand_per_hour.or(instance.spot_per_hour).is_some();
@@ -305,13 +340,18 @@ impl Row<'_> {
                     .to_owned(),
             );
         }
-        if source.trim().is_empty() {
-            return self.refuse("source is empty".to_owned());
-        }
+        self.has_source("source", source)?;
         if parse_date(date).is_none() {
             return self.refuse(format!("date must be a month or day such as 2026-11, but is `{date}`"));
         }
         Ok(())
+    }
+
+    fn has_source(&self, key: &str, source: &str) -> Result<()> {
+        match source.trim() {
+            "" => self.refuse(format!("{key} is empty")),
+            _ => Ok(()),
+        }
     }
 
     fn above(&self, key: &str, value: Option<f64>, max: f64) -> Result<()> {

@@ -3,6 +3,7 @@
 
 pub mod calibrate;
 pub mod data_rate;
+pub mod devices;
 pub mod exchange;
 pub mod forecast;
 pub mod peaks;

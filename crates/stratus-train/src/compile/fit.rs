@@ -1,19 +1,24 @@
 //! Plans a run within `train.memory_limit_mib`.
 
-use super::memory::{check_memory, memory_limit_error, stage_memory_limit_error};
-use super::programs::variant_programs;
+use super::memory::{check_memory, memory_limit_error};
+use super::programs::{StageCost, costed_programs};
+use super::stage_budget::{StageFit, fit_stage_budget};
 use super::variant::{ProgramVariant, StageBudget};
 use super::{KernelChoices, KernelSelection, PlannedRun, Programs, plan};
 use crate::TrainError;
+use crate::bench::probe::cold_bytes;
 use crate::device::OpenDevice;
 use crate::resolve::ResolvedProcess;
+use std::time::Duration;
+use stratus_engine::Stage;
 use stratus_engine::passes::recompute::live_bytes;
-use stratus_engine::{EngineError, Stage};
 use stratus_exchange::{ExchangeError, WorkerGroup};
 use stratus_graph::Graph;
 
 /// Maximum number of plans that are made to find one that fits.
-const MAX_ATTEMPTS: usize = 16;
+pub(super) const MAX_ATTEMPTS: usize = 16;
+/// How long the layers of a network are timed before it is cut into pipeline stages.
+const LAYER_TIMES_BUDGET: Duration = Duration::from_secs(1);
 
 /// A run that fits its memory limit.
 pub struct FittedRun {
@@ -23,6 +28,8 @@ pub struct FittedRun {
     pub programs: Programs,
     /// Their plans.
     pub planned: PlannedRun,
+    /// The cost of the pipeline stage, if it is one.
+    pub(crate) stage_cost: Option<StageCost>,
 }
 
 /// The plans of a variant, which may exceed the memory limit.
@@ -30,13 +37,20 @@ struct PlannedVariant<'a> {
     variant: ProgramVariant<'a>,
     programs: Programs,
     planned: PlannedRun,
+    stage_cost: Option<StageCost>,
 }
 
 impl PlannedVariant<'_> {
     /// The run of this variant, with its limit on activations.
     fn fitted(self) -> FittedRun {
-        let Self { variant: ProgramVariant { resolved, activations_kib, .. }, programs, planned } = self;
-        FittedRun { resolved: resolved.with_activations_kib(activations_kib), programs, planned }
+        let Self { variant, programs, planned, stage_cost } = self;
+        let ProgramVariant { resolved, activations_kib, .. } = variant;
+        FittedRun { resolved: resolved.with_activations_kib(activations_kib), programs, planned, stage_cost }
+    }
+
+    /// The bytes and the cost of this stage.
+    fn measures(&self) -> (usize, f64) {
+        (self.planned.arena_bytes(), self.stage_cost.map_or(0.0, |cost| cost.steps.total))
     }
 }
 
@@ -49,7 +63,7 @@ struct VariantPlanner<'a> {
 
 impl VariantPlanner<'_> {
     fn programs(&self, variant: ProgramVariant<'_>) -> Result<Programs, TrainError> {
-        variant_programs(variant, self.graph, self.device)
+        Ok(costed_programs(variant, self.graph, self.device)?.0)
     }
 
     fn plan<'v>(
@@ -57,24 +71,25 @@ impl VariantPlanner<'_> {
         variant: ProgramVariant<'v>,
         selection: &KernelSelection<'_>,
     ) -> Result<PlannedVariant<'v>, TrainError> {
-        self.plan_programs(variant, self.programs(variant)?, selection)
+        let costed = costed_programs(variant, self.graph, self.device)?;
+        self.plan_programs(variant, costed, selection)
     }
 
     fn plan_programs<'v>(
         &mut self,
         variant: ProgramVariant<'v>,
-        programs: Programs,
+        (programs, stage_cost): (Programs, Option<StageCost>),
         selection: &KernelSelection<'_>,
     ) -> Result<PlannedVariant<'v>, TrainError> {
         let mut planned = plan(&programs, self.device, selection, self.warn)?;
         if let (Some(_), KernelSelection::Replay(choices)) = (variant.stage, selection) {
             planned.add_whole_network_choices(choices);
         }
-        Ok(PlannedVariant { variant, programs, planned })
+        Ok(PlannedVariant { variant, programs, planned, stage_cost })
     }
 
     /// Kernel choices that all workers share: the one with the slowest device measures them for a single
-    /// part.
+    /// part, and for stages the times of the layers too.
     fn shared_choices(
         &mut self,
         variant: ProgramVariant<'_>,
@@ -83,7 +98,12 @@ impl VariantPlanner<'_> {
     ) -> Result<KernelChoices, TrainError> {
         let mut measure = || {
             let programs = self.programs(variant.single_part())?;
-            Ok::<_, TrainError>(plan(&programs, self.device, selection, self.warn)?.choices())
+            let mut planned = plan(&programs, self.device, selection, self.warn)?;
+            if variant.resolved.settings().train.stages > 1 && self.can_time_layers(selection) {
+                let (backend, parts) = (self.device.backend.as_ref(), variant.resolved.parts());
+                planned.measure_layers(backend, cold_bytes(), parts, LAYER_TIMES_BUDGET)?;
+            }
+            Ok::<_, TrainError>(planned.choices())
         };
         let Some(workers) = workers else { return measure() };
         let slowest = slowest_worker(workers, self.device)?;
@@ -98,9 +118,14 @@ impl VariantPlanner<'_> {
         })
     }
 
-    /// Plans a pipeline stage within the memory limit, which applies to every stage: the budget for
-    /// partitioning the network is reduced until the largest stage, including its scratch, is within the
-    /// limit.
+    /// Returns whether steps can be timed one by one: not on a GPU, and not on the reference backend, whose
+    /// times would mean nothing.
+    fn can_time_layers(&self, selection: &KernelSelection<'_>) -> bool {
+        let measures = !matches!(selection, KernelSelection::FirstSupported);
+        measures && !self.device.is_accelerator && !self.device.libraries.is_empty()
+    }
+
+    /// Plans a pipeline stage within the memory limit, which applies to every stage.
     fn fit_stage<'v>(
         &mut self,
         variant: ProgramVariant<'v>,
@@ -108,16 +133,50 @@ impl VariantPlanner<'_> {
         workers: Option<&WorkerGroup>,
     ) -> Result<PlannedVariant<'v>, TrainError> {
         let mut plan_stage = |stage_budget: StageBudget| {
-            let planned = self.plan(ProgramVariant { stage_budget, ..variant }, selection)?;
-            let arena = planned.planned.arena_bytes();
-            let Some(workers) = workers else { return Ok((planned, arena)) };
-            let all = workers.all_gather(&(arena as u64).to_le_bytes())?;
-            let from_bytes =
-                |bytes: &Vec<u8>| <[u8; 8]>::try_from(bytes.as_slice()).map_or(0, u64::from_le_bytes);
-            let largest = all.iter().map(from_bytes).max().unwrap_or(0);
-            Ok((planned, usize::try_from(largest).unwrap_or(usize::MAX)))
+            let planned = self.plan_in_budget(ProgramVariant { stage_budget, ..variant }, selection)?;
+            let (arena, cost) = planned.measures();
+            let Some(workers) = workers else {
+                return Ok(StageFit { planned, largest_bytes: arena, slowest_cost: cost });
+            };
+            let own = [(arena as u64).to_le_bytes(), cost.to_le_bytes()].concat();
+            let all = workers.all_gather(&own)?;
+            let half = |bytes: &Vec<u8>, at: usize| {
+                bytes.get(at..at + 8).and_then(|half| <[u8; 8]>::try_from(half).ok()).unwrap_or_default()
+            };
+            let bytes = all.iter().map(|bytes| u64::from_le_bytes(half(bytes, 0))).max().unwrap_or(0);
+            let costs = all.iter().map(|bytes| f64::from_le_bytes(half(bytes, 8)));
+            Ok(StageFit {
+                planned,
+                largest_bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+                slowest_cost: costs.fold(0.0, f64::max),
+            })
         };
         fit_stage_budget(variant.resolved, &mut plan_stage)
+    }
+
+    /// Plans a pipeline stage. If its budget allows to recompute, activations are recomputed, cheapest first,
+    /// until the stage is within the memory limit or nothing is left to recompute.
+    fn plan_in_budget<'v>(
+        &mut self,
+        variant: ProgramVariant<'v>,
+        selection: &KernelSelection<'_>,
+    ) -> Result<PlannedVariant<'v>, TrainError> {
+        let mut run = self.plan(variant, selection)?;
+        let limit = variant.resolved.memory_limit();
+        let mut live = run.variant.stage_budget.live_bytes;
+        for _ in 0..MAX_ATTEMPTS {
+            let arena = run.planned.arena_bytes();
+            if !variant.stage_budget.recomputes || arena <= limit || live == 0 {
+                break;
+            }
+            live = live.min(run.stage_cost.map_or(0, |cost| cost.live_bytes)).saturating_sub(arena - limit);
+            let stage_budget = StageBudget { live_bytes: live, ..variant.stage_budget };
+            let less = self.plan(ProgramVariant { stage_budget, ..variant }, selection)?;
+            if less.planned.arena_bytes() <= arena {
+                run = less;
+            }
+        }
+        Ok(run)
     }
 }
 
@@ -159,9 +218,10 @@ pub fn fit(
 ) -> Result<FittedRun, TrainError> {
     let mut planner = VariantPlanner { graph, device, warn };
     let requested = ProgramVariant::new(resolved);
-    if let KernelSelection::Replay(_) = selection {
+    if let KernelSelection::Replay(choices) = selection {
+        let timed = ProgramVariant { layer_times: Some(&choices.layer_times), ..requested };
         let planned = match requested.stage {
-            Some(_) => planner.fit_stage(requested, selection, workers)?,
+            Some(_) => planner.fit_stage(timed, selection, workers)?,
             None => planner.plan(requested, selection)?,
         };
         return Ok(planned.fitted());
@@ -170,7 +230,8 @@ pub fn fit(
     let unlimited = ProgramVariant { activations_kib: None, ..requested };
     if requested.stage.is_some() {
         let choices = planner.shared_choices(unlimited, selection, workers)?;
-        return Ok(planner.fit_stage(requested, &KernelSelection::Replay(&choices), workers)?.fitted());
+        let timed = ProgramVariant { layer_times: Some(&choices.layer_times), ..requested };
+        return Ok(planner.fit_stage(timed, &KernelSelection::Replay(&choices), workers)?.fitted());
     }
     let unlimited_programs = planner.programs(unlimited)?;
     check_memory(resolved, graph, device, &unlimited_programs)?;
@@ -180,7 +241,7 @@ pub fn fit(
     };
     let replay_shared = shared.as_ref().map(KernelSelection::Replay);
     let selection = replay_shared.as_ref().unwrap_or(selection);
-    let mut run = planner.plan_programs(unlimited, unlimited_programs, selection)?;
+    let mut run = planner.plan_programs(unlimited, (unlimited_programs, None), selection)?;
     let choices = run.planned.choices();
     let replay = KernelSelection::Replay(&choices);
     if requested.activations_kib.is_some() {
@@ -220,42 +281,18 @@ pub fn fit_stages(
     let mut plan_stages = |stage_budget: StageBudget| {
         let stages = (0..count).map(|index| {
             let stage = Some(Stage { index, count });
-            planner.plan(ProgramVariant { stage, stage_budget, ..requested }, &replay)
+            let layer_times = Some(&choices.layer_times);
+            let variant = ProgramVariant { stage, stage_budget, layer_times, ..requested };
+            planner.plan_in_budget(variant, &replay)
         });
-        let stages: Vec<PlannedVariant<'_>> = stages.collect::<Result<_, _>>()?;
-        let largest = stages.iter().map(|stage| stage.planned.arena_bytes()).max().unwrap_or(0);
-        Ok((stages, largest))
+        let planned: Vec<PlannedVariant<'_>> = stages.collect::<Result<_, _>>()?;
+        let (bytes, costs): (Vec<usize>, Vec<f64>) = planned.iter().map(PlannedVariant::measures).unzip();
+        Ok(StageFit {
+            planned,
+            largest_bytes: bytes.into_iter().max().unwrap_or(0),
+            slowest_cost: costs.into_iter().fold(0.0, f64::max),
+        })
     };
     let stages = fit_stage_budget(resolved, &mut plan_stages)?;
     Ok(stages.into_iter().map(PlannedVariant::fitted).collect())
-}
-
-/// Reduces the stage budget until the largest stage is within the limit, first without and then with
-/// recomputed activations.
-///
-/// # Errors
-/// If no budget fits, or planning fails.
-fn fit_stage_budget<T>(
-    resolved: &ResolvedProcess,
-    plan: &mut dyn FnMut(StageBudget) -> Result<(T, usize), TrainError>,
-) -> Result<T, TrainError> {
-    let limit = resolved.memory_limit();
-    let mut min_bytes = usize::MAX;
-    for recomputes in [false, true] {
-        let mut bytes = limit;
-        for _ in 0..MAX_ATTEMPTS {
-            let (planned, largest) = match plan(StageBudget { bytes, recomputes }) {
-                Ok(planned) => planned,
-                // The budget is smaller than any partition needs.
-                Err(TrainError::Engine(EngineError::StagesTooLarge { .. })) if limit < usize::MAX => break,
-                Err(error) => return Err(error),
-            };
-            if largest <= limit {
-                return Ok(planned);
-            }
-            min_bytes = min_bytes.min(largest);
-            bytes = (bytes as f64 * (limit as f64 / largest as f64).min(0.98)) as usize;
-        }
-    }
-    Err(stage_memory_limit_error(resolved, min_bytes))
 }

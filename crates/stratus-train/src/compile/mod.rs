@@ -19,6 +19,7 @@ mod optimiser;
 mod plan_cache;
 mod plans;
 mod programs;
+mod stage_budget;
 mod variant;
 
 pub use batch_norm::check_batch_norm_samples;
@@ -30,6 +31,6 @@ pub use plans::{
     CompiledRun, EvaluationSession, KernelChoices, KernelSelection, PlannedRun, Plans, ProgramIds, StepTimes,
     compile_evaluation, plan,
 };
-pub(crate) use programs::variant_programs;
 pub use programs::{Programs, programs};
+pub(crate) use programs::{variant_programs, worker_program};
 pub(crate) use variant::ProgramVariant;

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use stratus_base::checksum::sha256_hex;
 use stratus_engine::passes::lower::refresh_copies;
+use stratus_engine::passes::step_costs::LayerTimes;
 use stratus_engine::plan::{Persistent, PreparedPlan};
 use stratus_engine::profile::{ProgramTime, StepProfiler};
 use stratus_engine::{Backend, Choices, Kernel, Plan, Program, Session, ValueId};
@@ -29,6 +30,9 @@ pub struct Plans {
     pub evaluate: Plan,
     /// Refreshes the copies of weights.
     pub refresh: Plan,
+    /// The times of layers by which the network was cut into pipeline stages; empty if none were measured.
+    #[serde(default, skip_serializing_if = "LayerTimes::is_empty")]
+    pub layer_times: LayerTimes,
 }
 
 impl Plans {
@@ -90,6 +94,7 @@ impl Plans {
             tail: self.tail.as_ref().map(|tail| tail.choices.clone()),
             evaluate: self.evaluate.choices.clone(),
             refresh: self.refresh.choices.clone(),
+            layer_times: self.layer_times.clone(),
         }
     }
 }
@@ -101,6 +106,9 @@ pub struct KernelChoices {
     tail: Option<Choices>,
     evaluate: Choices,
     refresh: Choices,
+    /// Measured times of layers, by which the network is cut into pipeline stages.
+    #[serde(default)]
+    pub(super) layer_times: LayerTimes,
 }
 
 /// The source of a plan's kernels.
@@ -134,6 +142,7 @@ pub struct PlannedRun {
     prepared: Vec<PreparedPlan>,
     persistent: Persistent,
     ids: ProgramIds,
+    layer_times: LayerTimes,
 }
 
 /// The times of a run's steps, each measured alone.
@@ -177,6 +186,7 @@ impl PlannedRun {
             tail: tail.map(choices),
             evaluate: choices(evaluate),
             refresh: choices(refresh),
+            layer_times: self.layer_times.clone(),
         }
     }
 
@@ -200,6 +210,11 @@ impl PlannedRun {
             add(&mut choices.layouts, &whole.layouts);
             add(&mut choices.implementations, &whole.implementations);
         }
+    }
+
+    /// The plan of every program.
+    pub(crate) fn all_plans(&self) -> impl Iterator<Item = &Plan> {
+        self.prepared.iter().map(|prepared| &prepared.plan)
     }
 
     /// The plans of training and validation.
@@ -233,6 +248,26 @@ impl PlannedRun {
         Ok(times)
     }
 
+    /// Measures the layers of this training step, which is that of one of `parts` parts of a batch, for the
+    /// duration `budget`. Communication with other workers does not run.
+    ///
+    /// # Errors
+    /// As [`Self::probe_steps`].
+    pub(super) fn measure_layers(
+        &mut self,
+        backend: &dyn Backend,
+        cold_bytes: usize,
+        parts: usize,
+        budget: Duration,
+    ) -> Result<(), TrainError> {
+        let train = self.ids.train;
+        let mut probe = StepProfiler::new(backend, std::mem::take(&mut self.prepared), cold_bytes)?;
+        probe.measure(train, budget)?;
+        self.layer_times = LayerTimes::new(&probe.plan(train).program, &probe.time(train).steps, parts);
+        self.prepared = probe.into_plans();
+        Ok(())
+    }
+
     /// Allocates the session, in the memory of the backend that the plans were made for.
     ///
     /// # Errors
@@ -247,6 +282,7 @@ impl PlannedRun {
             tail: ids.tail.map(plan),
             evaluate: plan(ids.evaluate),
             refresh: plan(ids.refresh),
+            layer_times: self.layer_times,
         };
         Ok(CompiledRun { session, ids, plans })
     }
@@ -382,7 +418,8 @@ impl<'a> Planner<'a> {
             refresh: first + 2,
         };
         let prepared = [Some(train), tail, Some(evaluate), Some(refresh)].into_iter().flatten().collect();
-        Ok(PlannedRun { prepared, persistent: self.persistent, ids })
+        let layer_times = recorded.map(|choices| choices.layer_times.clone()).unwrap_or_default();
+        Ok(PlannedRun { prepared, persistent: self.persistent, ids, layer_times })
     }
 
     /// Plans a program; `recorded` are the choices to replay, and `similar` those of a program for another

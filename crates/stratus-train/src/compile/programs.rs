@@ -2,7 +2,7 @@
 
 use super::fake_quantisation::fake_quantised;
 use super::optimiser::optimisers;
-use super::variant::{ProgramVariant, StageBudget};
+use super::variant::ProgramVariant;
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::input::ScaleShifts;
@@ -18,8 +18,9 @@ use stratus_engine::passes::lower::{
 };
 use stratus_engine::passes::micro_batch::split_into_micro_batches;
 use stratus_engine::passes::parts::{BatchParts, split_into_parts};
-use stratus_engine::passes::recompute::recompute;
+use stratus_engine::passes::recompute::{live_bytes, recompute};
 use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
+use stratus_engine::passes::step_costs::{ProgramCost, StepCosts};
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::{MIN_FUSED_UPDATE_WEIGHTS, Optimisers, update_with_threshold};
 use stratus_engine::program::Mode;
@@ -65,39 +66,70 @@ pub(crate) fn variant_programs(
     graph: &Graph,
     device: &OpenDevice,
 ) -> Result<Programs, TrainError> {
+    Ok(costed_programs(variant, graph, device)?.0)
+}
+
+/// The cost of a pipeline stage for one part of a batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StageCost {
+    /// Its steps, in operations.
+    pub steps: ProgramCost,
+    /// True if the times of layers were measured.
+    pub is_measured: bool,
+    /// Bytes of activations and gradients alive at the peak, for all parts in flight.
+    pub live_bytes: usize,
+}
+
+/// As [`variant_programs`], with the cost of the variant's pipeline stage, if it has one.
+pub(super) fn costed_programs(
+    variant: ProgramVariant<'_>,
+    graph: &Graph,
+    device: &OpenDevice,
+) -> Result<(Programs, Option<StageCost>), TrainError> {
     let resolved = variant.resolved;
     let settings = resolved.settings();
+    let budget = variant.stage_budget;
     let micro_batch = |batch| micro_batch_program(variant, graph, device, batch);
     let train = micro_batch(settings.train.batch_size)?;
     let tail = resolved.tail_batch().map(micro_batch).transpose()?;
     let evaluate = untiled_validation_program(resolved, graph, device)?;
+    let times = variant.layer_times.filter(|times| !times.is_empty());
+    let costs = times.map_or_else(StepCosts::estimated, |times| StepCosts::measured(&train, times));
     let (partition, index) = match variant.stage {
         Some(stage) => {
             let states = optimisers(&settings.optimiser).weights.states().len();
             let averages = usize::from(settings.train.ema_decay.is_some());
-            let StageBudget { bytes: limit, recomputes } = variant.stage_budget;
-            let memory =
-                StageMemory { recomputes, ..StageMemory::new(resolved.parts(), states + averages, limit) };
-            (Some(PipelinePartition::balanced(&train, &evaluate, stage.count, memory)?), stage.index)
+            let memory = StageMemory::new(resolved.parts(), states + averages, budget.bytes);
+            let memory = StageMemory { recomputes: budget.recomputes, ..memory };
+            (Some(PipelinePartition::balanced(&train, &evaluate, stage.count, memory, &costs)?), stage.index)
         }
         None => (None, 0),
     };
     let own_stage = |program: Program| {
         partition.as_ref().map_or(Ok(program.clone()), |partition| partition.stage(&program, index))
     };
-    let trained = |program: Program, batch| {
-        let program = own_stage(program)?;
-        let program = if variant.stage_budget.recomputes { recompute(&program, 0)? } else { program };
-        training_program(variant, program, batch)
+    let recomputed = |program: Program| match budget.recomputes {
+        true => recompute(&program, budget.live_bytes),
+        false => Ok(program),
     };
-    let train = trained(train, settings.train.batch_size)?;
-    let tail = tail.zip(resolved.tail_batch()).map(|(tail, batch)| trained(tail, batch)).transpose()?;
-    Ok(Programs {
-        tail,
+    let train = recomputed(own_stage(train)?)?;
+    let cost = variant.stage.map(|_| StageCost {
+        steps: costs.of_program(&train),
+        is_measured: costs.is_measured(),
+        live_bytes: live_bytes(&train),
+    });
+    let train = training_program(variant, train, settings.train.batch_size)?;
+    let tail = tail.zip(resolved.tail_batch()).map(|(tail, batch)| {
+        let tail = recomputed(own_stage(tail)?)?;
+        training_program(variant, tail, batch)
+    });
+    let programs = Programs {
+        tail: tail.transpose()?,
         evaluate: tiled(own_stage(evaluate)?, resolved)?,
         refresh: refresh_copies(&train)?,
         train,
-    })
+    };
+    Ok((programs, cost))
 }
 
 /// Forward and backward pass of one micro-batch or part of a batch of `batch` samples.
@@ -153,12 +185,35 @@ fn training_program(
             split_into_parts(&program, parts)?
         }
     };
+    with_updates(program, settings, large)
+}
+
+/// Adds the updates, and the average of weights.
+fn with_updates(
+    program: Program,
+    settings: &Experiment,
+    min_fused_weights: usize,
+) -> Result<Program, TrainError> {
     let optimisers = Optimisers { clip_norm: settings.train.clip_norm, ..optimisers(&settings.optimiser) };
-    let program = update_with_threshold(&program, optimisers, large)?;
+    let program = update_with_threshold(&program, optimisers, min_fused_weights)?;
     Ok(match settings.train.ema_decay {
         Some(decay) => average(&program, decay)?,
         None => program,
     })
+}
+
+/// The training program of one of several workers, each of which computes one part of the samples of
+/// `train.batch_size`. Its buckets do not depend on the number of workers.
+pub(crate) fn worker_program(
+    resolved: &ResolvedProcess,
+    graph: &Graph,
+    device: &OpenDevice,
+) -> Result<Program, TrainError> {
+    let settings = resolved.settings();
+    let variant = ProgramVariant::new(resolved);
+    let part = micro_batch_program(variant, graph, device, settings.train.batch_size)?;
+    let parts = BatchParts { count: 2, workers: 2, bucket_bytes: BUCKET_BYTES };
+    with_updates(split_into_parts(&part, parts)?, settings, usize::MAX)
 }
 
 /// Returns whether the training loss has class weights. Their values may still be unknown; plans do not

@@ -2,6 +2,7 @@
 
 use crate::resolve::ResolvedProcess;
 use stratus_engine::Stage;
+use stratus_engine::passes::step_costs::LayerTimes;
 
 /// A variant of the programs of a resolved experiment.
 #[derive(Clone, Copy, Debug)]
@@ -12,6 +13,8 @@ pub(crate) struct ProgramVariant<'a> {
     /// The pipeline stage; `None` for the whole network.
     pub stage: Option<Stage>,
     pub stage_budget: StageBudget,
+    /// The measured times by which the network is cut into stages; `None` cuts it by estimates.
+    pub layer_times: Option<&'a LayerTimes>,
     /// At most this many KiB of activations and gradients are alive at once, and others recomputed; `None`
     /// keeps all of them.
     pub activations_kib: Option<usize>,
@@ -22,8 +25,18 @@ pub(crate) struct ProgramVariant<'a> {
 pub(crate) struct StageBudget {
     /// Bytes, of those that are known before kernels are chosen.
     pub bytes: usize,
-    /// True if the stage recomputes its activations, so that it stores little for parts in flight.
+    /// True if stages may recompute their activations, so that they store little for parts in flight.
     pub recomputes: bool,
+    /// If they do, the bytes of activations and gradients above which this stage recomputes some, for all
+    /// parts in flight.
+    pub live_bytes: usize,
+}
+
+impl StageBudget {
+    /// A budget of stages that keep all activations.
+    pub fn keeping(bytes: usize) -> Self {
+        Self { bytes, recomputes: false, live_bytes: usize::MAX }
+    }
 }
 
 impl<'a> ProgramVariant<'a> {
@@ -33,7 +46,8 @@ impl<'a> ProgramVariant<'a> {
             resolved,
             workers: resolved.rank().world_size,
             stage: resolved.stage(),
-            stage_budget: StageBudget { bytes: resolved.memory_limit(), recomputes: false },
+            stage_budget: StageBudget::keeping(resolved.memory_limit()),
+            layer_times: None,
             activations_kib: resolved.settings().train.activations_kib,
         }
     }

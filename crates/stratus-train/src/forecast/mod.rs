@@ -10,6 +10,7 @@ mod calibrated_runs;
 mod here;
 mod machines;
 mod planner;
+mod run_times;
 mod scaling;
 mod supply;
 
@@ -17,7 +18,8 @@ pub use calibrated_runs::compare_run;
 pub use here::{forecast_from_probe, layers_from_probe, probe_kernels};
 pub use machines::find_machines;
 pub use planner::Planner;
-pub use scaling::{step_from_probe, step_from_profile};
+pub use run_times::RunTimes;
+pub use scaling::{step_from_probe, step_from_profile, step_from_run};
 pub use supply::{LastDecoding, SupplyInputs};
 
 use crate::TrainError;

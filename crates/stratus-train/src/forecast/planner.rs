@@ -1,7 +1,7 @@
 //! The programs and the memory of a training run on another machine.
 
 use super::supply::{SupplyInputs, image_supply};
-use crate::compile::{Programs, programs};
+use crate::compile::{Programs, programs, worker_program};
 use crate::device::OpenDevice;
 use crate::input::{Datasets, PlaceholderDataset, open_dataset};
 use crate::network::Network;
@@ -10,6 +10,7 @@ use crate::{ResolvedProcess, TrainError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stratus_data::{DataError, Dataset, Split};
+use stratus_engine::Program;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_experiment::{Experiment, Precision};
@@ -24,7 +25,7 @@ use stratus_forecast::planning_backend::PlanningBackend;
 use stratus_forecast::shipped;
 use stratus_forecast::work::program::{tensorflow, work};
 use stratus_forecast::work::training::{L2_BYTES_PER_CORE, Target, training};
-use stratus_graph::ops::ParameterKind;
+use stratus_graph::Graph;
 
 /// The first compute capability with bf16 and TF32: Ampere.
 const AMPERE_CAPABILITY: f64 = 8.0;
@@ -217,28 +218,6 @@ impl Planner {
         self.length.epochs = epochs;
     }
 
-    /// The bytes of the gradients of each trained layer, with its name.
-    ///
-    /// # Errors
-    /// If the network cannot be built.
-    pub fn gradients(&self) -> Result<Vec<(String, f64)>, TrainError> {
-        let graph = Network::for_dataset(&self.experiment, self.dataset.as_ref())?.graph;
-        let mut layers: Vec<(String, f64)> = Vec::new();
-        for parameter in graph
-            .parameters
-            .iter()
-            .filter(|parameter| parameter.kind == ParameterKind::Trained && !parameter.frozen)
-        {
-            let layer = parameter.name.rsplit_once('.').map_or(parameter.name.as_str(), |(layer, _)| layer);
-            let bytes = 4.0 * parameter.shape.iter().product::<usize>() as f64;
-            match layers.last_mut().filter(|(known, _)| known == layer) {
-                Some((_, sum)) => *sum += bytes,
-                None => layers.push((layer.to_owned(), bytes)),
-            }
-        }
-        Ok(layers)
-    }
-
     /// Notes for the user about assumptions.
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -292,14 +271,9 @@ impl Planner {
         format: NumberFormat,
         batch: usize,
     ) -> Result<TrainingWork, TrainError> {
-        let (gpu, threads, tile_kib) = match processor {
-            Processor::Gpu(_) => (true, 1, 0),
-            Processor::Cpu(cpu) => {
-                (false, cpu.cores, cpu.cores * cpu.second_level_kib.unwrap_or(L2_BYTES_PER_CORE >> 10))
-            }
-        };
+        let (backend, tile_kib) = planning_device(processor);
         let on_matrix_units = on_matrix_units(processor, format);
-        let key = (gpu, threads, tile_kib, format.name(), on_matrix_units, batch);
+        let key = (backend.gpu, backend.threads, tile_kib, format.name(), on_matrix_units, batch);
         if let Some(plan) = self.plans.get(&key) {
             return Ok(plan.clone());
         }
@@ -308,7 +282,6 @@ impl Planner {
             self.plans.insert(key, planned.clone());
             return Ok(planned);
         }
-        let backend = PlanningBackend { gpu, threads };
         let (programs, device) = self.programs_and_memory(backend, tile_kib, format, batch)?;
         // The difference from a second batch size gives the memory per image.
         let other_batch = if batch > 1 { batch / 2 } else { 2 };
@@ -365,6 +338,42 @@ impl Planner {
     ) -> Result<(Programs, PlannedMemory), TrainError> {
         let mut experiment = self.experiment.clone();
         experiment.train.batch_size = batch;
+        let (resolved, graph, device) = self.resolve(experiment, backend, tile_kib, format)?;
+        let programs = programs(&resolved, &graph, &device)?;
+        let memory = backend.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
+        Ok((programs, memory))
+    }
+
+    /// The training program of one of several workers with `batch` images each, and the bytes of its device's
+    /// memory.
+    ///
+    /// # Errors
+    /// If the network cannot be built or lowered.
+    pub fn worker(
+        &self,
+        processor: &Processor,
+        format: NumberFormat,
+        batch: usize,
+    ) -> Result<(Program, u64), TrainError> {
+        let (backend, tile_kib) = planning_device(processor);
+        let mut experiment = self.experiment.clone();
+        experiment.train.batch_size = batch;
+        // A worker computes one part.
+        (experiment.train.parts, experiment.train.micro_batches) = (0, 1);
+        let (resolved, graph, device) = self.resolve(experiment, backend, tile_kib, format)?;
+        let worker = worker_program(&resolved, &graph, &device)?;
+        let Programs { evaluate, refresh, .. } = programs(&resolved, &graph, &device)?;
+        let memory = backend.memory(&[&worker, &evaluate, &refresh])?;
+        Ok((worker, memory.device))
+    }
+
+    fn resolve(
+        &self,
+        mut experiment: Experiment,
+        backend: PlanningBackend,
+        tile_kib: usize,
+        format: NumberFormat,
+    ) -> Result<(ResolvedProcess, Graph, OpenDevice), TrainError> {
         experiment.train.precision = match format {
             NumberFormat::F32 | NumberFormat::Tf32 => Precision::F32,
             NumberFormat::Bf16 => Precision::Bf16,
@@ -375,8 +384,17 @@ impl Planner {
         let graph = Network::for_dataset(&experiment, self.dataset.as_ref())?.graph;
         let (dataset, teacher) = (self.dataset.as_ref(), self.teacher.as_ref());
         let resolved = ResolvedProcess::with_open_teacher(&experiment, dataset, &graph, &device, teacher)?;
-        let programs = programs(&resolved, &graph, &device)?;
-        let memory = backend.memory(&[&programs.train, &programs.evaluate, &programs.refresh])?;
-        Ok((programs, memory))
+        Ok((resolved, graph, device))
+    }
+}
+
+/// The backend that plans for a processor, and the KiB of its tiles.
+fn planning_device(processor: &Processor) -> (PlanningBackend, usize) {
+    match processor {
+        Processor::Gpu(_) => (PlanningBackend { gpu: true, threads: 1 }, 0),
+        Processor::Cpu(cpu) => {
+            let tile_kib = cpu.cores * cpu.second_level_kib.unwrap_or(L2_BYTES_PER_CORE >> 10);
+            (PlanningBackend { gpu: false, threads: cpu.cores }, tile_kib)
+        }
     }
 }

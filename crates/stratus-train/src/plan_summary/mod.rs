@@ -5,7 +5,7 @@ mod stages;
 mod workers;
 
 pub use stages::{PipelineStage, PipelineStages};
-pub use workers::{GradientBucket, WorkerShare};
+pub use workers::{GradientBucket, GradientExchange, WorkerShare};
 
 use crate::compile::Plans;
 use crate::device::OpenDevice;
@@ -100,7 +100,7 @@ impl PlanSummary {
         let samples = resolved.samples();
         let batch = settings.train.batch_size;
         let iterations = if settings.data.drop_last { samples / batch } else { samples.div_ceil(batch) };
-        let shared = WorkerShare::new(resolved, plans);
+        let shared = WorkerShare::new(resolved, plans, device.is_accelerator);
         let exchange = shared.as_ref().map_or(0, |shared| shared.exchange_memory_bytes);
         let other_bytes = if device.is_accelerator { 0 } else { host_memory.bytes() + exchange };
         let needed = plans.arena_bytes as u64 + other_bytes;

@@ -1,5 +1,6 @@
 //! The pipeline stages of a network, and the cost of each.
 
+use super::workers::{GradientExchange, staged_bytes};
 use crate::compile::FittedRun;
 use crate::resolve::ResolvedProcess;
 use serde::Serialize;
@@ -28,6 +29,11 @@ pub struct PipelineStage {
     pub layers: [String; 2],
     /// The fraction of the floating-point operations of a training step.
     pub flops_share: f64,
+    /// The fraction of the time of a part of a batch, if the times of layers were measured.
+    pub time_share: Option<f64>,
+    /// The fraction of its own time that the stage spends on recomputing activations, by the same times or
+    /// estimates.
+    pub recomputed_share: f64,
     /// Bytes of parameters and optimiser state.
     pub persistent_bytes: usize,
     /// Bytes of the arena.
@@ -37,17 +43,27 @@ pub struct PipelineStage {
     pub parts_in_flight: usize,
     /// Bytes received per part, in the forward and backward pass.
     pub received_bytes: usize,
+    /// On a GPU, bytes of pinned host memory through which values of other workers are copied.
+    pub pinned_bytes: u64,
+    /// With several pipelines, the exchange of gradients with the same stage of the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<GradientExchange>,
 }
 
 impl PipelineStages {
-    /// The stages of a fitted pipeline.
+    /// The stages of a fitted pipeline. On an accelerator, values that stages exchange pass through pinned
+    /// memory of the process.
     #[must_use]
-    pub fn new(resolved: &ResolvedProcess, stages: &[FittedRun]) -> Self {
+    pub fn new(resolved: &ResolvedProcess, stages: &[FittedRun], is_accelerator: bool) -> Self {
+        let pipelines = resolved.rank().world_size;
         let flops = |plan: &Plan| -> u64 {
             (0..plan.program.steps.len()).map(|step| plan.program.step_flops(step)).sum()
         };
         let all: u64 = stages.iter().map(|run| flops(run.planned.plans()[0])).sum();
+        let total: f64 = stages.iter().filter_map(|run| run.stage_cost).map(|cost| cost.steps.total).sum();
         let stage = |run: &FittedRun| {
+            let cost = run.stage_cost.map(|cost| cost.steps).unwrap_or_default();
+            let is_measured = run.stage_cost.is_some_and(|cost| cost.is_measured);
             let [plan, _] = run.planned.plans();
             let program = &plan.program;
             // Layers are named by steps that write feature maps; running statistics do not count.
@@ -64,6 +80,8 @@ impl PipelineStages {
             PipelineStage {
                 layers: [name(forward.clone().next()), name(forward.next_back())],
                 flops_share: flops(plan) as f64 / all.max(1) as f64,
+                time_share: is_measured.then(|| cost.total / total.max(f64::MIN_POSITIVE)),
+                recomputed_share: cost.recomputed / cost.total.max(f64::MIN_POSITIVE),
                 persistent_bytes: plan.persistent_bytes,
                 arena_bytes: run.planned.arena_bytes(),
                 parts_in_flight: program.live_copies().into_iter().max().unwrap_or(1),
@@ -71,9 +89,13 @@ impl PipelineStages {
                     .flat_map(|step| &step.outputs)
                     .map(|id| plan.placements[id.0].bytes)
                     .sum(),
+                pinned_bytes: match is_accelerator {
+                    true => run.planned.all_plans().map(staged_bytes).sum(),
+                    false => 0,
+                },
+                exchange: GradientExchange::new(plan, pipelines),
             }
         };
-        let pipelines = resolved.rank().world_size;
         let (count, parts) = (stages.len() as f64, (resolved.parts() / pipelines) as f64);
         Self {
             network: resolved.settings().model.name.clone(),

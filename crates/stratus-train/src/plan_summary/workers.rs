@@ -24,6 +24,8 @@ pub struct WorkerShare {
     pub sent_bytes: u64,
     /// Bytes of send and receive buffers, besides the arena.
     pub exchange_memory_bytes: u64,
+    /// Of a worker on a GPU, the bytes of pinned host memory through which it copies them.
+    pub pinned_bytes: u64,
 }
 
 /// Gradients that are exchanged together.
@@ -43,7 +45,7 @@ pub struct GradientBucket {
 impl WorkerShare {
     /// The share of a worker; `None` for a single process.
     #[must_use]
-    pub fn new(resolved: &ResolvedProcess, plans: &Plans) -> Option<Self> {
+    pub fn new(resolved: &ResolvedProcess, plans: &Plans, is_accelerator: bool) -> Option<Self> {
         let (share, workers) = (resolved.batch_slice(), resolved.rank().world_size);
         if workers < 2 {
             return None;
@@ -57,11 +59,59 @@ impl WorkerShare {
             images_of_part: resolved.settings().train.batch_size / share.parts,
             buckets,
             exchanged_bytes,
-            // Reduce-scatter sends a half, a quarter, …; all-gather sends the same amount again.
-            sent_bytes: 2 * (exchanged_bytes - exchanged_bytes / workers as u64),
+            sent_bytes: sent_bytes(exchanged_bytes, workers),
             exchange_memory_bytes: plans.exchange_bytes(),
+            pinned_bytes: match is_accelerator {
+                // Every step that starts an exchange or a transfer has memory of its own.
+                true => plans_of(plans).map(staged_bytes).sum(),
+                false => 0,
+            },
         })
     }
+}
+
+/// The exchange of gradients of one pipeline stage with the same stage of other pipelines.
+#[derive(Clone, Debug, Serialize)]
+pub struct GradientExchange {
+    /// The number of buckets.
+    pub buckets: usize,
+    /// Bytes of all buckets.
+    pub bytes: u64,
+    /// Bytes that a worker sends in a step.
+    pub sent_bytes: u64,
+}
+
+impl GradientExchange {
+    /// The exchange of a stage among a number of pipelines; `None` for a single one.
+    pub(super) fn new(plan: &Plan, pipelines: usize) -> Option<Self> {
+        if pipelines < 2 {
+            return None;
+        }
+        let buckets = buckets(plan);
+        let bytes = buckets.iter().map(|bucket| bucket.bytes).sum();
+        Some(Self { buckets: buckets.len(), bytes, sent_bytes: sent_bytes(bytes, pipelines) })
+    }
+}
+
+/// The bytes that each of `workers` workers sends to exchange a number of bytes: a half, a quarter, … to add
+/// them, and the same amount again to gather the sums.
+fn sent_bytes(bytes: u64, workers: usize) -> u64 {
+    2 * (bytes - bytes / workers as u64)
+}
+
+/// The plans that communicate with other workers.
+fn plans_of(plans: &Plans) -> impl Iterator<Item = &Plan> {
+    [Some(&plans.train), plans.tail.as_ref(), Some(&plans.evaluate)].into_iter().flatten()
+}
+
+/// The bytes of pinned host memory that the communication of a plan needs on a GPU.
+pub(super) fn staged_bytes(plan: &Plan) -> u64 {
+    let staged = plan.program.steps.iter().filter(|step| match step.kernel {
+        Kernel::AllReduceBucket(kernel) => !kernel.waits,
+        Kernel::StageTransfer(_) => true,
+        _ => false,
+    });
+    staged.flat_map(|step| step.operands()).map(|id| plan.placements[id.0].bytes as u64).sum()
 }
 
 fn buckets(plan: &Plan) -> Vec<GradientBucket> {

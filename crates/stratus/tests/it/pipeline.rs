@@ -208,4 +208,71 @@ fn plan_lists_pipeline_stages() {
     let planned = dir.run(&arguments).expect(0).out;
     assert!(planned.contains("digits in 2 stages, batches in 4 parts"), "{planned}");
     assert!(planned.contains("pipeline bubble: 20.0 %"), "{planned}");
+    // Layers are timed on a CPU.
+    assert!(planned.lines().any(|line| line.starts_with("stage") && line.contains("time")), "{planned}");
+    let json = |more: &[&str]| -> serde_json::Value {
+        let arguments = [&arguments[..], more, &["--json"]].concat();
+        serde_json::from_str(&dir.run(&arguments).expect(0).out).unwrap()
+    };
+    let stages = json(&[])["stages"].as_array().unwrap().clone();
+    let shares: f64 = stages.iter().map(|stage| stage["time_share"].as_f64().unwrap()).sum();
+    assert!((shares - 1.0).abs() < 1e-9 && stages.len() == 2, "{stages:?}");
+    assert!(stages.iter().all(|stage| stage["recomputed_share"] == 0.0 && stage["exchange"].is_null()));
+    // With two pipelines, each stage exchanges its gradients.
+    let pipelines = json(&["--workers", "4"]);
+    let exchanged = |key: &str| -> u64 {
+        let stages = pipelines["stages"].as_array().unwrap();
+        stages.iter().map(|stage| stage["exchange"][key].as_u64().unwrap()).sum()
+    };
+    assert!(exchanged("buckets") >= 2, "{pipelines}");
+    assert_eq!(exchanged("sent_bytes"), exchanged("bytes"));
+}
+
+/// A limit below what stages need makes them recompute; the result stays the same, also after an
+/// interruption. The times by which the network was cut are recorded.
+#[test]
+fn stages_in_a_memory_limit_do_not_change_the_bits() {
+    if !has_mpi() {
+        return;
+    }
+    let dir = TestDir::new();
+    let settings = [
+        "model.width=8",
+        "data.name=synthetic",
+        "data.shape=[3, 32, 32]",
+        "data.synthetic.images=96",
+        "data.synthetic.validation_images=20",
+        "data.synthetic.classes=4",
+        "train.batch_size=32",
+        "train.epochs=2",
+        "train.threads=1",
+        "train.parts=4",
+    ];
+    let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", *setting]).collect();
+    let run = |begin: &[&str], more: &[&str]| dir.run(&[begin, &settings[..], more].concat());
+    let stages = ["--set", "train.stages=2"];
+    let planned = |more: &[&str]| -> serde_json::Value {
+        let more = [&stages[..], more, &["--json"]].concat();
+        serde_json::from_str(&run(&["plan", "resnet18_cifar"], &more).expect(0).out).unwrap()
+    };
+    let largest = |plan: &serde_json::Value| {
+        let stages = plan["stages"].as_array().unwrap();
+        stages.iter().map(|stage| stage["arena_bytes"].as_u64().unwrap()).max().unwrap()
+    };
+    let limit_mib = (largest(&planned(&[])) * 7 / 10) >> 20;
+    let limit = format!("{limit_mib}MiB");
+    assert!(largest(&planned(&["--memory-limit", &limit])) <= limit_mib << 20);
+    run(&["train", "resnet18_cifar", "--out", "alone"], &[]).expect(0);
+    let limited = [&stages[..], &["--workers", "2", "--memory-limit", &limit, "--until-epoch", "1"]].concat();
+    run(&["train", "resnet18_cifar", "--out", "two"], &limited).expect(0);
+    let plan: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.path("two").join("plan.json")).unwrap()).unwrap();
+    assert!(plan["arena_bytes"].as_u64().unwrap() <= limit_mib << 20);
+    let times = plan["layer_times"].as_object().unwrap();
+    assert!(times.len() > 10 && times.values().all(|seconds| seconds.as_f64().unwrap() > 0.0), "{times:?}");
+    dir.run(&["train", "two", "--workers", "2"]).expect(0);
+    let resumed: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.path("two").join("plan.json")).unwrap()).unwrap();
+    assert_eq!(resumed["layer_times"], plan["layer_times"]);
+    assert!(RunResult::read(&dir.path("two")) == RunResult::read(&dir.path("alone")));
 }

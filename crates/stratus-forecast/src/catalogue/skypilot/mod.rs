@@ -282,6 +282,7 @@ impl SkyPilotCatalogue {
                 vcpus: offer.vcpus,
                 ram_gib: offer.memory_gib,
                 disk_gb: None,
+                network: None,
                 region: None,
                 on_demand_per_hour: None,
                 spot_region: None,

@@ -111,6 +111,9 @@ pub enum BenchCommand {
     },
     /// Cross-validate forecasts against measured step times
     Forecast {
+        /// Compare forecasts of several GPUs with published speeds
+        #[arg(long, conflicts_with = "here")]
+        devices: bool,
         /// Compare forecasts with measured steps on this machine, for these experiments; the forecasts use
         /// kernels timed separately
         #[arg(long, value_name = "EXPERIMENTS", value_delimiter = ',')]
@@ -208,8 +211,10 @@ pub fn run(arguments: &BenchArguments, globals: &Globals, output: &Output) -> Re
             let traced = open(target, keys)?.trace(*runs as usize)?;
             output.print_wrapped(&traced, || render_trace(&traced))
         }
+        BenchCommand::Forecast { devices: true, .. } => super::forecast::bench::run_devices(output),
         BenchCommand::Forecast { here, .. } if here.is_empty() => super::forecast::bench::run(output),
         BenchCommand::Forecast {
+            devices: _,
             here: experiments,
             batch: batches,
             precision: precisions,

@@ -1,8 +1,10 @@
-//! `stratus bench forecast`: cross-validates forecasts against held-out steps.
+//! `stratus bench forecast`: cross-validates forecasts against held-out steps, and compares those of several
+//! devices with published speeds.
 
 use crate::errors::Result;
 use crate::output::{Output, table};
 use stratus_forecast::held_out::{ForecastEvaluation, MemoryVerdicts};
+use stratus_train::bench::devices::{DevicesComparison, SpeedUps, compare_devices};
 
 /// Runs the evaluation.
 ///
@@ -43,5 +45,65 @@ fn render(evaluated: &ForecastEvaluation) -> String {
          wrongly forecast to fit: {wrongly_fits}, with 20 % to spare: {wrongly_fits_by_far}; \
          wrongly forecast not to fit: {wrongly_refused}\n"
     );
+    text
+}
+
+/// Compares the forecasts of several devices with published speeds.
+///
+/// # Errors
+/// If a shipped file is damaged.
+pub fn run_devices(output: &Output) -> Result {
+    let compared = compare_devices()?;
+    output.print_wrapped(&compared, || render_devices(&compared))
+}
+
+fn render_devices(compared: &[DevicesComparison]) -> String {
+    let heading = [
+        "published",
+        "network",
+        "machine",
+        "precision",
+        "batch",
+        "devices",
+        "speed-up: published, \
+                   forecast",
+        "error of the last",
+    ];
+    let numbers = |numbers: &mut dyn Iterator<Item = String>| numbers.collect::<Vec<_>>().join(", ");
+    let rows = compared.iter().map(|table| {
+        let rows = table.rows.iter();
+        [
+            table.source.clone(),
+            table.network.clone(),
+            table.machine.clone(),
+            table.precision.clone(),
+            table.batch.to_string(),
+            numbers(&mut rows.clone().map(|row| row.devices.to_string())),
+            numbers(&mut rows.clone().map(|row| format!("{:.2} {:.2}", row.published, row.forecast))),
+            rows.last().map_or_else(String::new, |row| format!("{:+.1} %", row.error_percent())),
+        ]
+    });
+    let mut text = table(&[heading.map(str::to_owned)].into_iter().chain(rows).collect::<Vec<_>>());
+    let errors = |select: &dyn Fn(&DevicesComparison, &SpeedUps) -> bool| {
+        let all = compared.iter().flat_map(|table| table.rows.iter().map(move |row| (table, row)));
+        let selected = all.filter(|(table, row)| select(table, row));
+        selected.map(|(_, row)| row.error_percent()).collect::<Vec<f64>>()
+    };
+    let mut line = |name: &str, errors: Vec<f64>| {
+        if !errors.is_empty() {
+            let count = errors.len();
+            let mean = errors.iter().map(|error| error.abs()).sum::<f64>() / count as f64;
+            let worst = errors.iter().copied().max_by(|one, other| one.abs().total_cmp(&other.abs()));
+            let worst = worst.unwrap_or_default();
+            text += &format!("{name}: {count} speed-ups, mean error {mean:.1} %, worst {worst:+.1} %\n");
+        }
+    };
+    line("all", errors(&|_, _| true));
+    let largest = compared.iter().flat_map(|table| &table.rows).map(|row| row.devices).max().unwrap_or(0);
+    for devices in
+        std::iter::successors(Some(2), |count| Some(count * 2)).take_while(|count| *count <= largest)
+    {
+        line(&format!("{devices} devices"), errors(&|_, row| row.devices == devices));
+    }
     text
 }

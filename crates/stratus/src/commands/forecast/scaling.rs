@@ -2,62 +2,113 @@
 
 use crate::errors::{Failure, Result};
 use crate::output::Table;
-use clap::Args;
-use stratus_base::text::duration;
-use stratus_forecast::catalogue::{Machine, THIS_MACHINE};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use stratus_base::text::{bytes, duration};
+use stratus_forecast::catalogue::{Machine, Processor, THIS_MACHINE};
 use stratus_forecast::forecast::Forecast;
 use stratus_forecast::model::Framework;
 use stratus_forecast::profile::Profile;
-use stratus_forecast::scaling::{Link, ScaledStep};
+use stratus_forecast::scaling::{Between, Connection, DeviceStep, ScaledStep};
 use stratus_forecast::text;
 use stratus_train::bench::probe::ProbeReport;
-use stratus_train::forecast::{Planner, step_from_probe, step_from_profile};
+use stratus_train::forecast::{Planner, RunTimes, step_from_probe, step_from_profile, step_from_run};
 
-/// The default latency in seconds, typical of machines in the same room.
-const DEFAULT_LATENCY_S: f64 = 50e-6;
+/// The maximum number of devices.
+const MAX_DEVICES: u64 = 65_536;
 
 /// Arguments for several devices.
 #[derive(Args, Debug)]
 pub(super) struct ScalingArguments {
-    /// Numbers of devices to scale to on the chosen machine, like 1,2,4,8
+    /// Numbers of devices to scale to on the chosen machine, powers of two, like 1,2,4,8
     #[arg(
         long,
         value_name = "COUNTS",
         value_delimiter = ',',
-        value_parser = clap::value_parser!(u64).range(1..=65_536)
+        value_parser = clap::value_parser!(u64).range(1..=MAX_DEVICES)
     )]
     devices: Vec<u64>,
-    /// Bandwidth between devices, like 10Gbit/s or 25GB/s
-    #[arg(long, value_name = "RATE", requires = "devices", allow_hyphen_values = true)]
+    /// Link between devices: nvlink, pcie, or a rate like 10Gbit/s or 25GB/s [default: the GPU's fastest]
+    #[arg(long, value_name = "LINK", requires = "devices", allow_hyphen_values = true)]
     between: Option<String>,
-    /// Latency between devices, like 0.2ms or 5us [default: 50us]
+    /// Bandwidth between machines, if devices are in several [default: the instance's]
+    #[arg(long, value_name = "RATE", requires = "devices", allow_hyphen_values = true)]
+    network: Option<String>,
+    /// Devices of a machine [default: the GPUs of the instance]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        requires = "devices",
+        value_parser = clap::value_parser!(u64).range(1..=1024)
+    )]
+    per_machine: Option<u64>,
+    /// Latency of every link, like 0.2ms or 5us [default: 10us for nvlink and pcie, otherwise 50us]
     #[arg(long, value_name = "TIME", requires = "devices", allow_hyphen_values = true)]
     latency: Option<String>,
+    /// Copy gradients through host memory and add them there
+    #[arg(long, requires = "devices")]
+    staged: bool,
+    /// Number format in which gradients are sent
+    #[arg(long, value_enum, default_value_t = ExchangeType::F32, value_name = "TYPE", requires = "devices")]
+    exchange_type: ExchangeType,
     /// Strong scaling: split one batch over the devices instead of one batch per device
     #[arg(long, requires = "devices")]
     strong: bool,
+    /// Measured step of a device: a run of this experiment on one device, instead of the forecast step
+    #[arg(long, value_name = "RUN", requires = "devices", conflicts_with = "strong")]
+    measured: Option<PathBuf>,
+}
+
+/// The argument of `--exchange-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ExchangeType {
+    /// Four bytes per gradient
+    F32,
+    /// Two bytes per gradient
+    Bf16,
+}
+
+impl ExchangeType {
+    /// Bytes of a gradient.
+    fn bytes(self) -> f64 {
+        match self {
+            Self::F32 => 4.0,
+            Self::Bf16 => 2.0,
+        }
+    }
 }
 
 impl ScalingArguments {
-    /// Checks that the devices of `--devices` are connected.
+    /// Checks the numbers of devices and how they are connected.
     pub fn check(&self) -> Result {
-        self.link().map(|_| ())
+        let counts = self.devices.iter().chain(&self.per_machine);
+        if let Some(count) = counts.copied().find(|count| !count.is_power_of_two()) {
+            return Err(Failure::usage(format!(
+                "{count} devices: gradients are exchanged among powers of two"
+            ))
+            .with_hint("use 1, 2, 4, 8, … with --devices and --per-machine"));
+        }
+        let connection = self.connection()?;
+        if self.staged && matches!(connection.between, Some(Between::Nvlink | Between::Pcie)) {
+            return Err(Failure::usage(
+                "--staged sends gradients between processes, not over NVLink or PCIe",
+            )
+            .with_hint("remove --staged, or give the rate between processes with --between"));
+        }
+        Ok(())
     }
 
-    fn link(&self) -> Result<Option<Link>> {
-        let Some(between) = &self.between else {
-            return match self.devices.as_slice() {
-                [] => Ok(None),
-                _ => Err(Failure::usage("--devices needs --between, the bandwidth between the devices")
-                    .with_hint(
-                        "for 10-gigabit Ethernet, add `--between 10Gbit/s`; for PCIe 4.0, `--between 25GB/s`",
-                    )),
-            };
-        };
-        let bytes_per_s = text::bytes_per_second("between", between)?;
-        let latency_s =
-            self.latency.as_deref().map_or(Ok(DEFAULT_LATENCY_S), |given| text::latency("latency", given))?;
-        Ok(Some(Link { bytes_per_s, latency_s }))
+    fn connection(&self) -> Result<Connection> {
+        let network = self.network.as_deref().map(|given| text::bytes_per_second("network", given));
+        let latency = self.latency.as_deref().map(|given| text::latency("latency", given));
+        Ok(Connection {
+            between: self.between.as_deref().map(Between::parse).transpose()?,
+            network: network.transpose()?,
+            devices_per_machine: self.per_machine,
+            latency_s: latency.transpose()?,
+            is_staged: self.staged,
+            value_bytes: self.exchange_type.bytes(),
+        })
     }
 
     /// The forecast for each number of devices; empty without `--devices`.
@@ -69,32 +120,76 @@ impl ScalingArguments {
         profiles: &[Profile],
         probes: &[ProbeReport],
     ) -> Result<Vec<ScaledStep>> {
-        let Some(link) = self.link()? else { return Ok(Vec::new()) };
-        if planner.framework() == Framework::Tensorflow {
-            return Err(Failure::usage("--devices does not support TensorFlow")
-                .with_hint("remove --framework tensorflow"));
+        if self.devices.is_empty() {
+            return Ok(Vec::new());
         }
-        let single_rate = row.device_images_per_second();
+        check_experiment(planner)?;
+        let connection = self.connection()?;
+        let is_cpu = matches!(machine.processor, Processor::Cpu(_));
+        if is_cpu && connection.between.is_none() && !self.staged {
+            return Err(Failure::usage("--devices needs --between, the bandwidth between the machines")
+                .with_hint("for 10-gigabit Ethernet, add `--between 10Gbit/s`"));
+        }
+        let run = self.measured.as_deref().map(RunTimes::read).transpose()?;
+        if let Some(run) = run.as_ref().filter(|run| run.batch != row.batch) {
+            let (found, batch) = (run.batch, row.batch);
+            let problem = format!("{} has batches of {found} images, not {batch}", run.path.display());
+            return Err(Failure::usage(problem).with_hint(format!("forecast --batch {found}")));
+        }
+        let step_s = run.as_ref().map_or(row.step_s, RunTimes::seconds);
+        let single_rate = row.batch as f64 / step_s;
         let mut all = Vec::new();
         for &devices in &self.devices {
-            let batch = if self.strong { row.batch / devices } else { row.batch };
-            if batch == 0 || self.strong && !row.batch.is_multiple_of(devices) {
-                return Err(Failure::usage(format!(
-                    "batch {} is not divisible by {devices} devices",
-                    row.batch
-                ))
-                .with_hint("set a divisible batch size with --batch"));
+            if devices == 1 {
+                all.push(ScaledStep::single(row.batch, step_s, row.device_bytes));
+                continue;
             }
-            let step = if machine.name == THIS_MACHINE {
-                let probed = probes.iter().find(|probed| probed.batch as u64 == batch);
-                step_from_probe(probed.ok_or_else(|| batch_not_timed_error(batch))?, planner)?
-            } else {
-                step_from_profile(machine, batch, planner, profiles)?
+            let model = connection.model(machine, devices)?;
+            if self.strong && !row.batch.is_multiple_of(devices) {
+                let problem = format!("batch {} is not divisible by {devices} devices", row.batch);
+                return Err(Failure::usage(problem).with_hint("set a divisible batch size with --batch"));
+            }
+            let batch = if self.strong { row.batch / devices } else { row.batch };
+            let step: DeviceStep = match &run {
+                Some(run) => step_from_run(machine, run, planner)?,
+                None if machine.name == THIS_MACHINE => {
+                    let probed = probes.iter().find(|probed| probed.batch as u64 == batch);
+                    step_from_probe(machine, probed.ok_or_else(|| batch_not_timed_error(batch))?, planner)?
+                }
+                None => step_from_profile(machine, batch, planner, profiles)?,
             };
-            all.push(step.scale_to(devices, batch, &link, single_rate));
+            all.push(step.scale_to(devices, &model, single_rate));
         }
         Ok(all)
     }
+}
+
+/// Refuses experiments whose step on several devices is not computed.
+fn check_experiment(planner: &Planner) -> Result {
+    let train = &planner.experiment().train;
+    let refused = |problem: String, hint: &str| Err(Failure::usage(problem).with_hint(hint.to_owned()));
+    if planner.framework() == Framework::Tensorflow {
+        return refused("--devices does not support TensorFlow".to_owned(), "remove --framework tensorflow");
+    }
+    if train.parts > 1 {
+        return refused(
+            format!("--devices computes one part of a batch per device, but train.parts is {}", train.parts),
+            "add --set train.parts=0; with --batch, set the images of each part",
+        );
+    }
+    if train.micro_batches > 1 {
+        return refused(
+            format!("train.micro_batches = {} is not supported with --devices", train.micro_batches),
+            "add --set train.micro_batches=1",
+        );
+    }
+    if planner.experiment().first_stage().is_some() {
+        return refused(
+            "an experiment with a pre-training stage cannot train on several devices".to_owned(),
+            "forecast its two networks separately",
+        );
+    }
+    Ok(())
 }
 
 fn batch_not_timed_error(batch: u64) -> Failure {
@@ -102,7 +197,7 @@ fn batch_not_timed_error(batch: u64) -> Failure {
         .with_hint(format!("add {batch} to the sizes of --batch"))
 }
 
-/// Renders the forecasts by number of devices as a table.
+/// Renders the forecasts by number of devices as a table, and what they exchange.
 pub(super) fn render(
     scaled: &[ScaledStep],
     [images, epochs]: [Option<u64>; 2],
@@ -116,7 +211,9 @@ pub(super) fn render(
         "speed-up",
         "efficiency",
         "exchange, ms",
-        "overlapped",
+        "hidden, ms",
+        "exposed, ms",
+        "memory",
         "total",
     ]
     .map(str::to_owned);
@@ -124,20 +221,43 @@ pub(super) fn render(
         let all = images? as f64 * epochs? as f64;
         Some(duration(all / scaled.images_per_second))
     };
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let dash = || "–".to_owned();
+    let milliseconds = |seconds: f64| format!("{:.1}", 1e3 * seconds);
     let rows = scaled.iter().map(|scaled| {
+        let exchanged = |seconds: f64| match scaled.hidden {
+            Some(_) => milliseconds(seconds),
+            None => dash(),
+        };
         [
             scaled.devices.to_string(),
             scaled.batch.to_string(),
-            format!("{:.1}", 1e3 * scaled.step_s),
+            milliseconds(scaled.step_s),
             format!("{:.0}", scaled.images_per_second),
             format!("{:.2}", scaled.speed_up),
-            percent(scaled.efficiency),
-            format!("{:.1}", 1e3 * scaled.exchange_s),
-            scaled.hidden.map_or_else(|| "–".to_owned(), percent),
-            total(scaled).unwrap_or_else(|| "–".to_owned()),
+            format!("{:.0} %", 100.0 * scaled.efficiency),
+            exchanged(scaled.exchange_s),
+            exchanged(scaled.hidden_s),
+            exchanged(scaled.exposed_s),
+            bytes(scaled.device_bytes),
+            total(scaled).unwrap_or_else(dash),
         ]
     });
     let rows: Vec<_> = [heading].into_iter().chain(rows).collect();
-    Table::new(&rows).max_width(width, &["exchange, ms", "batch/device", "efficiency"]).to_string()
+    let optional = ["memory", "hidden, ms", "batch/device", "efficiency"];
+    let mut text = Table::new(&rows).max_width(width, &optional).to_string();
+    if let Some(largest) =
+        scaled.iter().filter(|scaled| scaled.devices > 1).max_by_key(|scaled| scaled.devices)
+    {
+        let ScaledStep { devices, buckets, exchanged_bytes, sent_bytes, pinned_bytes, .. } = *largest;
+        let pinned = match pinned_bytes {
+            0 => String::new(),
+            _ => format!(", through {} of pinned memory", bytes(pinned_bytes)),
+        };
+        text += &format!(
+            "exchanged: {} in {buckets} buckets; each of {devices} devices sends {} per step{pinned}\n",
+            bytes(exchanged_bytes),
+            bytes(sent_bytes)
+        );
+    }
+    text
 }

@@ -163,10 +163,10 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
     if arguments.dump.is_none() && experiment.train.stages > 1 {
         let stages = compile::fit_stages(&resolved, &graph, &device, &selection, &mut warn)?;
         drop(progress);
-        let stages = PipelineStages::new(&resolved, &stages);
+        let stages = PipelineStages::new(&resolved, &stages, device.is_accelerator);
         return output.print_wrapped(&stages, || stages::render(&stages));
     }
-    let FittedRun { resolved, programs, planned } =
+    let FittedRun { resolved, programs, planned, .. } =
         compile::fit(&resolved, &graph, &device, &selection, None, &mut warn)?;
     drop(progress);
     if arguments.dump == Some(Dump::Program) {

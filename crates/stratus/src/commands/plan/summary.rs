@@ -42,9 +42,10 @@ pub(super) fn render(summary: &PlanSummary) -> String {
     ];
     lines.extend(summary.shared.iter().flat_map(workers::summary_rows));
     let host = &summary.host_memory;
-    let exchange = summary.shared.as_ref().map_or(0, |shared| shared.exchange_memory_bytes);
-    let (other, contents) =
-        (bytes(host.bytes() + exchange), if exchange > 0 { "data and exchange" } else { "data" });
+    let (exchange, pinned) =
+        summary.shared.as_ref().map_or((0, 0), |shared| (shared.exchange_memory_bytes, shared.pinned_bytes));
+    let contents = if exchange > 0 { "data and exchange" } else { "data" };
+    let other = bytes(host.bytes() + exchange + pinned);
     let free = summary.free_bytes.map(bytes);
     let verdict = match (summary.fits, free) {
         (Some(true), Some(free)) => format!(", of {free} free"),
@@ -73,6 +74,9 @@ pub(super) fn render(summary: &PlanSummary) -> String {
     ]);
     if exchange > 0 {
         rows.push(["  gradient exchange buffers".to_owned(), bytes(exchange)]);
+    }
+    if let Some(shared) = summary.shared.as_ref().filter(|shared| shared.pinned_bytes > 0) {
+        rows.push(["  pinned memory for copies from and to the GPU".to_owned(), bytes(shared.pinned_bytes)]);
     }
     if !summary.largest.is_empty() {
         rows.push(["largest values".to_owned(), String::new()]);
