@@ -419,7 +419,7 @@ impl Program {
     fn set_copies_in(&self, section: &Section, count: usize, copies: &mut [usize]) {
         let Some(turn) = self.backward_start(section) else { return };
         let forward = self.steps[section.first..turn].iter();
-        let written: std::collections::HashSet<ValueId> = forward
+        let written: HashSet<ValueId> = forward
             .filter(|step| !step.kernel.accumulates_tiles())
             .flat_map(|step| step.outputs.iter().copied())
             .filter(|&id| self.value(id).role == Role::Transient)
