@@ -81,12 +81,13 @@ impl VariantPlanner<'_> {
         selection: &KernelSelection<'_>,
         workers: Option<&WorkerGroup>,
     ) -> Result<KernelChoices, TrainError> {
+        let device = self.device;
         let mut measure = || {
             let programs = self.programs(variant.single_part())?;
-            Ok::<_, TrainError>(plan(&programs, self.device, selection, self.warn)?.choices())
+            Ok::<_, TrainError>(plan(&programs, device, selection, self.warn)?.choices())
         };
         let Some(workers) = workers else { return measure() };
-        let slowest = slowest_worker(workers, self.device)?;
+        let slowest = slowest_worker(workers, device)?;
         let measured = match workers.rank() == slowest {
             true => serde_json::to_vec(&measure()?).unwrap_or_default(),
             false => Vec::new(),
