@@ -96,17 +96,18 @@ impl VariantPlanner<'_> {
         selection: &KernelSelection<'_>,
         workers: Option<&WorkerGroup>,
     ) -> Result<KernelChoices, TrainError> {
+        let device = self.device;
         let mut measure = || {
             let programs = self.programs(variant.single_part())?;
-            let mut planned = plan(&programs, self.device, selection, self.warn)?;
+            let mut planned = plan(&programs, device, selection, self.warn)?;
             if variant.resolved.settings().train.stages > 1 && self.can_time_layers(selection) {
-                let (backend, parts) = (self.device.backend.as_ref(), variant.resolved.parts());
+                let (backend, parts) = (device.backend.as_ref(), variant.resolved.parts());
                 planned.measure_layers(backend, cold_bytes(), parts, LAYER_TIMES_BUDGET)?;
             }
             Ok::<_, TrainError>(planned.choices())
         };
         let Some(workers) = workers else { return measure() };
-        let slowest = slowest_worker(workers, self.device)?;
+        let slowest = slowest_worker(workers, device)?;
         let measured = match workers.rank() == slowest {
             true => serde_json::to_vec(&measure()?).unwrap_or_default(),
             false => Vec::new(),

@@ -3,8 +3,8 @@
 use super::relay::{RELAY_VAR, RelayConnection, SocketPlace};
 use super::{
     DEVICE_FAILED_WORD, EXITED_PREFIX, EXITS_VAR, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL,
-    HEARTBEAT_TIMEOUT, LAUNCHER_FILE, POLL_INTERVAL, RANK_0_PRINT_TIME, RANK_0_TIMEOUTS, SOCKET_FILE,
-    STOP_FILE, WorkersError, age, all_devices_failed,
+    HEARTBEAT_TIMEOUT, LAUNCHER_FILE, MAX_DEVICE_WAIT, POLL_INTERVAL, RANK_0_PRINT_TIME, RANK_0_TIMEOUTS,
+    SOCKET_FILE, STOP_FILE, WorkersError, age, all_devices_failed,
 };
 use crate::{EpochResult, Observer, TrainingProgress};
 use std::io::Write;
