@@ -6,13 +6,14 @@
 //! both                  ──▶ a simulated step: what is exchanged, hidden and waited for         (simulation)
 //! ```
 //!
-//! Each device computes its own images. A bucket of gradients is exchanged as soon as it is complete, one
+//! All devices wait for the slowest one ([`straggler`]). Each computes its own images. A bucket of gradients is exchanged as soon as it is complete, one
 //! bucket after the other, while the backward pass continues.
 
 mod connection;
 mod exchange;
 mod published;
 mod simulation;
+mod straggler;
 mod template;
 
 pub use connection::{Between, Connection};
@@ -66,6 +67,16 @@ impl DeviceStep {
         seconds.sum()
     }
 
+    /// The step with kernels that take `factor` times as long.
+    #[must_use]
+    pub fn slower_by(&self, factor: f64) -> Self {
+        let actions = self.actions.iter().map(|action| match *action {
+            StepAction::Compute { seconds } => StepAction::Compute { seconds: seconds * factor },
+            other => other,
+        });
+        Self { actions: actions.collect(), ..*self }
+    }
+
     /// The bytes of each bucket.
     fn buckets(&self) -> impl Iterator<Item = f64> + '_ {
         self.actions.iter().filter_map(|action| match action {
@@ -78,7 +89,8 @@ impl DeviceStep {
     /// single device.
     #[must_use]
     pub fn scale_to(&self, devices: u64, model: &ExchangeModel, single_rate: f64) -> ScaledStep {
-        let simulated = simulation::simulate(&self.actions, devices, model);
+        let slowest = straggler::slowest_factor(devices);
+        let simulated = simulation::simulate(&self.slower_by(slowest).actions, devices, model);
         let bytes: f64 = self.buckets().sum();
         let images_per_second = (devices * self.batch) as f64 / simulated.step_s;
         let exchange_s = simulated.exchange_s;
@@ -94,6 +106,7 @@ impl DeviceStep {
             exposed_s: simulated.exposed_s,
             hidden: (exchange_s > 0.0).then(|| (1.0 - simulated.exposed_s / exchange_s).max(0.0)),
             added_s: simulated.added_s,
+            straggling_s: (slowest - 1.0) * self.compute_seconds(),
             buckets: self.buckets().count(),
             exchanged_bytes: bytes as u64,
             sent_bytes: (2.0 * (1.0 - 1.0 / devices as f64) * bytes * model.sent_share()) as u64,
@@ -128,6 +141,8 @@ pub struct ScaledStep {
     pub hidden: Option<f64>,
     /// Seconds that a device spends on adding gradients.
     pub added_s: f64,
+    /// Seconds that the slowest device takes longer than an average one.
+    pub straggling_s: f64,
     /// Buckets of gradients.
     pub buckets: usize,
     /// Bytes of all buckets, in f32.

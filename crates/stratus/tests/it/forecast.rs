@@ -233,9 +233,123 @@ fn scaling_table_lists_device_counts() {
     let bytes = 4.0 * 25_557_032.0 * 1.75 / 1.25e9;
     assert!(row(2, "exchange_s") > bytes && row(2, "exchange_s") < 1.2 * bytes, "{weak}");
     assert!(row(2, "speed_up") > 4.0 && row(2, "speed_up") < 8.0, "{weak}");
+    assert!((row(2, "hidden_s") + row(2, "exposed_s") - row(2, "exchange_s")).abs() < 1e-9, "{weak}");
+    // What is exchanged are the gradients, metrics, label counts and running statistics.
+    let exchanged = row(2, "exchanged_bytes") / (4.0 * 25_557_032.0);
+    assert!((1.0..1.01).contains(&exchanged), "{weak}");
+    assert!((row(2, "sent_bytes") / row(2, "exchanged_bytes") - 1.75).abs() < 1e-6, "{weak}");
+    assert!(row(2, "buckets") > 10.0 && row(2, "device_bytes") > 1e9 && row(2, "pinned_bytes") == 0.0);
     let strong = report(&[&more[..], &["--strong"]].concat());
     assert_eq!(strong["scaling"][2]["batch"], 8);
     assert!(strong["scaling"][2]["speed_up"].as_f64() < weak["scaling"][2]["speed_up"].as_f64());
+    // Half of the bytes.
+    let bf16 = report(&[&more[..], &["--exchange-type", "bf16"]].concat());
+    let of = |report: &serde_json::Value, key: &str| report["scaling"][2][key].as_f64().unwrap();
+    assert!((of(&bf16, "sent_bytes") / row(2, "sent_bytes") - 0.5).abs() < 1e-6);
+    assert!(of(&bf16, "exposed_s") < row(2, "exposed_s"), "{bf16}");
+    // NVLink is the default, and faster than copies through host memory.
+    let nvlink = report(&["--devices", "1,2,8"]);
+    assert!(of(&nvlink, "speed_up") > 7.5, "{nvlink}");
+    assert_eq!(nvlink["scaling"], report(&["--devices", "1,2,8", "--between", "nvlink"])["scaling"]);
+    let staged = report(&["--devices", "1,2,8", "--staged"]);
+    assert!(of(&staged, "speed_up") < of(&nvlink, "speed_up"), "{staged}");
+    assert_eq!(staged["scaling"][2]["pinned_bytes"], staged["scaling"][2]["exchanged_bytes"]);
+    // Two machines of four devices.
+    let several = ["--devices", "4,8", "--per-machine", "4", "--network", "1Gbit/s"];
+    let several = report(&several);
+    let exposed = |at: usize| several["scaling"][at]["exposed_s"].as_f64().unwrap();
+    assert!(exposed(1) > 10.0 * exposed(0), "{several}");
+}
+
+/// Targets of eight GPUs.
+#[test]
+fn eight_gpus_are_forecast_to_be_seven_and_a_half_times_as_fast() {
+    let asked = ["resnet50", "--on", "h100-80gb-sxm", "--batch", "256", "--set", "train.precision=bf16"];
+    for between in ["nvlink", "400Gbit/s"] {
+        let more = ["--devices", "8", "--between", between, "--json"];
+        let report: serde_json::Value =
+            serde_json::from_str(&run(&[&asked[..], &more].concat(), 0).out).unwrap();
+        let speed_up = report["scaling"][0]["speed_up"].as_f64().unwrap();
+        assert!((7.6..8.1).contains(&speed_up), "{between}: {speed_up}");
+    }
+}
+
+/// The kernels of a run on this machine, on several devices.
+#[test]
+fn a_measured_run_is_scaled() {
+    let dir = TestDir::new();
+    let set = ["--set", "train.batch_size=64", "--set", "train.precision=f32"];
+    dir.train("run", 2, &set).expect(0);
+    let ask = |more: &[&str], code: i32| {
+        let asked = ["forecast", "run", "--on", "xeon-gold-6230", "--measured", "run", "--devices", "1,2,4"];
+        dir.run(&[&asked[..], more].concat()).expect(code)
+    };
+    let more = ["--between", "10Gbit/s", "--json"];
+    let report: serde_json::Value = serde_json::from_str(&ask(&more, 0).out).unwrap();
+    let step = |at: usize| report["scaling"][at]["step_s"].as_f64().unwrap();
+    assert!(step(0) > 0.0 && step(1) > step(0) && step(2) > step(1), "{report}");
+    let exposed = |at: usize| report["scaling"][at]["exposed_s"].as_f64().unwrap();
+    let other = ["added_s", "straggling_s"].map(|key| report["scaling"][2][key].as_f64().unwrap());
+    assert!((step(2) - exposed(2) - other[0] - other[1] - step(0)).abs() < 1e-9, "{report}");
+    let refused = ask(&["--between", "10Gbit/s", "--batch", "32"], 2).err;
+    assert!(refused.contains("has batches of 64 images, not 32"), "{refused}");
+    let twice = 2.0 * report["machines"][0]["step_s"].as_f64().unwrap();
+    let time = format!("{}ms", 1e3 * twice);
+    let asked = ["forecast", "run", "--on", "xeon-gold-6230", "--devices", "1,2", "--measured", &time];
+    let report: serde_json::Value =
+        serde_json::from_str(&dir.run(&[&asked[..], &more].concat()).expect(0).out).unwrap();
+    assert!((report["scaling"][0]["step_s"].as_f64().unwrap() - twice).abs() < 1e-9, "{report}");
+    let refused = dir.run(&[&asked[..7], &["0ms", "--between", "10Gbit/s"]].concat()).expect(2).err;
+    assert!(refused.contains("--measured 0ms: a step takes longer than nothing"), "{refused}");
+    let missing = ["forecast", "run", "--on", "xeon-gold-6230", "--measured", "none", "--devices", "2"];
+    let refused = dir.run(&[&missing[..], &["--between", "10Gbit/s"]].concat()).expect(2).err;
+    assert!(refused.contains("none: not a run with a summary"), "{refused}");
+}
+
+#[test]
+fn several_devices_that_are_not_computed_are_refused() {
+    let asked = ["resnet18", "--on", "v100-16gb", "--batch", "64", "--images", "1000"];
+    for (more, expected) in [
+        (&["--devices", "3"][..], "3 devices: gradients are exchanged among powers of two"),
+        (&["--devices", "8", "--per-machine", "6"], "6 devices: gradients are exchanged"),
+        (&["--devices", "0"], "0 is not in 1..=65536"),
+        (&["--devices", "128", "--strong"], "batch 64 is not divisible by 128 devices"),
+        (&["--devices", "2", "--between", "nvlink6"], "--between nvlink6: must be a number"),
+        (&["--devices", "2", "--network", "-1Gbit/s"], "--network -1Gbit/s: must be above 0"),
+        (&["--devices", "2", "--between", "pcie", "--staged"], "--staged sends gradients between processes"),
+        (&["--devices", "4", "--per-machine", "2"], "the catalogue has no network rate of v100-16gb"),
+        (&["--devices", "2", "--set", "train.parts=2"], "but train.parts is 2"),
+        (&["--devices", "2", "--set", "train.micro_batches=2"], "train.micro_batches = 2 is not supported"),
+        (&["--devices", "2", "--exchange-type", "f64"], "invalid value 'f64'"),
+        (&["--staged"], "--devices <COUNTS>"),
+    ] {
+        let refused = run(&[&asked[..], more].concat(), 2).err;
+        assert!(refused.contains(expected), "{more:?}: {refused}");
+    }
+    let t4 = ["resnet18", "--on", "t4-16gb", "--batch", "64", "--devices", "2", "--between", "nvlink"];
+    let refused = run(&t4, 2).err;
+    assert!(refused.contains("the catalogue has no NVLink rate of t4-16gb"), "{refused}");
+    let cpu = ["resnet18", "--on", "xeon-gold-6230", "--batch", "16", "--devices", "2"];
+    let refused = run(&cpu, 2).err;
+    assert!(refused.contains("--devices needs --between"), "{refused}");
+}
+
+/// Forecasts of several GPUs are near published speeds.
+#[test]
+fn published_speed_ups_of_several_gpus_are_forecast() {
+    let dir = TestDir::new();
+    let out = dir.run(&["bench", "forecast", "--devices", "--json"]).expect(0).out;
+    let tables: Vec<serde_json::Value> = serde_json::from_str(&out).unwrap();
+    let rows = tables.iter().flat_map(|table| table["rows"].as_array().unwrap());
+    let error = |row: &serde_json::Value| {
+        let number = |key: &str| row[key].as_f64().unwrap();
+        (number("forecast") / number("published") - 1.0).abs()
+    };
+    let errors: Vec<f64> = rows.map(error).collect();
+    let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+    assert!(errors.len() > 80 && mean < 0.1, "{mean} of {errors:?}");
+    let text = dir.run(&["bench", "forecast", "--devices"]).expect(0).out;
+    assert!(text.contains("8 devices: ") && text.contains("MXNet"), "{text}");
 }
 
 #[test]

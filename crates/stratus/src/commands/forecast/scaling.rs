@@ -3,7 +3,7 @@
 use crate::errors::{Failure, Result};
 use crate::output::Table;
 use clap::{Args, ValueEnum};
-use std::path::PathBuf;
+use std::path::Path;
 use stratus_base::text::{bytes, duration};
 use stratus_forecast::catalogue::{Machine, Processor, THIS_MACHINE};
 use stratus_forecast::forecast::Forecast;
@@ -54,9 +54,41 @@ pub(super) struct ScalingArguments {
     /// Strong scaling: split one batch over the devices instead of one batch per device
     #[arg(long, requires = "devices")]
     strong: bool,
-    /// Measured step of a device: a run of this experiment on one device, instead of the forecast step
-    #[arg(long, value_name = "RUN", requires = "devices", conflicts_with = "strong")]
-    measured: Option<PathBuf>,
+    /// Measured step of one device instead of the forecast one: a run of this experiment, or a time like
+    /// 40.02ms
+    #[arg(
+        long,
+        value_name = "RUN|TIME",
+        requires = "devices",
+        conflicts_with = "strong",
+        allow_hyphen_values = true
+    )]
+    measured: Option<String>,
+}
+
+/// A measured step of one device.
+enum MeasuredStep {
+    /// The times of a run's layers.
+    Run(RunTimes),
+    /// Seconds of the step.
+    Seconds(f64),
+}
+
+impl MeasuredStep {
+    fn read(given: &str) -> Result<Self> {
+        match text::latency("measured", given) {
+            Ok(seconds) if seconds > 0.0 => Ok(Self::Seconds(seconds)),
+            Ok(_) => Err(Failure::usage(format!("--measured {given}: a step takes longer than nothing"))),
+            Err(_) => Ok(Self::Run(RunTimes::read(Path::new(given))?)),
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        match self {
+            Self::Run(run) => run.seconds(),
+            Self::Seconds(seconds) => *seconds,
+        }
+    }
 }
 
 /// The argument of `--exchange-type`.
@@ -130,13 +162,15 @@ impl ScalingArguments {
             return Err(Failure::usage("--devices needs --between, the bandwidth between the machines")
                 .with_hint("for 10-gigabit Ethernet, add `--between 10Gbit/s`"));
         }
-        let run = self.measured.as_deref().map(RunTimes::read).transpose()?;
-        if let Some(run) = run.as_ref().filter(|run| run.batch != row.batch) {
+        let measured = self.measured.as_deref().map(MeasuredStep::read).transpose()?;
+        if let Some(MeasuredStep::Run(run)) = &measured
+            && run.batch != row.batch
+        {
             let (found, batch) = (run.batch, row.batch);
             let problem = format!("{} has batches of {found} images, not {batch}", run.path.display());
             return Err(Failure::usage(problem).with_hint(format!("forecast --batch {found}")));
         }
-        let step_s = run.as_ref().map_or(row.step_s, RunTimes::seconds);
+        let step_s = measured.as_ref().map_or(row.step_s, MeasuredStep::seconds);
         let single_rate = row.batch as f64 / step_s;
         let mut all = Vec::new();
         for &devices in &self.devices {
@@ -150,13 +184,17 @@ impl ScalingArguments {
                 return Err(Failure::usage(problem).with_hint("set a divisible batch size with --batch"));
             }
             let batch = if self.strong { row.batch / devices } else { row.batch };
-            let step: DeviceStep = match &run {
-                Some(run) => step_from_run(machine, run, planner)?,
-                None if machine.name == THIS_MACHINE => {
+            let step: DeviceStep = match &measured {
+                Some(MeasuredStep::Run(run)) => step_from_run(machine, run, planner)?,
+                _ if machine.name == THIS_MACHINE => {
                     let probed = probes.iter().find(|probed| probed.batch as u64 == batch);
                     step_from_probe(machine, probed.ok_or_else(|| batch_not_timed_error(batch))?, planner)?
                 }
-                None => step_from_profile(machine, batch, planner, profiles)?,
+                _ => step_from_profile(machine, batch, planner, profiles)?,
+            };
+            let step = match measured {
+                Some(MeasuredStep::Seconds(seconds)) => step.slower_by(seconds / row.step_s),
+                _ => step,
             };
             all.push(step.scale_to(devices, &model, single_rate));
         }

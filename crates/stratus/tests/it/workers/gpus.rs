@@ -59,6 +59,30 @@ fn gpu_count_does_not_change_the_bits() {
     assert!(RunResult::read(&dir.path("recipe-4")) == RunResult::read(&dir.path("recipe")));
 }
 
+/// The plan of a GPU's worker has the exchange, and the pinned memory through which it is copied.
+#[test]
+fn plan_counts_the_pinned_memory_of_a_gpu() {
+    let dir = machine(4);
+    let plan = |settings: &[&str], more: &[&str]| -> serde_json::Value {
+        let settings = [&PARTS[..], settings].concat();
+        let arguments = tiny::arguments(&["plan", "tiny.toml", "--json"], &settings);
+        serde_json::from_str(&dir.run(&[&arguments[..], more].concat()).expect(0).out).unwrap()
+    };
+    let shared = plan(&[], &["--workers", "4"])["shared"].clone();
+    let number = |key: &str| shared[key].as_u64().unwrap();
+    assert!(number("exchanged_bytes") > 0, "{shared}");
+    assert_eq!(number("sent_bytes"), 2 * (number("exchanged_bytes") - number("exchanged_bytes") / 4));
+    // Every bucket of the batch, and of the last one of an epoch, if that is smaller.
+    let buckets = number("pinned_bytes") / number("exchanged_bytes");
+    assert!((1..=2).contains(&buckets), "{shared}");
+    // Two pipelines of two stages: times are estimated, and values are copied in both directions.
+    let pipelines = plan(&["train.stages=2"], &["--workers", "4"]);
+    for stage in pipelines["stages"].as_array().unwrap() {
+        assert!(stage["time_share"].is_null() && stage["pinned_bytes"].as_u64() > Some(0), "{stage}");
+        assert!(stage["exchange"]["bytes"].as_u64() > Some(0), "{stage}");
+    }
+}
+
 /// Stages and pipelines of stages: labels and activations travel between GPUs.
 #[test]
 fn stages_on_gpus_do_not_change_the_bits() {
