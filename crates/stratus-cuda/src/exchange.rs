@@ -256,7 +256,7 @@ impl<Q: Queues> Exchange<Q> {
         let call = |step, more| HostFunction::new(step, more, exchange, &values.staging, &self.failure);
         let events = [queues.event()?, queues.event()?];
         Ok(match action {
-            ExchangeAction::StartAllReduce { bucket } | ExchangeAction::WaitAllReduce { bucket } => {
+            ExchangeAction::StartAllReduce { bucket, .. } | ExchangeAction::WaitAllReduce { bucket } => {
                 let wait = ExchangeStep { action: ExchangeAction::WaitAllReduce { bucket }, ..step.clone() };
                 let calls = [call(step, false), call(wait, false)];
                 let shared = Arc::new(Bucket { done: queues.event()?, addresses: Mutex::default() });

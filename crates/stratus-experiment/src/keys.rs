@@ -19,6 +19,16 @@ choices! {
 }
 
 choices! {
+    /// The number format in which workers send gradients to each other.
+    ExchangeType {
+        /// As they are: results do not depend on the number of workers.
+        F32 = "f32",
+        /// Rounded to bf16, and added in f32: half of the bytes. Results depend on the number of workers.
+        Bf16 = "bf16",
+    }
+}
+
+choices! {
     /// The device that computes.
     Device {
         /// `gpu` if one can be used, else `cpu`.
@@ -429,6 +439,9 @@ settings! {
         /// Pipeline stages, one process each (`--workers`), for networks that exceed one process's memory.
         /// The parts of a batch pass through the stages one after the other. Does not affect results. 1: off.
         stages: usize = 1, Constraint::Inclusive(1.0, 64.0);
+        /// Number format of the gradients that workers send to each other. Changes results, and makes them
+        /// depend on the number of workers, unless it is f32. No effect with one worker.
+        exchange_type: ExchangeType = ExchangeType::F32, Constraint::Any;
         /// Label smoothing: fraction of the target that is spread evenly over all classes. Not used in
         /// validation.
         label_smoothing: f64 = 0.0, Constraint::HalfOpen(0.0, 1.0);

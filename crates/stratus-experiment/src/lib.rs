@@ -31,8 +31,8 @@ pub use error::{ExperimentError, Origin, UnknownXmlKey};
 pub use experiment::{ExperimentText, MAX_FILE_BYTES, ParsedExperiment};
 pub use fake_quantisation::FakeQuantisedLayer;
 pub use keys::{
-    Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, Experiment,
-    ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, Model, OnBadSample, Optimiser,
+    Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, ExchangeType,
+    Experiment, ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, Model, OnBadSample, Optimiser,
     OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
 };
 pub use metric::{Direction, EpochMetric};

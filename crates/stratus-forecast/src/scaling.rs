@@ -34,12 +34,14 @@ pub struct TimedKernel {
 }
 
 /// A step on one device: the forward and backward pass in order, then the updates.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DeviceStep {
     /// Kernels in order.
     pub kernels: Vec<TimedKernel>,
     /// Seconds of the updates.
     pub update_s: f64,
+    /// The bytes that are sent for each byte of gradients.
+    pub sent_fraction: f64,
 }
 
 /// A step on several devices.
@@ -75,6 +77,7 @@ impl DeviceStep {
         let mut step = Self {
             kernels: kernels.iter().map(|&(_, seconds)| TimedKernel { seconds, gradient: 0.0 }).collect(),
             update_s,
+            sent_fraction: 1.0,
         };
         for (layer, bytes) in gradients {
             let has_layer = |(layers, _): &(&str, f64)| layers.split('+').any(|name| name == layer);
@@ -83,6 +86,12 @@ impl DeviceStep {
             }
         }
         step
+    }
+
+    /// The step whose gradients are sent in this fraction of their bytes: 0.5 as bf16.
+    #[must_use]
+    pub fn sent_as(self, sent_fraction: f64) -> Self {
+        Self { sent_fraction, ..self }
     }
 
     /// Seconds on one device.
@@ -101,7 +110,7 @@ impl DeviceStep {
         };
         let (mut now, mut link_free, mut waiting, mut exchange_s) = (0.0, 0.0f64, 0.0, 0.0);
         let mut send = |bytes: f64, now: f64| {
-            let takes = exchange(bytes);
+            let takes = exchange(bytes * self.sent_fraction);
             link_free = link_free.max(now) + takes;
             exchange_s += takes;
         };
@@ -167,6 +176,9 @@ mod tests {
         assert!((eight.exchange_s - (0.006 + 0.014 + 0.006 + 0.008_75)).abs() < 1e-12, "{eight:?}");
         // The exchanges start at 20 ms and 40 ms, and end at 54.75 ms.
         assert!((eight.step_s - 0.056_75).abs() < 1e-12, "{eight:?}");
+        // In half of the bytes: the bytes of each exchange take half the time.
+        let halved = step().sent_as(0.5).scale_to(8, 32, &LINK, one);
+        assert!((halved.exchange_s - (0.006 + 0.007 + 0.006 + 0.004_375)).abs() < 1e-12, "{halved:?}");
         let alone = step().scale_to(1, 32, &LINK, one);
         assert_eq!((alone.exchange_s, alone.hidden), (0.0, None));
         assert!((alone.speed_up - 1.0).abs() < 1e-12 && (alone.efficiency - 1.0).abs() < 1e-12);

@@ -179,7 +179,8 @@ fn unevenly_labelled_parts_match_the_whole_batch() {
         let whole = results(&differentiated(BATCH));
         assert!(whole.0 > 0.1, "{context}");
         let parts = |count: usize| {
-            let parts = BatchParts { count, workers: 1, bucket_bytes: 1 << 20 };
+            let parts =
+                BatchParts { count, workers: 1, bucket_bytes: 1 << 20, gradients: Default::default() };
             in_tree(&differentiated(BATCH / count), parts).unwrap()
         };
         let micro = |count: usize| split_into_micro_batches(&differentiated(BATCH / count), count).unwrap();

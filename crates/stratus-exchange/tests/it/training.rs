@@ -4,7 +4,7 @@ use std::sync::Arc;
 use stratus_cuda::Cuda;
 use stratus_engine::exchange::Communicator;
 use stratus_engine::fusions::Fusions;
-use stratus_engine::ops::Kernel;
+use stratus_engine::ops::{Kernel, SumMethod};
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_with;
@@ -46,8 +46,18 @@ fn program(graph: &Graph, precision: Precision, workers: usize) -> Program {
 
 /// All parts of a worker, followed by the updates.
 pub fn with_updates(of_part: &Program, workers: usize, clip_norm: Option<f64>) -> Program {
+    with_method(of_part, workers, clip_norm, SumMethod::default())
+}
+
+/// [`with_updates`] with a method by which gradients are summed.
+pub fn with_method(
+    of_part: &Program,
+    workers: usize,
+    clip_norm: Option<f64>,
+    gradients: SumMethod,
+) -> Program {
     // Buckets of a few values each.
-    let cut = BatchParts { count: PARTS, workers, bucket_bytes: 600 };
+    let cut = BatchParts { count: PARTS, workers, bucket_bytes: 600, gradients };
     let program = split_into_parts(of_part, cut).unwrap();
     let sgd = stratus_engine::ops::SgdUpdate {
         momentum: 0.9,
@@ -135,12 +145,19 @@ fn train_on(
     precision: Precision,
     size: usize,
 ) -> Vec<Trained> {
-    let program = program(graph, precision, size);
+    train_workers(backend, &program(graph, precision, size), size)
+}
+
+/// Trains the program of each of `size` workers; `backend` opens the device of each.
+pub fn train_workers(
+    backend: &(dyn Fn() -> Box<dyn Backend> + Sync),
+    program: &Program,
+    size: usize,
+) -> Vec<Trained> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = in_process::transports(size)
             .into_iter()
             .map(|transport| {
-                let program = &program;
                 scope.spawn(move || {
                     assert!(transport.rank() < size);
                     let workers = WorkerGroup::open(|| Ok(transport)).unwrap();
@@ -223,8 +240,11 @@ fn rejects_parts_that_are_not_powers_of_two() {
     let forward = lower(&digits(), Mode::Train, Precision::F32, PART).unwrap();
     let differentiated = differentiate(&forward).unwrap();
     for (count, workers) in [(6, 2), (8, 3), (2, 4)] {
-        let error =
-            split_into_parts(&differentiated, BatchParts { count, workers, bucket_bytes: 1 }).unwrap_err();
+        let error = split_into_parts(
+            &differentiated,
+            BatchParts { count, workers, bucket_bytes: 1, gradients: Default::default() },
+        )
+        .unwrap_err();
         assert!(error.to_string().contains("powers of two"), "{error}");
     }
     // A worker that is not connected fails instead of returning its own values as the sum.

@@ -139,7 +139,8 @@ fn training_program(
         (1, _) => split_into_micro_batches(&program, parts)?,
         // A worker may have one part or all of them: tiles and fused updates would change the order of sums.
         (count, _) => {
-            let parts = BatchParts { count, workers: variant.workers, bucket_bytes: BUCKET_BYTES };
+            let ProgramVariant { workers, gradients, .. } = variant;
+            let parts = BatchParts { count, workers, bucket_bytes: BUCKET_BYTES, gradients };
             split_into_parts(&program, parts)?
         }
     };

@@ -3,6 +3,7 @@
 use super::supply::{SupplyInputs, image_supply};
 use crate::compile::{Programs, programs};
 use crate::device::OpenDevice;
+use crate::exchange::gradient_sums;
 use crate::input::{Datasets, PlaceholderDataset, open_dataset};
 use crate::network::Network;
 use crate::teacher::Teacher;
@@ -237,6 +238,12 @@ impl Planner {
             }
         }
         Ok(layers)
+    }
+
+    /// The fraction of the bytes of gradients that workers send, by `train.exchange_type`.
+    pub fn sent_fraction(&self) -> f64 {
+        const BYTES: u64 = 1 << 20;
+        gradient_sums(&self.experiment).sent_bytes(BYTES) as f64 / BYTES as f64
     }
 
     /// Notes for the user about assumptions.

@@ -19,7 +19,7 @@ pub fn step_from_probe(probed: &ProbeReport, planner: &Planner) -> Result<Device
     let update_s =
         probed.kernels.iter().filter(|kernel| is_update(kernel.phase)).map(|kernel| kernel.seconds);
     let kernels = kernels.map(|kernel| (kernel.layer.as_str(), kernel.seconds));
-    Ok(DeviceStep::new(kernels, &planner.gradients()?, update_s.sum()))
+    Ok(DeviceStep::new(kernels, &planner.gradients()?, update_s.sum()).sent_as(planner.sent_fraction()))
 }
 
 /// The step on one device, from a profile.
@@ -40,5 +40,5 @@ pub fn step_from_profile(
     let update_s = all().filter(|(kernel, _)| is_update(kernel.kind)).map(|(_, seconds)| seconds).sum();
     let kernels = all().filter(|(kernel, _)| !is_update(kernel.kind));
     let kernels = kernels.map(|(kernel, &seconds)| (kernel.layer.as_str(), seconds));
-    Ok(DeviceStep::new(kernels, &planner.gradients()?, update_s))
+    Ok(DeviceStep::new(kernels, &planner.gradients()?, update_s).sent_as(planner.sent_fraction()))
 }

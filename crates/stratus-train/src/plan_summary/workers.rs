@@ -18,7 +18,9 @@ pub struct WorkerShare {
     pub images_of_part: usize,
     /// The gradient buckets, in order of completion.
     pub buckets: Vec<GradientBucket>,
-    /// Bytes of all buckets.
+    /// The number format in which gradients travel.
+    pub exchange_type: &'static str,
+    /// Bytes of all buckets, as they travel.
     pub exchanged_bytes: u64,
     /// Bytes that a worker sends in a step.
     pub sent_bytes: u64,
@@ -29,7 +31,7 @@ pub struct WorkerShare {
 /// Gradients that are exchanged together.
 #[derive(Clone, Debug, Serialize)]
 pub struct GradientBucket {
-    /// Their size in bytes.
+    /// Their size in bytes, as they travel.
     pub bytes: u64,
     /// The number of gradients.
     pub tensors: usize,
@@ -56,6 +58,7 @@ impl WorkerShare {
             parts_of_each: share.count,
             images_of_part: resolved.settings().train.batch_size / share.parts,
             buckets,
+            exchange_type: resolved.settings().train.exchange_type.as_str(),
             exchanged_bytes,
             // Reduce-scatter sends a half, a quarter, …; all-gather sends the same amount again.
             sent_bytes: 2 * (exchanged_bytes - exchanged_bytes / workers as u64),
@@ -67,16 +70,17 @@ impl WorkerShare {
 fn buckets(plan: &Plan) -> Vec<GradientBucket> {
     let program = &plan.program;
     let starts = program.steps.iter().enumerate().filter_map(|(position, step)| match step.kernel {
-        Kernel::AllReduceBucket(kernel) if !kernel.waits => Some((position, step)),
+        Kernel::AllReduceBucket(kernel) if !kernel.waits => Some((position, step, kernel.method)),
         _ => None,
     });
     starts
-        .map(|(position, step)| {
+        .map(|(position, step, method)| {
             // Several buckets may start after one step.
             let exchanges = |step: &stratus_engine::Step| matches!(step.kernel, Kernel::AllReduceBucket(_));
             let after_step = program.steps[..position].iter().rposition(|step| !exchanges(step)).unwrap_or(0);
+            let bytes = step.inputs.iter().map(|id| plan.placements[id.0].bytes as u64).sum();
             GradientBucket {
-                bytes: step.inputs.iter().map(|id| plan.placements[id.0].bytes as u64).sum(),
+                bytes: method.sent_bytes(bytes),
                 tensors: step.inputs.len(),
                 after_step,
                 layer: program.layer_name(&program.steps[after_step]),

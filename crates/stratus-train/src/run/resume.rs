@@ -206,7 +206,12 @@ fn record_setup(
     if recorded != Some(plans) {
         stratus_run::atomic::write_json(&run.plan(), plans)?;
     }
-    if !recorded.is_some_and(|recorded| recorded.gives_same_bits_as(plans)) {
+    if recorded.is_some_and(|recorded| recorded.depends_on_other_workers_than(plans)) {
+        let text = "resuming with another number of workers, on which results depend because of \
+                    train.exchange_type: they are equivalent, but not bit-identical to an uninterrupted run";
+        observer.warn(text);
+        log.write(text)?;
+    } else if !recorded.is_some_and(|recorded| recorded.gives_same_bits_as(plans)) {
         let recorded = recorded.map_or("nothing".to_owned(), |plans| kernels(&plans.train));
         let text = format!(
             "resuming with a different plan: it was made for {recorded}, but runs on {} now; results are \

@@ -12,6 +12,7 @@ use crate::compile::{
     variant_programs,
 };
 use crate::device::{self, OpenDevice};
+use crate::exchange;
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
 use crate::network::{Network, check_layer_file};
 use crate::resolve::ResolvedProcess;
@@ -104,6 +105,7 @@ impl ResolvedRun {
             .with_rank(rank)
             .with_stage(stage);
         check_parts(&resolved)?;
+        exchange::unused_key(&resolved).iter().for_each(|text| warn(text));
         match (check_batch_norm_samples(&resolved, &graph), start) {
             (Err(error), RunStart::New) => return Err(error),
             // Runs of older versions, which did not check this, resume with a warning.

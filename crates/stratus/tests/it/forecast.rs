@@ -232,6 +232,9 @@ fn scaling_table_lists_device_counts() {
     // three rounds of each bucket.
     let bytes = 4.0 * 25_557_032.0 * 1.75 / 1.25e9;
     assert!(row(2, "exchange_s") > bytes && row(2, "exchange_s") < 1.2 * bytes, "{weak}");
+    let rounded = report(&[&more[..], &["--set", "train.exchange_type=bf16"]].concat());
+    let halved = rounded["scaling"][2]["exchange_s"].as_f64().unwrap();
+    assert!(halved < row(2, "exchange_s") - 0.49 * bytes, "{rounded}");
     assert!(row(2, "speed_up") > 4.0 && row(2, "speed_up") < 8.0, "{weak}");
     let strong = report(&[&more[..], &["--strong"]].concat());
     assert_eq!(strong["scaling"][2]["batch"], 8);

@@ -2,6 +2,7 @@
 
 #![cfg(unix)]
 
+mod exchange_type;
 mod gpus;
 mod hosts;
 mod kills;
