@@ -51,6 +51,21 @@ pub trait Communicator: Send + Sync {
     ) -> Result<(), String>;
 }
 
+/// A group of devices of several workers that sum values directly, without the memory of their processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceGroup {
+    /// The identity of the group, of [`GROUP_ID_BYTES`] bytes, from one member's
+    /// [`Backend::new_group_id`](crate::Backend::new_group_id).
+    pub id: Vec<u8>,
+    /// The rank of this worker's device in the group.
+    pub rank: usize,
+    /// The number of devices, a power of two.
+    pub size: usize,
+}
+
+/// The bytes of the identity of a [`DeviceGroup`].
+pub const GROUP_ID_BYTES: usize = 128;
+
 /// The error of a communication step before a session is connected; all backends prepare such steps in the
 /// same way.
 pub const NOT_CONNECTED_ERROR: &str = "this worker is not connected to the others";

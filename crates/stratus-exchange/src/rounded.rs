@@ -1,9 +1,9 @@
 //! Sums of f32 values that travel as bf16, which halves the bytes.
 //!
-//! The scheme is that of [`tree`](crate::tree). Each worker rounds what it sends, and adds what it receives to
-//! its own f32 values. The sum of each range is rounded by the worker that has it before it is gathered, so
-//! that all workers end with the same bits. Every element is added by one worker, so the result is a function
-//! of the values and the number of workers.
+//! The scheme is that of [`tree`](crate::tree). Each worker rounds what it sends, and adds what it receives
+//! to its own f32 values. The sum of each range is rounded by the worker that has it before it is gathered,
+//! so that all workers end with the same bits. Every element is added by one worker, so the result is a
+//! function of the values and the number of workers.
 //!
 //! An element is rounded `log₂(size) + 1` times at most, each time by at most `2⁻⁸` of the partial sum.
 
@@ -17,8 +17,8 @@ pub fn scratch_length(length: usize) -> usize {
     2 * half(length)
 }
 
-/// The maximum number of values that are sent, or received, at once. Ranges are multiples of a unit, as on GPUs,
-/// whose sums have the same bits.
+/// The maximum number of values that are sent, or received, at once. Ranges are multiples of a unit, as on
+/// GPUs, whose sums have the same bits.
 fn half(length: usize) -> usize {
     Halving { length, rank: 0, size: 2, unit: ALIGNED_UNIT }.max_sent()
 }

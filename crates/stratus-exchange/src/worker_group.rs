@@ -585,7 +585,7 @@ mod tests {
     use super::*;
     use crate::in_process::transports;
 
-    const EXACT: SumMethod = SumMethod { as_bf16: false };
+    const EXACT: SumMethod = SumMethod { as_bf16: false, any_order: false };
 
     fn open_all(size: usize) -> Vec<WorkerGroup> {
         transports(size).into_iter().map(|transport| WorkerGroup::open(|| Ok(transport)).unwrap()).collect()

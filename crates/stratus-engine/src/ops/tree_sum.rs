@@ -96,6 +96,9 @@ pub struct SumMethod {
     /// True if f32 values travel as bf16, rounded to nearest even, and are added in f32. Sums then depend on
     /// the number of workers.
     pub as_bf16: bool,
+    /// True if a library may add the values in an order of its own. Sums then depend on the devices, how they
+    /// are connected, and their number. Only devices in a group do so; else sums follow the tree.
+    pub any_order: bool,
 }
 
 impl SumMethod {
@@ -205,7 +208,8 @@ mod tests {
     #[test]
     fn only_inexact_methods_are_stored() {
         for as_bf16 in [false, true] {
-            let half = AllReduceBucket { bucket: 3, waits: true, method: SumMethod { as_bf16 } };
+            let method = SumMethod { as_bf16, any_order: false };
+            let half = AllReduceBucket { bucket: 3, waits: true, method };
             let text = serde_json::to_string(&half).unwrap();
             assert_eq!(text.contains("method"), as_bf16, "{text}");
             assert_eq!(serde_json::from_str::<AllReduceBucket>(&text).unwrap(), half);

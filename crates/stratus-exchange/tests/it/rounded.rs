@@ -6,7 +6,7 @@ use stratus_engine::ops::{Kernel, SumMethod};
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::{Backend, DType, Precision, Program, Role};
 
-const ROUNDED: SumMethod = SumMethod { as_bf16: true };
+const ROUNDED: SumMethod = SumMethod { as_bf16: true, any_order: false };
 
 fn rounded(of_part: &Program, workers: usize) -> Program {
     with_method(of_part, workers, Some(1.0), ROUNDED)

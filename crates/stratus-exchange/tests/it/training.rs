@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use stratus_cuda::Cuda;
-use stratus_engine::exchange::Communicator;
+use stratus_engine::exchange::{Communicator, DeviceGroup};
 use stratus_engine::fusions::Fusions;
 use stratus_engine::ops::{Kernel, SumMethod};
 use stratus_engine::passes::average::average;
@@ -96,12 +96,24 @@ pub fn train_with(
     exchange: Option<Arc<WorkerGroup>>,
     rank: usize,
 ) -> Trained {
+    train_in_group(backend, program, exchange, rank, None)
+}
+
+/// [`train_with`] with a group of devices that sum directly.
+pub fn train_in_group(
+    backend: &dyn Backend,
+    program: &Program,
+    exchange: Option<Arc<WorkerGroup>>,
+    rank: usize,
+    group: Option<&DeviceGroup>,
+) -> Trained {
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, program, Choices::default(), false, &mut persistent).unwrap();
     let mut session = Session::on_backend(backend, vec![plan], persistent).unwrap();
     if let Some(workers) = exchange {
         let exchange: Arc<dyn Communicator> = workers;
-        session.connect(&exchange, rank * program.batch / PART).unwrap();
+        group.iter().for_each(|group| session.join_group(group).unwrap());
+        session.connect(&exchange, rank * program.batch / PART, group.is_some()).unwrap();
     }
     let names: Vec<(String, usize)> =
         session.state().map(|value| (value.name.to_owned(), value.shape.iter().product())).collect();

@@ -1,6 +1,7 @@
 //! The share of one of several workers: its parts of a batch, and its exchange of gradients.
 
 use crate::compile::Plans;
+use crate::exchange::exactness_note;
 use crate::resolve::ResolvedProcess;
 use serde::Serialize;
 use stratus_engine::{Kernel, Plan};
@@ -18,6 +19,9 @@ pub struct WorkerShare {
     pub images_of_part: usize,
     /// The gradient buckets, in order of completion.
     pub buckets: Vec<GradientBucket>,
+    /// The dependence of results, if gradients are not summed exactly.
+    #[serde(skip)]
+    pub exactness_note: Option<&'static str>,
     /// The number format in which gradients travel.
     pub exchange_type: &'static str,
     /// Bytes of all buckets, as they travel.
@@ -58,6 +62,7 @@ impl WorkerShare {
             parts_of_each: share.count,
             images_of_part: resolved.settings().train.batch_size / share.parts,
             buckets,
+            exactness_note: exactness_note(resolved.settings()),
             exchange_type: resolved.settings().train.exchange_type.as_str(),
             exchanged_bytes,
             // Reduce-scatter sends a half, a quarter, …; all-gather sends the same amount again.

@@ -2,7 +2,6 @@
 
 use crate::compile::CompiledRun;
 use crate::device::OpenDevice;
-use crate::exchange::rounding_note;
 use crate::input::Datasets;
 use crate::resolve::{Rank, ResolvedProcess};
 use crate::teacher::Teacher;
@@ -52,14 +51,7 @@ pub(super) fn run_lines(resolved: &ResolvedProcess, datasets: &Datasets, graph: 
     ];
     let teacher = resolved.teacher().map(|teacher| ("teacher", teacher_text(teacher, settings)));
     let processes = process_line(resolved).map(|text| ("workers", text));
-    let exchange = rounding_note(resolved).map(|text| ("exchange", text));
-    lines
-        .iter()
-        .chain(&teacher)
-        .chain(&processes)
-        .chain(&exchange)
-        .map(|(label, text)| line(label, text))
-        .collect()
+    lines.iter().chain(&teacher).chain(&processes).map(|(label, text)| line(label, text)).collect()
 }
 
 /// Describes the teacher and its loss.

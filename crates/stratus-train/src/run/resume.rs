@@ -85,6 +85,7 @@ pub fn resume(
         set_up(&experiment, StartedRun { run: &run, state }, recorded.as_ref(), options, observer)?;
     check_sources(&run, &setup.sources())?;
     record_extension(&mut log)?;
+    setup.log_exchange(&mut log)?;
     if is_first {
         record_setup(&run, &setup, recorded.as_ref(), &mut log, observer)?;
     }
@@ -207,8 +208,9 @@ fn record_setup(
         stratus_run::atomic::write_json(&run.plan(), plans)?;
     }
     if recorded.is_some_and(|recorded| recorded.depends_on_other_workers_than(plans)) {
-        let text = "resuming with another number of workers, on which results depend because of \
-                    train.exchange_type: they are equivalent, but not bit-identical to an uninterrupted run";
+        let text = "resuming with another number of workers, on which results depend here \
+                    (train.exchange, train.exchange_type): they are equivalent, but not bit-identical to an \
+                    uninterrupted run";
         observer.warn(text);
         log.write(text)?;
     } else if !recorded.is_some_and(|recorded| recorded.gives_same_bits_as(plans)) {

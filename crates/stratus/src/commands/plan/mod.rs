@@ -139,7 +139,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         .with_rank(Rank { rank: 0, world_size: pipelines });
     if !arguments.largest_batch {
         run::check_parts(&resolved)?;
-        exchange::unused_key(&resolved).iter().for_each(|text| progress.warn(text));
+        exchange::unused_keys(&resolved).iter().for_each(|text| progress.warn(text));
     }
     if let (false, Err(problem)) = (arguments.largest_batch, check_batch_norm_samples(&resolved, &graph)) {
         let hint = problem.hint().unwrap_or_default();

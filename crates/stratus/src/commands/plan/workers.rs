@@ -2,17 +2,12 @@
 
 use crate::output::table;
 use stratus_base::text::bytes;
-use stratus_experiment::ExchangeType;
 use stratus_train::plan_summary::{GradientBucket, WorkerShare};
 
 /// The rows of the summary.
 pub(super) fn summary_rows(shared: &WorkerShare) -> [(String, String); 2] {
     let WorkerShare { workers, parts, parts_of_each, images_of_part, .. } = shared;
-    let rounding = if shared.exchange_type == ExchangeType::F32.as_str() {
-        String::new()
-    } else {
-        format!("; gradients travel as {}: results depend on the number of workers", shared.exchange_type)
-    };
+    let note = shared.exactness_note.map_or(String::new(), |note| format!("; {note}"));
     [
         (
             "workers".to_owned(),
@@ -21,7 +16,7 @@ pub(super) fn summary_rows(shared: &WorkerShare) -> [(String, String); 2] {
         (
             "exchange".to_owned(),
             format!(
-                "{} in {} buckets; a worker sends {} per step{rounding}",
+                "{} in {} buckets; a worker sends {} per step{note}",
                 bytes(shared.exchanged_bytes),
                 shared.buckets.len(),
                 bytes(shared.sent_bytes)

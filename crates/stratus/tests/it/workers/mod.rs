@@ -6,6 +6,7 @@ mod exchange_type;
 mod gpus;
 mod hosts;
 mod kills;
+mod nccl;
 mod networks;
 
 use crate::common::tiny::copy;
