@@ -98,7 +98,7 @@ impl Offer {
 impl ExchangeWay {
     /// The way that the offers of all workers allow, by rank.
     pub fn choose(offers: &[Offer]) -> Self {
-        if offers.iter().any(|offer| *offer == Offer::Processes) {
+        if offers.contains(&Offer::Processes) {
             return Self::Processes;
         }
         let of_worker = |rank: usize, reason: &str| match rank {
