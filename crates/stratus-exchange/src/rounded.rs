@@ -119,7 +119,7 @@ mod tests {
 
     /// Values of both signs and of magnitudes over six decades.
     fn value(rank: usize, at: usize) -> f32 {
-        let sign = if (rank + at) % 3 == 0 { -1.0 } else { 1.0 };
+        let sign = if (rank + at).is_multiple_of(3) { -1.0 } else { 1.0 };
         sign * 10f32.powi((at % 7) as i32 - 3) / (1 + 3 * rank + 7 * (at % 11)) as f32
     }
 
@@ -131,7 +131,7 @@ mod tests {
                 for (rank, worker) in found.iter().enumerate() {
                     assert_eq!(bits(worker), bits(&found[0]), "worker {rank} of {size}, {length} values");
                 }
-                let levels = size.ilog2() as f64 + 1.0;
+                let levels = f64::from(size.ilog2()) + 1.0;
                 for (at, &sum) in found[0].iter().enumerate() {
                     assert_eq!(sum.to_bits() & 0xffff, 0, "a sum is not a bf16");
                     let terms = (0..size).map(|rank| f64::from(value(rank, at)));

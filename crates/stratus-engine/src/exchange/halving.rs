@@ -112,7 +112,7 @@ mod tests {
                             (rank, &own.receive, &own.send)
                         );
                         assert!(own.send.len().max(own.receive.len()) <= worker(rank).max_sent());
-                        assert!(own.send.start % unit == 0 || own.send.is_empty());
+                        assert!(own.send.start.is_multiple_of(unit) || own.send.is_empty());
                         let gathered = worker(rank).gather(round);
                         assert_eq!((gathered.send, gathered.receive), (own.receive, own.send));
                     }
