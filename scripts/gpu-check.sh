@@ -18,8 +18,10 @@
 #   networks   the networks by Stratus only, planned for the first time
 #   compare    waits for warm_up, then measures each network and its baselines in turn
 #   sanitize   cases under compute-sanitizer; only when named
-#   workers    two workers on one GPU: bit-identical to one process? the cost of parts; only when named
-#   gpus       1, 2, 4, … workers on as many GPUs: bit-identical? images/s; only when named
+#   workers    NCCL with one GPU; two workers on one GPU: bit-identical to one process? the cost of parts;
+#              only when named
+#   gpus       1, 2, 4, … workers on as many GPUs, by NCCL and through host memory: bit-identical? images/s;
+#              only when named
 #
 # Environment: NETWORKS='resnet50:256 …' (name:batch) and PRECISIONS='bf16 f16' are packed and measured;
 # PEERS='eager compiled'; PARITY='on_a_gpu::vgg'; OUT is a folder for raw output.
@@ -198,6 +200,8 @@ use_mpi() {
 
 workers() { # four parts on one process and on two that share the GPU; the time of a step in two parts
     local settings=(--set train.device=cuda --set train.epochs=3 --set train.parts=4) plain divided status=0
+    # NCCL with one GPU: joining, sums, recorded graphs.
+    STRATUS_EXPECT_GPU=1 "$folder/oracle" group_of_one_gpu --nocapture || status=1
     use_mpi || return 1
     "$folder/stratus" train digits "${settings[@]}" --out "$out/parts-1" || return 1
     "$folder/stratus" train digits "${settings[@]}" --workers 2 --out "$out/parts-2" || return 1
@@ -221,16 +225,31 @@ gpus() { # the same run on 1, 2, 4, … GPUs
     found=$(nvidia-smi --list-gpus | wc -l)
     for ((count = 1; 2 * count <= found; count *= 2)); do :; done
     for ((run = 1; run <= count; run *= 2)); do
-        "$folder/stratus" train resnet50 --set train.device=cuda --set data.name=synthetic \
-            --set data.synthetic.classes=1000 --set data.synthetic.images=$((256 * count * 20)) \
-            --set data.synthetic.validation_images=$((8 * count)) --set validation.batch_size=8 \
-            --set train.batch_size=$((256 * count)) --set train.parts="$count" --set train.precision=bf16 \
-            --set train.epochs=1 --set data.drop_last=true --workers "$run" --out "$out/gpus-$run" || return 1
+        many_gpus "$count" "$run" "$out/gpus-$run" || return 1
         runs+=("$out/gpus-$run")
-        "$folder/stratus" collect "$out/gpus-$run" | grep -i -E 'images|exchange' || true
     done
+    if [ "$count" -gt 1 ]; then
+        # The same through host memory, unless the system has an NCCL of its own; then other bits.
+        STRATUS_CUDA=$(tr : '\n' <<<"${STRATUS_CUDA:-}" | grep -v nccl | paste -sd: -) \
+            many_gpus "$count" "$count" "$out/gpus-host" || return 1
+        runs+=("$out/gpus-host")
+        many_gpus "$count" "$count" "$out/gpus-bf16" --set train.exchange_type=bf16 || status=1
+        many_gpus "$count" "$count" "$out/gpus-fast" --set train.exchange=fast || status=1
+    fi
     weights "${runs[@]}" || status=1
     return $status
+}
+
+many_gpus() { # parts workers run argument…: an epoch of 20 iterations of 256 images a part
+    local ran
+    ran=$("$folder/stratus" train resnet50 --set train.device=cuda --set data.name=synthetic \
+        --set data.synthetic.classes=1000 --set data.synthetic.images=$((256 * $1 * 20)) \
+        --set data.synthetic.validation_images=$((8 * $1)) --set validation.batch_size=8 \
+        --set train.batch_size=$((256 * $1)) --set train.parts="$1" --set train.precision=bf16 \
+        --set train.epochs=1 --set data.drop_last=true --workers "$2" --out "$3" "${@:4}" 2>&1) ||
+        { echo "$ran"; return 1; }
+    echo "$ran" | grep -E '^exchange' || true
+    "$folder/stratus" collect "$3" | grep -i -E 'images|exchange' || true
 }
 
 synthetic() { # command network batch precision argument…

@@ -4,7 +4,7 @@ use crate::ffi::cupti::Cupti;
 use crate::ffi::driver::{self, Gpu};
 use crate::ffi::libraries::Library;
 use crate::ffi::nvml::Nvml;
-use crate::ffi::{cudnn, nvrtc};
+use crate::ffi::{cudnn, nccl, nvrtc};
 use crate::gpu::{GpuDevice, GpuProcessor};
 use crate::gpu_libraries::GpuLibraries;
 use crate::prepare::{KernelTarget, prepare};
@@ -344,13 +344,15 @@ impl Backend for Cuda {
 
     fn device(&self) -> Result<Option<Box<dyn Device>>, EngineError> {
         match &self.machine {
-            ExecutionTarget::Gpu(gpu) => match GpuDevice::new(gpu, &self.clock) {
+            ExecutionTarget::Gpu(gpu) => match GpuDevice::new(gpu, &self.clock, &self.processor) {
                 Ok(device) => Ok(Some(Box::new(device))),
                 Err(reason) => Err(EngineError::Device { device: gpu.name.clone(), reason }),
             },
             #[cfg(feature = "emulation")]
             ExecutionTarget::Emulated { reverse_order, .. } => {
-                Ok(Some(Box::new(crate::emulation::EmulatedDevice::new(&self.clock, *reverse_order))))
+                let device =
+                    crate::emulation::EmulatedDevice::new(&self.clock, &self.processor, *reverse_order);
+                Ok(Some(Box::new(device)))
             }
             #[cfg(feature = "emulation")]
             ExecutionTarget::CompileOnly | ExecutionTarget::Counting => Err(EngineError::Device {
@@ -380,6 +382,35 @@ impl Backend for Cuda {
             #[cfg(feature = "emulation")]
             ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
                 [0, u64::from(self.processor.multiprocessors())]
+            }
+        }
+    }
+
+    fn direct_exchange(&self) -> Result<String, String> {
+        let version = match &self.machine {
+            ExecutionTarget::Gpu(_) => nccl::version()?,
+            #[cfg(feature = "emulation")]
+            ExecutionTarget::Emulated { .. } => crate::emulation::group::version()?,
+            #[cfg(feature = "emulation")]
+            ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
+                return Err("this backend only compiles".to_owned());
+            }
+        };
+        nccl::check_version(&version)?;
+        if let ExecutionTarget::Gpu(gpu) = &self.machine {
+            nccl::check_gpu(gpu).map_err(|reason| format!("NCCL {version} cannot be used: {reason}"))?;
+        }
+        Ok(format!("NCCL {version}"))
+    }
+
+    fn new_group_id(&self) -> Result<Vec<u8>, String> {
+        match &self.machine {
+            ExecutionTarget::Gpu(_) => nccl::new_id(),
+            #[cfg(feature = "emulation")]
+            ExecutionTarget::Emulated { .. } => crate::emulation::group::new_id(),
+            #[cfg(feature = "emulation")]
+            ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {
+                Err("this backend only compiles".to_owned())
             }
         }
     }

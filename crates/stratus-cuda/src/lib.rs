@@ -24,3 +24,4 @@ mod timestamps;
 
 pub use backend::{Cuda, GpuUnavailable, LibraryVersion, Settings, detect, gpu_count};
 pub use ffi::libraries::{ENVIRONMENT, check_named_folders};
+pub use ffi::nccl::version as nccl_version;

@@ -85,6 +85,22 @@ pub trait Backend: Send + Sync {
         [0; 2]
     }
 
+    /// The library by which devices of several workers sum values directly, with its version.
+    ///
+    /// # Errors
+    /// The reason why this device cannot do so.
+    fn direct_exchange(&self) -> Result<String, String> {
+        Err("only GPUs exchange values directly".to_owned())
+    }
+
+    /// A new identity for a group of devices, which its first member passes to all others.
+    ///
+    /// # Errors
+    /// Those of [`Self::direct_exchange`].
+    fn new_group_id(&self) -> Result<Vec<u8>, String> {
+        self.direct_exchange().map(|_| Vec::new())
+    }
+
     /// Starts tracing the device with the vendor's tools.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Devices with their own memory, and the arena of a session.
 
 use crate::backend::StepKernel;
-use crate::exchange::{Communicator, ExchangeStep};
+use crate::exchange::{Communicator, DeviceGroup, ExchangeStep};
 use crate::{AlignedBytes, EngineError};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -98,6 +98,19 @@ pub trait Device: Send {
     /// # Errors
     /// The device's error message.
     fn stage(&mut self, buffer: usize, inputs: [(u64, &[u8]); 2]) -> Result<(), EngineError>;
+
+    /// Joins the devices of other workers, which do the same at the same time.
+    ///
+    /// # Errors
+    /// If the library fails, or the others do not join.
+    fn join_group(&mut self, group: &DeviceGroup) -> Result<(), EngineError>;
+
+    /// Lets the devices of the group compute the sums of buckets of up to this size, and returns the bytes
+    /// that are allocated for it. `None` leaves the group instead.
+    ///
+    /// # Errors
+    /// If there is no group, or memory cannot be allocated.
+    fn sum_directly(&mut self, bucket_bytes: Option<usize>) -> Result<usize, EngineError>;
 
     /// The kernel of a communication step on values of this device. If the exchange fails, the program runs
     /// to its end, and [`Device::finish`] returns the error.

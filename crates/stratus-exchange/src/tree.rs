@@ -1,14 +1,10 @@
-//! Collective operations over a power-of-two number of workers.
-//!
-//! A sum is reduced by recursive vector halving with distance doubling, then gathered in the reverse order
-//! (Thakur, Rabenseifner, Gropp: "Optimization of collective communication operations in MPICH", 2005,
-//! section 4.5): first each pair of neighbours adds, each half of the values, then pairs of pairs, and so on.
-//! Every element is thus summed along the same binary tree over the workers in rank order, and each worker
-//! sends and receives `2 (1 - 1 / size)` times the number of values.
+//! Collective operations over a power-of-two number of workers. Sums follow the schedule of [`Halving`]: a
+//! binary tree over the workers in rank order.
 
 use crate::{ExchangeError, Transport};
 use bytemuck::Pod;
-use std::ops::{AddAssign, Range};
+use std::ops::AddAssign;
+use stratus_engine::exchange::{Halving, Round};
 
 /// Sums `values` in place, over the workers whose ranks differ by multiples of `stride`, a power of two: 1
 /// for all workers. `scratch` must hold at least half their number, rounded up.
@@ -21,53 +17,43 @@ pub fn all_reduce<T: Pod + AddAssign>(
     scratch: &mut [T],
     stride: usize,
 ) -> Result<(), ExchangeError> {
-    let (rank, size) = (transport.rank(), transport.size());
-    let mut range = 0..values.len();
-    let mut distance = stride;
-    while distance < size {
-        let (keep, give) = halves(&range, rank & distance != 0);
-        let received = &mut scratch[..keep.len()];
+    let (members, rank_of) = members(transport, values.len(), stride, 1);
+    for round in 0..members.rounds() {
+        let Round { peer, send, receive } = members.reduce(round);
+        let received = &mut scratch[..receive.len()];
         transport.send_receive(
-            rank ^ distance,
-            bytemuck::cast_slice(&values[give]),
+            rank_of(peer),
+            bytemuck::cast_slice(&values[send]),
             bytemuck::cast_slice_mut(&mut *received),
         )?;
-        values[keep.clone()].iter_mut().zip(received).for_each(|(sum, part)| *sum += *part);
-        range = keep;
-        distance *= 2;
+        values[receive].iter_mut().zip(received).for_each(|(sum, part)| *sum += *part);
     }
     // Each worker now has the sum of one range; gather all ranges.
-    while distance > stride {
-        distance /= 2;
-        let whole = range_before(values.len(), rank, stride..distance);
-        let (keep, give) = halves(&whole, rank & distance != 0);
-        let (low, high) = values[whole.clone()].split_at_mut(keep.start.max(give.start) - whole.start);
-        let (mine, theirs) = if keep.start < give.start { (low, high) } else { (high, low) };
+    for round in (0..members.rounds()).rev() {
+        let Round { peer, send, receive } = members.gather(round);
+        let first = send.start.min(receive.start);
+        let (low, high) = values[first..].split_at_mut(send.start.max(receive.start) - first);
+        let (mine, theirs) = if send.start < receive.start { (low, high) } else { (high, low) };
         transport.send_receive(
-            rank ^ distance,
-            bytemuck::cast_slice(mine),
-            bytemuck::cast_slice_mut(theirs),
+            rank_of(peer),
+            bytemuck::cast_slice(&mine[..send.len()]),
+            bytemuck::cast_slice_mut(&mut theirs[..receive.len()]),
         )?;
     }
     Ok(())
 }
 
-/// The half of a range that a worker keeps, and the half that it gives away.
-fn halves(range: &Range<usize>, upper: bool) -> (Range<usize>, Range<usize>) {
-    let middle = range.start + range.len().div_ceil(2);
-    let (low, high) = (range.start..middle, middle..range.end);
-    if upper { (high, low) } else { (low, high) }
-}
-
-/// The range that a worker had before it was halved at the end of `distances`, whose start is the first.
-fn range_before(length: usize, rank: usize, distances: Range<usize>) -> Range<usize> {
-    let mut range = 0..length;
-    let mut at = distances.start;
-    while at < distances.end {
-        range = halves(&range, rank & at != 0).0;
-        at *= 2;
-    }
-    range
+/// The schedule of this worker among those whose ranks differ from its own by multiples of `stride`, and the
+/// rank of each of these. Values are split between multiples of `unit`.
+pub(crate) fn members(
+    transport: &dyn Transport,
+    length: usize,
+    stride: usize,
+    unit: usize,
+) -> (Halving, impl Fn(usize) -> usize + use<>) {
+    let (rank, size) = (transport.rank(), transport.size());
+    let members = Halving { length, rank: rank / stride, size: size / stride, unit };
+    (members, move |member| member * stride + rank % stride)
 }
 
 /// Returns the bitwise OR of a value over all workers.

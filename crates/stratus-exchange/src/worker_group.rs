@@ -1,8 +1,8 @@
 //! One worker's end of a group: the interface that training calls, and the thread that exchanges data.
 
 use crate::messages::MessagePool;
-use crate::tree;
 use crate::{ExchangeError, TransferState, Transport};
+use crate::{rounded, tree};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel, sync_channel};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,24 +10,33 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use stratus_engine::DType;
 use stratus_engine::exchange::Communicator;
+use stratus_engine::ops::SumMethod;
 
 /// The values of a bucket, and scratch to receive into.
 enum BucketBuffer {
     F32(Vec<f32>, Vec<f32>),
     F64(Vec<f64>, Vec<f64>),
+    /// f32 values that travel as bf16.
+    Rounded(Vec<f32>, Vec<u16>),
 }
 
 impl BucketBuffer {
-    fn new(dtype: DType) -> Option<Self> {
-        match dtype {
-            DType::F32 => Some(Self::F32(Vec::new(), Vec::new())),
-            DType::F64 => Some(Self::F64(Vec::new(), Vec::new())),
+    fn new(dtype: DType, method: SumMethod) -> Option<Self> {
+        match (dtype, method.as_bf16) {
+            (DType::F32, false) => Some(Self::F32(Vec::new(), Vec::new())),
+            (DType::F64, false) => Some(Self::F64(Vec::new(), Vec::new())),
+            (DType::F32, true) => Some(Self::Rounded(Vec::new(), Vec::new())),
             _ => None,
         }
     }
 
-    fn has_dtype(&self, dtype: DType) -> bool {
-        matches!((self, dtype), (Self::F32(..), DType::F32) | (Self::F64(..), DType::F64))
+    /// Returns whether it holds values of a type that are summed by a method.
+    fn is_for(&self, dtype: DType, method: SumMethod) -> bool {
+        match self {
+            Self::F32(..) => dtype == DType::F32 && !method.as_bf16,
+            Self::F64(..) => dtype == DType::F64 && !method.as_bf16,
+            Self::Rounded(..) => dtype == DType::F32 && method.as_bf16,
+        }
     }
 
     /// Copies values in, one after the other. Allocates only when a bucket grows.
@@ -46,6 +55,12 @@ impl BucketBuffer {
                 scratch.resize(count.div_ceil(2), 0.0);
                 bytemuck::cast_slice_mut(numbers)
             }
+            Self::Rounded(numbers, scratch) => {
+                let count = bytes / size_of::<f32>();
+                numbers.resize(count, 0.0);
+                scratch.resize(rounded::scratch_length(count), 0);
+                bytemuck::cast_slice_mut(numbers)
+            }
         };
         let mut rest = memory;
         for value in values {
@@ -58,7 +73,7 @@ impl BucketBuffer {
     /// Copies the values out again.
     fn unpack(&self, values: &mut [&mut [u8]]) {
         let mut rest: &[u8] = match self {
-            Self::F32(numbers, _) => bytemuck::cast_slice(numbers),
+            Self::F32(numbers, _) | Self::Rounded(numbers, _) => bytemuck::cast_slice(numbers),
             Self::F64(numbers, _) => bytemuck::cast_slice(numbers),
         };
         for value in values {
@@ -73,6 +88,7 @@ impl BucketBuffer {
         match self {
             Self::F32(numbers, scratch) => tree::all_reduce(transport, numbers, scratch, stages),
             Self::F64(numbers, scratch) => tree::all_reduce(transport, numbers, scratch, stages),
+            Self::Rounded(numbers, scratch) => rounded::all_reduce(transport, numbers, scratch, stages),
         }
     }
 }
@@ -511,19 +527,26 @@ impl Communicator for WorkerGroup {
             .map_err(|error| error.to_string())
     }
 
-    fn start_all_reduce(&self, bucket: usize, dtype: DType, values: &[&mut [u8]]) -> Result<(), String> {
+    fn start_all_reduce(
+        &self,
+        bucket: usize,
+        dtype: DType,
+        method: SumMethod,
+        values: &[&mut [u8]],
+    ) -> Result<(), String> {
         let mut state = self.shared.state();
         while state.buckets.len() <= bucket {
             state.buckets.push(Bucket::Idle(None));
         }
         let buffer = match &mut state.buckets[bucket] {
-            Bucket::Idle(buffer) => buffer.take().filter(|buffer| buffer.has_dtype(dtype)),
+            Bucket::Idle(buffer) => buffer.take().filter(|buffer| buffer.is_for(dtype, method)),
             Bucket::Started | Bucket::Done(_) => return Err(format!("bucket {bucket} is still in flight")),
         };
         state.buckets[bucket] = Bucket::Started;
         drop(state);
-        let mut buffer =
-            buffer.or_else(|| BucketBuffer::new(dtype)).ok_or("only f32 and f64 can be exchanged")?;
+        let mut buffer = buffer
+            .or_else(|| BucketBuffer::new(dtype, method))
+            .ok_or("only f32 and f64 can be exchanged, and only f32 as bf16")?;
         buffer.pack(values);
         self.send(Request::Sum(bucket, buffer)).map_err(|error| error.to_string())
     }
@@ -562,6 +585,8 @@ mod tests {
     use super::*;
     use crate::in_process::transports;
 
+    const EXACT: SumMethod = SumMethod { as_bf16: false, any_order: false };
+
     fn open_all(size: usize) -> Vec<WorkerGroup> {
         transports(size).into_iter().map(|transport| WorkerGroup::open(|| Ok(transport)).unwrap()).collect()
     }
@@ -577,10 +602,10 @@ mod tests {
                         let mut exact = [f64::from(own); 3];
                         let bytes: &mut [&mut [u8]] =
                             &mut [bytemuck::bytes_of_mut(&mut first), bytemuck::bytes_of_mut(&mut second)];
-                        worker.start_all_reduce(0, DType::F32, bytes).unwrap();
+                        worker.start_all_reduce(0, DType::F32, EXACT, bytes).unwrap();
                         let metrics: &mut [&mut [u8]] = &mut [bytemuck::bytes_of_mut(&mut exact)];
-                        worker.start_all_reduce(1, DType::F64, metrics).unwrap();
-                        assert!(worker.start_all_reduce(1, DType::F64, metrics).is_err());
+                        worker.start_all_reduce(1, DType::F64, EXACT, metrics).unwrap();
+                        assert!(worker.start_all_reduce(1, DType::F64, EXACT, metrics).is_err());
                         worker.wait_all_reduce(0, bytes).unwrap();
                         assert_eq!(worker.all_reduce_or(1 << worker.rank()).unwrap(), 0b1111);
                         worker.wait_all_reduce(1, metrics).unwrap();
@@ -601,7 +626,7 @@ mod tests {
         let mut values = [1.0f32];
         let values: &mut [&mut [u8]] = &mut [bytemuck::bytes_of_mut(&mut values)];
         let worker = &workers[0];
-        let _ = worker.start_all_reduce(0, DType::F32, values);
+        let _ = worker.start_all_reduce(0, DType::F32, EXACT, values);
         assert!(worker.wait_all_reduce(0, values).unwrap_err().contains("worker 1 has disconnected"));
         assert!(worker.all_reduce_or(0).unwrap_err().to_string().contains("worker 1 has disconnected"));
     }

@@ -19,6 +19,27 @@ choices! {
 }
 
 choices! {
+    /// The summing of gradients over workers.
+    ExchangeMode {
+        /// Along one tree over the parts: results do not depend on the workers.
+        Exact = "exact",
+        /// By NCCL, which chooses the order for speed: results depend on the GPUs, how they are connected,
+        /// and their number. GPUs only.
+        Fast = "fast",
+    }
+}
+
+choices! {
+    /// The number format in which workers send gradients to each other.
+    ExchangeType {
+        /// As they are: results do not depend on the number of workers.
+        F32 = "f32",
+        /// Rounded to bf16, and added in f32: half of the bytes. Results depend on the number of workers.
+        Bf16 = "bf16",
+    }
+}
+
+choices! {
     /// The device that computes.
     Device {
         /// `gpu` if one can be used, else `cpu`.
@@ -433,6 +454,13 @@ settings! {
         /// Pipeline stages, one process each (`--workers`), for networks that exceed one process's memory.
         /// The parts of a batch pass through the stages one after the other. Does not affect results. 1: off.
         stages: usize = 1, Constraint::Inclusive(1.0, 64.0);
+        /// Summing of the gradients of several workers. `exact`: along one tree, by GPUs or through the
+        /// memory of the processes. `fast`: NCCL's all-reduce, whose order, and with it the results, depend
+        /// on the GPUs, how they are connected, and their number. No effect with one worker.
+        exchange: ExchangeMode = ExchangeMode::Exact, Constraint::Any;
+        /// Number format of the gradients that workers send to each other. Changes results, and makes them
+        /// depend on the number of workers, unless it is f32. No effect with one worker.
+        exchange_type: ExchangeType = ExchangeType::F32, Constraint::Any;
         /// Label smoothing: fraction of the target that is spread evenly over all classes. Not used in
         /// validation.
         label_smoothing: f64 = 0.0, Constraint::HalfOpen(0.0, 1.0);

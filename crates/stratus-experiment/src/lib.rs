@@ -31,9 +31,10 @@ pub use error::{ExperimentError, Origin, UnknownXmlKey};
 pub use experiment::{ExperimentText, MAX_FILE_BYTES, ParsedExperiment};
 pub use fake_quantisation::FakeQuantisedLayer;
 pub use keys::{
-    Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, Experiment,
-    ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, Model, OnBadSample, Optimiser,
-    OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic, Train, Validation,
+    Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, ExchangeMode,
+    ExchangeType, Experiment, ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, Model,
+    OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic,
+    Train, Validation,
 };
 pub use metric::{Direction, EpochMetric};
 pub use resolve::{DatasetFacts, DeviceFacts, NetworkFacts, ResolvedExperiment};

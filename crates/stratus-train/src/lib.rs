@@ -20,6 +20,7 @@ pub mod compile;
 pub mod device;
 mod error;
 pub mod evaluate;
+pub mod exchange;
 pub mod forecast;
 pub mod infer;
 pub mod input;

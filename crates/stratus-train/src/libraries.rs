@@ -74,6 +74,11 @@ impl LibraryProbes {
 /// Reports the libraries for GPUs, and the usable GPUs.
 fn detect_cuda() -> LibraryReport {
     let (found, gpus) = stratus_cuda::detect();
+    // Only several GPUs use it, and they do without it.
+    let nccl = match stratus_cuda::nccl_version() {
+        Ok(version) => format!("; NCCL {version}"),
+        Err(reason) => format!("; {reason}: several GPUs exchange gradients through host memory"),
+    };
     let missing: Vec<&str> =
         found.iter().filter(|library| library.version.is_none()).map(|library| library.name).collect();
     let loaded = found.iter().filter_map(|library| match library.version.as_deref()? {
@@ -82,7 +87,7 @@ fn detect_cuda() -> LibraryReport {
     });
     let loaded = loaded.collect::<Vec<_>>().join(", ");
     let note = match (missing.is_empty(), gpus.is_empty()) {
-        (true, false) => format!("{loaded}; {}", gpus.join("; ")),
+        (true, false) => format!("{loaded}{nccl}; {}", gpus.join("; ")),
         (true, true) => format!("{loaded}; no GPU found"),
         (false, _) if loaded.is_empty() => {
             format!("{} not found: no NVIDIA GPU can be used", missing.join(", "))

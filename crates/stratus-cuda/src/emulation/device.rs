@@ -1,8 +1,10 @@
 //! The device of the emulation: its memory is the process's, and work runs at once instead of being enqueued.
 //! Its clock counts how often it was read; step times are those recorded by the kernels.
 
+use super::group::EmulatedGroup;
 use super::queues::EmulatedQueues;
-use crate::exchange::Exchange;
+use crate::exchange::{DirectSums, Exchange};
+use crate::processor::Processor;
 use crate::step_clock::StepClock;
 use crate::timestamps::{RecordedSteps, words};
 use std::collections::HashMap;
@@ -11,7 +13,7 @@ use std::time::Instant;
 use stratus_engine::EngineError;
 use stratus_engine::backend::StepKernel;
 use stratus_engine::device::{Device, ProgramRun, RunTimes, StepTimer};
-use stratus_engine::exchange::{Communicator, ExchangeStep};
+use stratus_engine::exchange::{Communicator, DeviceGroup, ExchangeStep};
 
 /// Alignment of allocations in bytes.
 const ALIGNMENT: usize = 256;
@@ -19,6 +21,8 @@ const ALIGNMENT: usize = 256;
 /// The emulated GPU's memory, and the times of its last run.
 pub(crate) struct EmulatedDevice {
     clock: Arc<StepClock>,
+    /// Runs the kernels of the other queues.
+    processor: Arc<dyn Processor>,
     allocations: Vec<Allocation>,
     /// The nanoseconds of the last run's copies.
     copies: u64,
@@ -32,6 +36,8 @@ pub(crate) struct EmulatedDevice {
     fails_after: Option<u64>,
     /// True if the other queues run as late as possible.
     late_queues: bool,
+    /// The group that it has joined, until it is decided whether the group sums.
+    membership: Option<(EmulatedGroup, DeviceGroup)>,
     /// The exchange with other workers, if there are any.
     exchange: Option<Exchange<EmulatedQueues>>,
 }
@@ -61,9 +67,10 @@ impl Allocation {
 impl EmulatedDevice {
     /// Creates a device without memory. The queues beside its kernels run at once, or with `late_queues` as
     /// late as possible.
-    pub fn new(clock: &Arc<StepClock>, late_queues: bool) -> Self {
+    pub fn new(clock: &Arc<StepClock>, processor: &Arc<dyn Processor>, late_queues: bool) -> Self {
         Self {
             clock: Arc::clone(clock),
+            processor: Arc::clone(processor),
             allocations: Vec::new(),
             copies: 0,
             enqueued: HashMap::new(),
@@ -71,8 +78,20 @@ impl EmulatedDevice {
             words: Vec::new(),
             fails_after: fails_after(),
             late_queues,
+            membership: None,
             exchange: None,
         }
+    }
+
+    /// The exchange with other workers, which is created first if there is none.
+    fn exchange(&mut self) -> Result<&mut Exchange<EmulatedQueues>, String> {
+        Ok(match &mut self.exchange {
+            Some(exchange) => exchange,
+            none => {
+                let queues = EmulatedQueues::new(self.late_queues, &self.processor);
+                none.insert(Exchange::new(queues, &self.clock)?)
+            }
+        })
     }
 
     /// Runs the steps of a program, and what the other queues still have to do.
@@ -130,19 +149,32 @@ impl Device for EmulatedDevice {
         inputs.into_iter().try_for_each(|(address, bytes)| self.write_any(address, bytes))
     }
 
+    fn join_group(&mut self, group: &DeviceGroup) -> Result<(), EngineError> {
+        let membership = EmulatedGroup::join(group).map_err(failed)?;
+        self.membership = Some((membership, group.clone()));
+        Ok(())
+    }
+
+    fn sum_directly(&mut self, bucket_bytes: Option<usize>) -> Result<usize, EngineError> {
+        let membership = self.membership.take();
+        let Some(bucket_bytes) = bucket_bytes else { return Ok(0) };
+        let (group, place) = membership.ok_or_else(|| failed("it has joined no group".to_owned()))?;
+        let bytes = DirectSums::<EmulatedQueues>::memory_bytes(bucket_bytes);
+        let memory = self.allocate(bytes, "sums between GPUs")?;
+        let processor = Arc::clone(&self.processor);
+        let join = |exchange: &mut Exchange<EmulatedQueues>| {
+            exchange.sum_directly(processor.as_ref(), (group, &place), [memory, bucket_bytes as u64])
+        };
+        self.exchange().and_then(join).map_err(failed)?;
+        Ok(bytes)
+    }
+
     fn exchange_kernel(
         &mut self,
         step: ExchangeStep,
         exchange: &Arc<dyn Communicator>,
     ) -> Result<Box<dyn StepKernel>, EngineError> {
-        let kernels = match &mut self.exchange {
-            Some(kernels) => kernels,
-            none => {
-                let queues = EmulatedQueues::new(self.late_queues);
-                none.insert(Exchange::new(queues, &self.clock).map_err(failed)?)
-            }
-        };
-        kernels.kernel(step, exchange).map_err(failed)
+        self.exchange().and_then(|kernels| kernels.kernel(step, exchange)).map_err(failed)
     }
 
     fn launch(&mut self, run: ProgramRun<'_>) -> Result<(), EngineError> {

@@ -7,6 +7,7 @@
 mod compile_only;
 mod counting;
 mod device;
+pub(crate) mod group;
 mod kernel;
 mod memory;
 mod queues;

@@ -1,16 +1,21 @@
 //! The queues of the emulation beside its kernels. Their work runs at once, or as late as its events allow:
 //! on a GPU it may run at any time between.
 
+use super::group::EmulatedGroup;
 use super::memory;
-use crate::exchange::{HostFunction, Queue, Queues, Staging};
+use crate::exchange::{DeviceRange, HostFunction, Queue, Queues, Staging};
+use crate::processor::{Function, Processor, Shape};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use stratus_engine::DType;
 
 /// The queues of an emulated GPU.
 pub(crate) struct EmulatedQueues {
     late: bool,
-    state: Mutex<[PendingWork; 2]>,
+    /// Runs the kernels of queues.
+    processor: Arc<dyn Processor>,
+    state: Mutex<[PendingWork; 3]>,
 }
 
 /// The work that a queue has not run yet.
@@ -31,9 +36,22 @@ enum Work {
     CopyOut(u64, Arc<HostMemory>, Range<usize>),
     CopyIn(Arc<HostMemory>, Range<usize>, u64),
     Call(Arc<HostFunction>),
+    CopyWithin {
+        from: u64,
+        to: u64,
+        bytes: usize,
+    },
+    Launch(Function, Shape, Vec<u64>),
+    SendReceive {
+        group: Arc<EmulatedGroup>,
+        peer: usize,
+        send: DeviceRange,
+        receive: DeviceRange,
+    },
+    AllReduce(Arc<EmulatedGroup>, DeviceRange, DType),
 }
 
-/// A point in a queue: `Queue::Outgoing` or `Queue::Incoming`, and the number of its points up to it.
+/// A point in a queue other than that of the kernels, and the number of its points up to it.
 #[derive(Default)]
 pub(crate) struct EmulatedEvent(Mutex<Option<(Queue, u64)>>);
 
@@ -52,13 +70,14 @@ fn index(queue: Queue) -> Option<usize> {
         Queue::Kernels => None,
         Queue::Outgoing => Some(0),
         Queue::Incoming => Some(1),
+        Queue::Sums => Some(2),
     }
 }
 
 impl EmulatedQueues {
     /// Creates queues whose work runs at once, or as late as possible.
-    pub fn new(late: bool) -> Self {
-        Self { late, state: Mutex::default() }
+    pub fn new(late: bool, processor: &Arc<dyn Processor>) -> Self {
+        Self { late, processor: Arc::clone(processor), state: Mutex::default() }
     }
 
     /// Adds work to a queue, or runs it at once.
@@ -111,6 +130,23 @@ impl EmulatedQueues {
                 call.run();
                 Ok(())
             }
+            Work::CopyWithin { from, to, bytes } => {
+                let mut copy = vec![0; bytes];
+                memory::copy_from(from, &mut copy);
+                memory::copy_to(&copy, to);
+                Ok(())
+            }
+            Work::Launch(function, shape, mut arguments) => {
+                self.processor.launch(function, shape, &mut arguments)
+            }
+            Work::SendReceive { group, peer, send, receive } => {
+                group.send_receive(peer, send, receive);
+                Ok(())
+            }
+            Work::AllReduce(group, values, dtype) => {
+                group.all_reduce(values, dtype);
+                Ok(())
+            }
         }
     }
 }
@@ -118,6 +154,7 @@ impl EmulatedQueues {
 impl Queues for EmulatedQueues {
     type Event = EmulatedEvent;
     type Staging = HostMemory;
+    type Group = EmulatedGroup;
 
     fn event(&self) -> Result<EmulatedEvent, String> {
         Ok(EmulatedEvent::default())
@@ -166,6 +203,41 @@ impl Queues for EmulatedQueues {
         address: u64,
     ) -> Result<(), String> {
         self.add(queue, Work::CopyIn(Arc::clone(from), range, address))
+    }
+
+    fn copy_within(&self, queue: Queue, from: u64, to: u64, bytes: usize) -> Result<(), String> {
+        self.add(queue, Work::CopyWithin { from, to, bytes })
+    }
+
+    fn launch(
+        &self,
+        queue: Queue,
+        function: Function,
+        shape: Shape,
+        arguments: Vec<u64>,
+    ) -> Result<(), String> {
+        self.add(queue, Work::Launch(function, shape, arguments))
+    }
+
+    fn send_receive(
+        &self,
+        queue: Queue,
+        group: &Arc<EmulatedGroup>,
+        peer: usize,
+        send: DeviceRange,
+        receive: DeviceRange,
+    ) -> Result<(), String> {
+        self.add(queue, Work::SendReceive { group: Arc::clone(group), peer, send, receive })
+    }
+
+    fn all_reduce(
+        &self,
+        queue: Queue,
+        group: &Arc<EmulatedGroup>,
+        values: DeviceRange,
+        dtype: DType,
+    ) -> Result<(), String> {
+        self.add(queue, Work::AllReduce(Arc::clone(group), values, dtype))
     }
 
     fn call(&self, queue: Queue, call: &Arc<HostFunction>) -> Result<(), String> {

@@ -187,9 +187,20 @@ impl Gpu {
         })
     }
 
-    /// Launches a kernel. Each of `arguments` holds a parameter in its first bytes.
+    /// Launches a kernel in the stream of kernels. Each of `arguments` holds a parameter in its first bytes.
     pub fn launch(
         &self,
+        function: usize,
+        shape: crate::processor::Shape,
+        arguments: &mut [u64],
+    ) -> Result<(), String> {
+        self.launch_in(self.stream, function, shape, arguments)
+    }
+
+    /// [`launch`](Self::launch) in another stream of this GPU.
+    pub fn launch_in(
+        &self,
+        stream: CUstream,
         function: usize,
         shape: crate::processor::Shape,
         arguments: &mut [u64],
@@ -217,7 +228,7 @@ impl Gpu {
                 block[1],
                 block[2],
                 shared,
-                self.stream,
+                stream,
                 pointers.as_mut_ptr(),
                 ptr::null_mut(),
             )

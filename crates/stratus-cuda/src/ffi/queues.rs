@@ -1,20 +1,23 @@
 //! The streams of a GPU beside that of its kernels, with events, pinned host memory and host functions.
 
 use super::driver::{Gpu, check};
-use crate::exchange::{HostFunction, Queue, Queues, Staging};
+use super::nccl::NcclGroup;
+use crate::exchange::{DeviceRange, HostFunction, Queue, Queues, Staging};
+use crate::processor::{Function, Shape};
 use cudarc::driver::sys::{self, CUevent, CUstream};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use stratus_engine::DType;
 
 /// The queues of a GPU.
 pub(crate) struct GpuQueues {
     gpu: Arc<Gpu>,
-    /// Outgoing and incoming.
-    streams: [CUstream; 2],
-    in_use: [AtomicBool; 2],
+    /// Outgoing, incoming and sums.
+    streams: [CUstream; 3],
+    in_use: [AtomicBool; 3],
     /// The host functions and memory that work in a queue may refer to; CUDA graphs keep only their
     /// addresses.
     referenced: Mutex<Referenced>,
@@ -40,7 +43,7 @@ impl GpuQueues {
         gpu.make_current()?;
         let mut made = Self {
             gpu: Arc::clone(gpu),
-            streams: [ptr::null_mut(); 2],
+            streams: [ptr::null_mut(); 3],
             in_use: Default::default(),
             referenced: Mutex::default(),
         };
@@ -57,6 +60,7 @@ impl GpuQueues {
             Queue::Kernels => self.gpu.stream(),
             Queue::Outgoing => self.streams[0],
             Queue::Incoming => self.streams[1],
+            Queue::Sums => self.streams[2],
         }
     }
 
@@ -157,6 +161,7 @@ unsafe extern "C" fn run_host_function(call: *mut c_void) {
 impl Queues for GpuQueues {
     type Event = QueueEvent;
     type Staging = PinnedMemory;
+    type Group = NcclGroup;
 
     fn event(&self) -> Result<QueueEvent, String> {
         self.gpu.make_current()?;
@@ -198,6 +203,7 @@ impl Queues for GpuQueues {
             Queue::Kernels => {}
             Queue::Outgoing => self.in_use[0].store(true, Ordering::Relaxed),
             Queue::Incoming => self.in_use[1].store(true, Ordering::Relaxed),
+            Queue::Sums => self.in_use[2].store(true, Ordering::Relaxed),
         }
         // SAFETY: both live; 0 requests no flags.
         check("cannot make a queue wait", unsafe {
@@ -234,6 +240,45 @@ impl Queues for GpuQueues {
         })
     }
 
+    fn copy_within(&self, queue: Queue, from: u64, to: u64, bytes: usize) -> Result<(), String> {
+        self.gpu.make_current()?;
+        // SAFETY: both ranges are memory of the session's device, which is freed when the queues are empty.
+        check("cannot copy on the GPU", unsafe {
+            sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream(queue))
+        })
+    }
+
+    fn launch(
+        &self,
+        queue: Queue,
+        function: Function,
+        shape: Shape,
+        mut arguments: Vec<u64>,
+    ) -> Result<(), String> {
+        self.gpu.launch_in(self.stream(queue), function.0, shape, &mut arguments)
+    }
+
+    fn send_receive(
+        &self,
+        queue: Queue,
+        group: &Arc<NcclGroup>,
+        peer: usize,
+        send: DeviceRange,
+        receive: DeviceRange,
+    ) -> Result<(), String> {
+        group.send_receive(self.stream(queue), peer, send, receive)
+    }
+
+    fn all_reduce(
+        &self,
+        queue: Queue,
+        group: &Arc<NcclGroup>,
+        values: DeviceRange,
+        dtype: DType,
+    ) -> Result<(), String> {
+        group.all_reduce(self.stream(queue), values, dtype)
+    }
+
     fn call(&self, queue: Queue, call: &Arc<HostFunction>) -> Result<(), String> {
         self.gpu.make_current()?;
         {
@@ -255,6 +300,7 @@ impl Queues for GpuQueues {
             Queue::Kernels => true,
             Queue::Outgoing => self.in_use[0].load(Ordering::Relaxed),
             Queue::Incoming => self.in_use[1].load(Ordering::Relaxed),
+            Queue::Sums => self.in_use[2].load(Ordering::Relaxed),
         }
     }
 

@@ -11,22 +11,26 @@
 //! Initialisation inside a library may not be capturable. If a capture fails, that run enqueues its steps one
 //! by one, which completes more of the initialisation, and the next run captures again.
 
-use crate::exchange::Exchange;
+use crate::exchange::{DirectSums, Exchange};
 use crate::ffi::driver::{CapturedGraph, DeviceMemory, Event, Gpu, PinnedBuffer};
+use crate::ffi::nccl::NcclGroup;
 use crate::ffi::queues::GpuQueues;
+use crate::processor::Processor;
 use crate::step_clock::StepClock;
 use crate::timestamps::{RecordedSteps, words};
 use std::collections::HashMap;
 use std::sync::Arc;
 use stratus_engine::backend::StepKernel;
 use stratus_engine::device::{ProgramRun, RunTimes, StepTimer};
-use stratus_engine::exchange::{Communicator, ExchangeStep};
+use stratus_engine::exchange::{Communicator, DeviceGroup, ExchangeStep};
 use stratus_engine::{Device, EngineError};
 
 /// The GPU that a session runs on.
 pub(crate) struct GpuDevice {
     gpu: Arc<Gpu>,
     clock: Arc<StepClock>,
+    /// Compiles the kernels of the exchange.
+    processor: Arc<dyn Processor>,
     memory: Vec<DeviceMemory>,
     programs: HashMap<GraphKey, ProgramState>,
     /// Events before and after the copies of the inputs, or the wait for them.
@@ -35,6 +39,10 @@ pub(crate) struct GpuDevice {
     pinned: [[Option<PinnedBuffer>; 2]; 2],
     /// The run launched last.
     launched: Option<GraphKey>,
+    /// True from the launch of a program until it has ended.
+    is_running: bool,
+    /// The group that it has joined, until it is decided whether the group sums.
+    membership: Option<(NcclGroup, DeviceGroup)>,
     /// The exchange with other workers, if there are any.
     exchange: Option<Exchange<GpuQueues>>,
 }
@@ -81,17 +89,32 @@ impl GpuDevice {
     ///
     /// # Errors
     /// The driver's error message.
-    pub fn new(gpu: &Arc<Gpu>, clock: &Arc<StepClock>) -> Result<Self, String> {
+    pub fn new(
+        gpu: &Arc<Gpu>,
+        clock: &Arc<StepClock>,
+        processor: &Arc<dyn Processor>,
+    ) -> Result<Self, String> {
         let copies = [Event::new(gpu)?, Event::new(gpu)?];
         Ok(Self {
             gpu: Arc::clone(gpu),
             clock: Arc::clone(clock),
+            processor: Arc::clone(processor),
             memory: Vec::new(),
             programs: HashMap::new(),
             copies,
             pinned: Default::default(),
             launched: None,
+            is_running: false,
+            membership: None,
             exchange: None,
+        })
+    }
+
+    /// The exchange with other workers, which is created first if there is none.
+    fn exchange(&mut self) -> Result<&mut Exchange<GpuQueues>, String> {
+        Ok(match &mut self.exchange {
+            Some(exchange) => exchange,
+            none => none.insert(Exchange::new(GpuQueues::new(&self.gpu)?, &self.clock)?),
         })
     }
 
@@ -115,6 +138,10 @@ impl GpuDevice {
 impl Drop for GpuDevice {
     fn drop(&mut self) {
         if let Some(exchange) = &self.exchange {
+            if self.is_running {
+                // Other devices may never answer.
+                exchange.abandon();
+            }
             // The memory that it copies is freed next. Errors cannot be handled here.
             let _ = exchange.synchronise();
         }
@@ -214,20 +241,33 @@ impl Device for GpuDevice {
         Ok(())
     }
 
+    fn join_group(&mut self, group: &DeviceGroup) -> Result<(), EngineError> {
+        let membership = NcclGroup::join(&self.gpu, group).map_err(|reason| self.failed(reason))?;
+        self.membership = Some((membership, group.clone()));
+        Ok(())
+    }
+
+    fn sum_directly(&mut self, bucket_bytes: Option<usize>) -> Result<usize, EngineError> {
+        let membership = self.membership.take();
+        let Some(bucket_bytes) = bucket_bytes else { return Ok(0) };
+        let (group, place) = membership.ok_or_else(|| self.failed("it has joined no group".to_owned()))?;
+        let bytes = DirectSums::<GpuQueues>::memory_bytes(bucket_bytes);
+        let memory = self.allocate(bytes, "sums between GPUs")?;
+        let processor = Arc::clone(&self.processor);
+        let join = |exchange: &mut Exchange<GpuQueues>| {
+            exchange.sum_directly(processor.as_ref(), (group, &place), [memory, bucket_bytes as u64])
+        };
+        self.exchange().and_then(join).map_err(|reason| self.failed(reason))?;
+        Ok(bytes)
+    }
+
     fn exchange_kernel(
         &mut self,
         step: ExchangeStep,
         exchange: &Arc<dyn Communicator>,
     ) -> Result<Box<dyn StepKernel>, EngineError> {
-        let failed = |reason: String| EngineError::Device { device: self.gpu.name.clone(), reason };
-        let kernels = match &mut self.exchange {
-            Some(kernels) => kernels,
-            none => {
-                let queues = GpuQueues::new(&self.gpu).map_err(failed)?;
-                none.insert(Exchange::new(queues, &self.clock).map_err(failed)?)
-            }
-        };
-        kernels.kernel(step, exchange).map_err(failed)
+        let kernel = self.exchange().and_then(|kernels| kernels.kernel(step, exchange));
+        kernel.map_err(|reason| self.failed(reason))
     }
 
     fn launch(&mut self, run: ProgramRun<'_>) -> Result<(), EngineError> {
@@ -247,6 +287,7 @@ impl Device for GpuDevice {
         if timed {
             self.copies[1].record().map_err(failed)?;
         }
+        self.is_running = true;
         let key = GraphKey { program, buffer, timed };
         let first = !self.programs.contains_key(&key);
         let state = self.programs.entry(key).or_default();
@@ -291,6 +332,7 @@ impl Device for GpuDevice {
     fn finish(&mut self, time: &mut dyn FnMut(usize, u64)) -> Result<RunTimes, EngineError> {
         let failed = |reason: String| EngineError::Device { device: self.gpu.name.clone(), reason };
         self.gpu.wait().map_err(failed)?;
+        self.is_running = false;
         self.exchange.as_ref().map_or(Ok(()), Exchange::check).map_err(EngineError::Exchange)?;
         let Some(key) = self.launched.take().filter(|key| key.timed) else {
             return Ok(RunTimes::default());

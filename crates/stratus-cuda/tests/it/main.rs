@@ -5,6 +5,7 @@
 mod common;
 mod compiles;
 mod depthwise;
+mod direct_sums;
 mod f32;
 mod first_layer;
 mod markers;

@@ -65,7 +65,7 @@ fn gradients_on_tensor_cores() -> impl Iterator<Item = Case> {
 }
 
 /// The GPU of this machine, opened twice, if there is one. With `STRATUS_EXPECT_GPU` there must be one.
-fn gpu() -> Option<[Cuda; 2]> {
+pub fn gpu() -> Option<[Cuda; 2]> {
     let open = || Cuda::open(&Settings::default());
     match open().and_then(|first| Ok([first, open()?])) {
         Ok(gpu) => Some(gpu),
@@ -177,7 +177,16 @@ fn refuses_double_precision() {
 }
 
 /// Kernels without a case: sums of tiles and parts, changes of layout and markers. Other tests cover them.
-const WITHOUT_CASE: [&str; 4] = ["add_parts", "add_tiles", "mark", "reorder"];
+const WITHOUT_CASE: [&str; 8] = [
+    "add_parts",
+    "add_received",
+    "add_rounded",
+    "add_tiles",
+    "mark",
+    "reorder",
+    "round_values",
+    "widen_values",
+];
 
 /// The kernels of all sources that `reached` lacks. Those of activations are generated from their table.
 fn unreached(reached: &Launched) -> BTreeSet<String> {

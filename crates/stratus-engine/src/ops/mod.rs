@@ -90,7 +90,7 @@ pub use scale::Scale;
 pub use sgd::{ITERATION_SCALAR_FIELDS, SgdUpdate};
 pub use stage_transfer::StageTransfer;
 pub use stem::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
-pub use tree_sum::{AllReduceBucket, MAX_BUCKET_VALUES, TreeStep, TreeSum};
+pub use tree_sum::{AllReduceBucket, MAX_BUCKET_VALUES, SumMethod, TreeStep, TreeSum};
 
 use crate::build::Differentiator;
 use crate::build::Lowering;

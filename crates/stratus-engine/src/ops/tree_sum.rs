@@ -88,6 +88,33 @@ impl KernelSpec for TreeSum {
     }
 }
 
+/// How a bucket is summed over all workers. The default is exact: each value travels in its own type, and
+/// sums follow the tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SumMethod {
+    /// True if f32 values travel as bf16, rounded to nearest even, and are added in f32. Sums then depend on
+    /// the number of workers.
+    pub as_bf16: bool,
+    /// True if a library may add the values in an order of its own. Sums then depend on the devices, how they
+    /// are connected, and their number. Only devices in a group do so; else sums follow the tree.
+    pub any_order: bool,
+}
+
+impl SumMethod {
+    /// Returns whether sums do not depend on the number of workers.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The number of bytes that values of `bytes` bytes have while they travel.
+    #[must_use]
+    pub fn sent_bytes(&self, bytes: u64) -> u64 {
+        if self.as_bf16 { bytes / 2 } else { bytes }
+    }
+}
+
 /// One half of the all-reduce of a bucket over all workers:
 ///
 /// ```text
@@ -100,6 +127,9 @@ pub struct AllReduceBucket {
     pub bucket: usize,
     /// True if this step waits for the result; otherwise it starts the all-reduce.
     pub waits: bool,
+    /// How the values are summed.
+    #[serde(default, skip_serializing_if = "SumMethod::is_exact")]
+    pub method: SumMethod,
 }
 
 /// The maximum number of values of a bucket, limited by the operands of a step.
@@ -127,6 +157,9 @@ impl KernelSpec for AllReduceBucket {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let count = operands.len().max(1);
         expect_counts(counts, &[if self.waits { [0, count, 0] } else { [count, 0, 0] }])?;
+        if self.method.as_bf16 && operands.iter().any(|value| value.dtype != DType::F32) {
+            return Err("only f32 values can travel as bf16".to_owned());
+        }
         expect_bucket(operands)
     }
 
@@ -169,6 +202,18 @@ mod tests {
             }
         }
         sum
+    }
+
+    /// Plans of exact sums are stored as before there was another method, and read again.
+    #[test]
+    fn only_inexact_methods_are_stored() {
+        for as_bf16 in [false, true] {
+            let method = SumMethod { as_bf16, any_order: false };
+            let half = AllReduceBucket { bucket: 3, waits: true, method };
+            let text = serde_json::to_string(&half).unwrap();
+            assert_eq!(text.contains("method"), as_bf16, "{text}");
+            assert_eq!(serde_json::from_str::<AllReduceBucket>(&text).unwrap(), half);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::backend::{Operands, PreparedStep, Tile};
 use crate::device::Arena;
-use crate::exchange::{Communicator, ExchangeStep};
+use crate::exchange::{Communicator, DeviceGroup, ExchangeAction, ExchangeStep};
 use crate::ops::{ITERATION_SCALAR_FIELDS, KernelSpec, METRICS_FIELDS};
 use crate::plan::{Location, Persistent, Plan, PreparedPlan, TileSpan};
 use crate::program::MAX_OPERANDS;
@@ -136,6 +136,21 @@ struct LoadedProgram {
     execution_order: Vec<(std::ops::Range<usize>, usize)>,
 }
 
+impl LoadedProgram {
+    /// The communication step at a position; `None` for other steps.
+    fn exchange_step(&self, position: usize) -> Option<ExchangeStep> {
+        let bytes = self.steps[position].operand_bytes(&self.plan, position);
+        ExchangeStep::of(&self.plan.program, position, bytes)
+    }
+
+    /// The bytes of the largest bucket of sums.
+    fn largest_bucket(&self) -> usize {
+        let steps = (0..self.steps.len()).filter_map(|position| self.exchange_step(position));
+        let buckets = steps.filter(|step| matches!(step.action, ExchangeAction::StartAllReduce { .. }));
+        buckets.map(|bucket| bucket.value_bytes.iter().sum()).max().unwrap_or(0)
+    }
+}
+
 /// Programs bound to one arena: allocates once, runs many times.
 pub struct Session {
     arena: Arena,
@@ -204,21 +219,40 @@ impl Session {
         Ok(Self { arena, persistent, programs, metrics: Metrics::default(), measured, launched: None })
     }
 
-    /// Connects this worker to the others; `first_part` is the index of its first batch part.
+    /// Lets the device of this session join those of other workers, which do the same at the same time.
+    /// [`Self::connect`] then decides whether the devices sum.
     ///
     /// # Errors
-    /// If the device cannot allocate memory for the exchange.
+    /// If there is no device, or it cannot join.
+    pub fn join_group(&mut self, group: &DeviceGroup) -> Result<(), EngineError> {
+        match &mut self.arena {
+            Arena::Host(_) => Err(EngineError::InvalidRequest("only devices join a group".to_owned())),
+            Arena::Device(arena) => arena.device.join_group(group),
+        }
+    }
+
+    /// Connects this worker to the others; `first_part` is the index of its first batch part. If
+    /// `sums_directly`, the devices of its group compute sums; else it leaves the group, if it has joined
+    /// one.
+    ///
+    /// # Errors
+    /// If the device cannot allocate memory for the exchange, or has joined no group.
     pub fn connect(
         &mut self,
         exchange: &Arc<dyn Communicator>,
         first_part: usize,
+        sums_directly: bool,
     ) -> Result<(), EngineError> {
-        for LoadedProgram { plan, steps, .. } in &mut self.programs {
-            for (position, loaded) in steps.iter_mut().enumerate() {
-                loaded.parts[0] = first_part;
-                let bytes = loaded.operand_bytes(plan, position);
-                let Some(step) = ExchangeStep::of(&plan.program, position, bytes) else { continue };
-                loaded.kernel.kernel = match &mut self.arena {
+        if let Arena::Device(arena) = &mut self.arena {
+            let buckets = self.programs.iter().map(LoadedProgram::largest_bucket);
+            let largest = sums_directly.then(|| buckets.max().unwrap_or(0));
+            arena.allocated += arena.device.sum_directly(largest)?;
+        }
+        for program in &mut self.programs {
+            for position in 0..program.steps.len() {
+                program.steps[position].parts[0] = first_part;
+                let Some(step) = program.exchange_step(position) else { continue };
+                program.steps[position].kernel.kernel = match &mut self.arena {
                     Arena::Host(_) => step.on_host(exchange),
                     Arena::Device(arena) => arena.device.exchange_kernel(step, exchange)?,
                 };

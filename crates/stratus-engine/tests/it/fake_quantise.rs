@@ -178,7 +178,13 @@ fn the_batch_can_be_split_and_maps_recomputed() {
     let plain = lowered(&residual(), Precision::F32);
     let faked = fake_quantise(&plain, &convolutions(&plain), 127).unwrap();
     let whole = differentiate(&fuse(&faked).unwrap()).unwrap();
-    let parts = BatchParts { count: 4, workers: 1, bucket_bytes: 1 << 20, synchronise_batch_norm: false };
+    let parts = BatchParts {
+        count: 4,
+        workers: 1,
+        bucket_bytes: 1 << 20,
+        synchronise_batch_norm: false,
+        gradients: Default::default(),
+    };
     for split in [split_into_micro_batches(&whole, 4).unwrap(), split_into_parts(&whole, parts).unwrap()] {
         let program = update(&split, sgd()).unwrap();
         let rounds = |at: &usize| matches!(program.steps[*at].kernel, Kernel::FakeQuantiseWeights(_));

@@ -179,8 +179,13 @@ fn unevenly_labelled_parts_match_the_whole_batch() {
         let whole = results(&differentiated(BATCH));
         assert!(whole.0 > 0.1, "{context}");
         let parts = |count: usize| {
-            let parts =
-                BatchParts { count, workers: 1, bucket_bytes: 1 << 20, synchronise_batch_norm: false };
+            let parts = BatchParts {
+                count,
+                workers: 1,
+                bucket_bytes: 1 << 20,
+                synchronise_batch_norm: false,
+                gradients: Default::default(),
+            };
             in_tree(&differentiated(BATCH / count), parts).unwrap()
         };
         let micro = |count: usize| split_into_micro_batches(&differentiated(BATCH / count), count).unwrap();

@@ -160,8 +160,13 @@ fn micro_batches_and_parts_change_nothing() {
             let part = distilled(&graphs, HALF, BATCH / count);
             let mut programs = vec![split_into_micro_batches(&part, count).unwrap()];
             if count.is_power_of_two() {
-                let parts =
-                    BatchParts { count, workers: 1, bucket_bytes: 1 << 20, synchronise_batch_norm: false };
+                let parts = BatchParts {
+                    count,
+                    workers: 1,
+                    bucket_bytes: 1 << 20,
+                    synchronise_batch_norm: false,
+                    gradients: Default::default(),
+                };
                 programs.push(split_into_parts(&part, parts).unwrap());
             }
             for program in programs {

@@ -244,7 +244,7 @@ fn evaluation_in_stages_equals_that_of_one_process() {
         if let Some(workers) = workers {
             workers.set_stages(2);
             let exchange: Arc<dyn stratus_engine::exchange::Communicator> = workers;
-            session.connect(&exchange, 0).unwrap();
+            session.connect(&exchange, 0, false).unwrap();
         }
         let names: Vec<(String, usize)> =
             session.state().map(|value| (value.name.to_owned(), value.shape.iter().product())).collect();

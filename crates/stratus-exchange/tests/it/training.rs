@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use stratus_cuda::Cuda;
-use stratus_engine::exchange::Communicator;
+use stratus_engine::exchange::{Communicator, DeviceGroup};
 use stratus_engine::fusions::Fusions;
-use stratus_engine::ops::{Kernel, KernelSpec};
+use stratus_engine::ops::{Kernel, KernelSpec, SumMethod};
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_with;
@@ -51,14 +51,31 @@ fn program(graph: &Graph, precision: Precision, workers: usize) -> Program {
 /// Like [`program`], with the batch norm statistics of the whole batch.
 fn synchronised(graph: &Graph, precision: Precision, workers: usize) -> Program {
     let of_part = differentiate(&fused(graph, precision, PART, false)).unwrap();
-    let cut = BatchParts { count: PARTS, workers, bucket_bytes: 600, synchronise_batch_norm: true };
+    let cut = BatchParts {
+        count: PARTS,
+        workers,
+        bucket_bytes: 600,
+        synchronise_batch_norm: true,
+        gradients: SumMethod::default(),
+    };
     with_optimiser(&split_into_parts(&of_part, cut).unwrap(), Some(1.0))
 }
 
 /// All parts of a worker, followed by the updates.
 pub fn with_updates(of_part: &Program, workers: usize, clip_norm: Option<f64>) -> Program {
+    with_method(of_part, workers, clip_norm, SumMethod::default())
+}
+
+/// [`with_updates`] with a method by which gradients are summed.
+pub fn with_method(
+    of_part: &Program,
+    workers: usize,
+    clip_norm: Option<f64>,
+    gradients: SumMethod,
+) -> Program {
     // Buckets of a few values each.
-    let cut = BatchParts { count: PARTS, workers, bucket_bytes: 600, synchronise_batch_norm: false };
+    let cut =
+        BatchParts { count: PARTS, workers, bucket_bytes: 600, synchronise_batch_norm: false, gradients };
     with_optimiser(&split_into_parts(of_part, cut).unwrap(), clip_norm)
 }
 
@@ -100,12 +117,24 @@ pub fn train_with(
     exchange: Option<Arc<WorkerGroup>>,
     rank: usize,
 ) -> Trained {
+    train_in_group(backend, program, exchange, rank, None)
+}
+
+/// [`train_with`] with a group of devices that sum directly.
+pub fn train_in_group(
+    backend: &dyn Backend,
+    program: &Program,
+    exchange: Option<Arc<WorkerGroup>>,
+    rank: usize,
+    group: Option<&DeviceGroup>,
+) -> Trained {
     let mut persistent = Persistent::default();
     let plan = Plan::prepare(backend, program, Choices::default(), false, &mut persistent).unwrap();
     let mut session = Session::on_backend(backend, vec![plan], persistent).unwrap();
     if let Some(workers) = exchange {
         let exchange: Arc<dyn Communicator> = workers;
-        session.connect(&exchange, rank * program.batch / PART).unwrap();
+        group.iter().for_each(|group| session.join_group(group).unwrap());
+        session.connect(&exchange, rank * program.batch / PART, group.is_some()).unwrap();
     }
     let names: Vec<(String, usize)> =
         session.state().map(|value| (value.name.to_owned(), value.shape.iter().product())).collect();
@@ -142,8 +171,12 @@ pub fn train_with(
     (values.collect(), metrics)
 }
 
-/// Trains with `size` workers; `backend` opens the device of each.
-fn train_on(backend: &(dyn Fn() -> Box<dyn Backend> + Sync), program: &Program, size: usize) -> Vec<Trained> {
+/// Trains the program of each of `size` workers; `backend` opens the device of each.
+pub fn train_workers(
+    backend: &(dyn Fn() -> Box<dyn Backend> + Sync),
+    program: &Program,
+    size: usize,
+) -> Vec<Trained> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = in_process::transports(size)
             .into_iter()
@@ -175,7 +208,7 @@ fn results_are_bit_identical_for_any_number_of_workers() {
         assert_eq!(alone.1[0].samples, rows - (PARTS * PART / 7) as f64);
         for size in [1, 2, 4, 8] {
             for (rank, trained) in
-                train_on(&|| Box::new(ReferenceBackend), &program(&graph, precision, size), size)
+                train_workers(&|| Box::new(ReferenceBackend), &program(&graph, precision, size), size)
                     .into_iter()
                     .enumerate()
             {
@@ -202,7 +235,7 @@ fn results_are_bit_identical_for_any_number_of_gpus() {
         for &(size, late) in sizes {
             let backend = || Box::new(Cuda::emulated_with(4, late).unwrap()) as Box<dyn Backend>;
             let program = program(&graph, precision, size);
-            for (rank, trained) in train_on(&backend, &program, size).into_iter().enumerate() {
+            for (rank, trained) in train_workers(&backend, &program, size).into_iter().enumerate() {
                 assert_eq!(trained, alone, "GPU {rank} of {size}, late: {late}");
             }
         }
@@ -219,7 +252,7 @@ fn synchronised_results_are_bit_identical_for_any_number_of_workers() {
         assert!(alone.1.iter().all(|metrics| metrics.loss.is_finite() && metrics.loss > 0.0));
         for size in [2, 4, 8] {
             let program = synchronised(&graph, precision, size);
-            for trained in train_on(&|| Box::new(ReferenceBackend), &program, size) {
+            for trained in train_workers(&|| Box::new(ReferenceBackend), &program, size) {
                 assert_eq!(trained, alone, "{size} workers");
             }
         }
@@ -227,7 +260,7 @@ fn synchronised_results_are_bit_identical_for_any_number_of_workers() {
     let alone = train_with(&Cuda::emulated().unwrap(), &synchronised(&digits(), Precision::F32, 1), None, 0);
     for (size, late) in [(2, true), (8, false)] {
         let backend = || Box::new(Cuda::emulated_with(4, late).unwrap()) as Box<dyn Backend>;
-        for trained in train_on(&backend, &synchronised(&digits(), Precision::F32, size), size) {
+        for trained in train_workers(&backend, &synchronised(&digits(), Precision::F32, size), size) {
             assert_eq!(trained, alone, "{size} GPUs, late: {late}");
         }
     }
@@ -303,7 +336,13 @@ fn rejects_parts_that_are_not_powers_of_two() {
     for (count, workers) in [(6, 2), (8, 3), (2, 4)] {
         let error = split_into_parts(
             &differentiated,
-            BatchParts { count, workers, bucket_bytes: 1, synchronise_batch_norm: false },
+            BatchParts {
+                count,
+                workers,
+                bucket_bytes: 1,
+                synchronise_batch_norm: false,
+                gradients: Default::default(),
+            },
         )
         .unwrap_err();
         assert!(error.to_string().contains("powers of two"), "{error}");

@@ -61,10 +61,13 @@ impl Plans {
     }
 
     /// Returns whether both plans give bit-identical results: equal, or the same kernels for another number
-    /// of workers on the same parts.
+    /// of workers on the same parts, unless sums depend on that number.
     #[must_use]
     pub fn gives_same_bits_as(&self, other: &Self) -> bool {
         let parts = [self, other].map(|plans| plans.train.program.batch_parts);
+        if self.depends_on_other_workers_than(other) {
+            return false;
+        }
         if parts[0] != parts[1] || parts[0] == 1 {
             return self == other;
         }
@@ -84,6 +87,17 @@ impl Plans {
             && same(&self.train, &other.train)
             && same(&self.evaluate, &other.evaluate)
             && same(&self.refresh, &other.refresh)
+    }
+
+    /// Returns whether the plans are for different numbers of workers, and sums depend on that number.
+    #[must_use]
+    pub fn depends_on_other_workers_than(&self, other: &Self) -> bool {
+        let is_inexact = |plans: &Self| {
+            let mut kernels = plans.train.program.steps.iter().map(|step| &step.kernel);
+            kernels.any(|kernel| matches!(kernel, Kernel::AllReduceBucket(half) if !half.method.is_exact()))
+        };
+        // A worker's batch has its parts.
+        self.train.program.batch != other.train.program.batch && (is_inexact(self) || is_inexact(other))
     }
 
     /// The kernels and layouts of each program.

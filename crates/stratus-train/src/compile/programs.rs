@@ -175,13 +175,10 @@ fn training_program(
         (1, _) => split_into_micro_batches(&program, parts)?,
         // A worker may have one part or all of them: tiles and fused updates would change the order of sums.
         (count, _) => {
+            let ProgramVariant { workers, gradients, .. } = variant;
             let synchronise_batch_norm = settings.train.synchronise_batch_norm;
-            let parts = BatchParts {
-                count,
-                workers: variant.workers,
-                bucket_bytes: BUCKET_BYTES,
-                synchronise_batch_norm,
-            };
+            let parts =
+                BatchParts { count, workers, bucket_bytes: BUCKET_BYTES, synchronise_batch_norm, gradients };
             split_into_parts(&program, parts)?
         }
     };
@@ -212,7 +209,13 @@ pub(crate) fn worker_program(
     let settings = resolved.settings();
     let variant = ProgramVariant::new(resolved);
     let part = micro_batch_program(variant, graph, device, settings.train.batch_size)?;
-    let parts = BatchParts { count: 2, workers: 2, bucket_bytes: BUCKET_BYTES };
+    let parts = BatchParts {
+        count: 2,
+        workers: 2,
+        bucket_bytes: BUCKET_BYTES,
+        synchronise_batch_norm: false,
+        gradients: gradient_sums(resolved.settings()),
+    };
     with_updates(split_into_parts(&part, parts)?, settings, usize::MAX)
 }
 

@@ -1,7 +1,9 @@
 //! The variants of a run's programs that are tried while it is compiled.
 
+use crate::exchange::gradient_sums;
 use crate::resolve::ResolvedProcess;
 use stratus_engine::Stage;
+use stratus_engine::ops::SumMethod;
 use stratus_engine::passes::step_costs::LayerTimes;
 
 /// A variant of the programs of a resolved experiment.
@@ -10,6 +12,8 @@ pub(crate) struct ProgramVariant<'a> {
     pub resolved: &'a ResolvedProcess,
     /// The workers that divide the parts of a batch.
     pub workers: usize,
+    /// How workers sum gradients.
+    pub gradients: SumMethod,
     /// The pipeline stage; `None` for the whole network.
     pub stage: Option<Stage>,
     pub stage_budget: StageBudget,
@@ -45,6 +49,7 @@ impl<'a> ProgramVariant<'a> {
         Self {
             resolved,
             workers: resolved.rank().world_size,
+            gradients: gradient_sums(resolved.settings()),
             stage: resolved.stage(),
             stage_budget: StageBudget::keeping(resolved.memory_limit()),
             layer_times: None,
@@ -55,7 +60,7 @@ impl<'a> ProgramVariant<'a> {
     /// The variant that computes one part with the whole network. The kernels chosen for it are used by every
     /// stage and every number of workers.
     pub fn single_part(self) -> Self {
-        Self { workers: self.resolved.parts(), stage: None, ..self }
+        Self { workers: self.resolved.parts(), gradients: SumMethod::default(), stage: None, ..self }
     }
 
     /// Maximum bytes of activations and gradients that are alive at once.

@@ -3,6 +3,7 @@
 use super::supply::{SupplyInputs, image_supply};
 use crate::compile::{Programs, programs, worker_program};
 use crate::device::OpenDevice;
+use crate::exchange::gradient_sums;
 use crate::input::{Datasets, PlaceholderDataset, open_dataset};
 use crate::network::Network;
 use crate::teacher::Teacher;
@@ -216,6 +217,13 @@ impl Planner {
     /// Sets the number of epochs.
     pub fn set_epochs(&mut self, epochs: u64) {
         self.length.epochs = epochs;
+    }
+
+    /// The fraction of the bytes of gradients that workers send, by `train.exchange_type`.
+    #[must_use]
+    pub fn sent_fraction(&self) -> f64 {
+        const BYTES: u64 = 1 << 20;
+        gradient_sums(&self.experiment).sent_bytes(BYTES) as f64 / BYTES as f64
     }
 
     /// Notes for the user about assumptions.

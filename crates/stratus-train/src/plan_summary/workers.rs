@@ -1,6 +1,7 @@
 //! The share of one of several workers: its parts of a batch, and its exchange of gradients.
 
 use crate::compile::Plans;
+use crate::exchange::exactness_note;
 use crate::resolve::ResolvedProcess;
 use serde::Serialize;
 use stratus_engine::{Kernel, Plan};
@@ -18,7 +19,12 @@ pub struct WorkerShare {
     pub images_of_part: usize,
     /// The gradient buckets, in order of completion.
     pub buckets: Vec<GradientBucket>,
-    /// Bytes of all buckets.
+    /// The dependence of results, if gradients are not summed exactly.
+    #[serde(skip)]
+    pub exactness_note: Option<&'static str>,
+    /// The number format in which gradients travel.
+    pub exchange_type: &'static str,
+    /// Bytes of all buckets, as they travel.
     pub exchanged_bytes: u64,
     /// Bytes that a worker sends in a step.
     pub sent_bytes: u64,
@@ -31,7 +37,7 @@ pub struct WorkerShare {
 /// Gradients that are exchanged together.
 #[derive(Clone, Debug, Serialize)]
 pub struct GradientBucket {
-    /// Their size in bytes.
+    /// Their size in bytes, as they travel.
     pub bytes: u64,
     /// The number of gradients.
     pub tensors: usize,
@@ -58,6 +64,8 @@ impl WorkerShare {
             parts_of_each: share.count,
             images_of_part: resolved.settings().train.batch_size / share.parts,
             buckets,
+            exactness_note: exactness_note(resolved.settings()),
+            exchange_type: resolved.settings().train.exchange_type.as_str(),
             exchanged_bytes,
             sent_bytes: sent_bytes(exchanged_bytes, workers),
             exchange_memory_bytes: plans.exchange_bytes(),
@@ -117,16 +125,17 @@ pub(super) fn staged_bytes(plan: &Plan) -> u64 {
 fn buckets(plan: &Plan) -> Vec<GradientBucket> {
     let program = &plan.program;
     let starts = program.steps.iter().enumerate().filter_map(|(position, step)| match step.kernel {
-        Kernel::AllReduceBucket(kernel) if !kernel.waits => Some((position, step)),
+        Kernel::AllReduceBucket(kernel) if !kernel.waits => Some((position, step, kernel.method)),
         _ => None,
     });
     starts
-        .map(|(position, step)| {
+        .map(|(position, step, method)| {
             // Several buckets may start after one step.
             let exchanges = |step: &stratus_engine::Step| matches!(step.kernel, Kernel::AllReduceBucket(_));
             let after_step = program.steps[..position].iter().rposition(|step| !exchanges(step)).unwrap_or(0);
+            let bytes = step.inputs.iter().map(|id| plan.placements[id.0].bytes as u64).sum();
             GradientBucket {
-                bytes: step.inputs.iter().map(|id| plan.placements[id.0].bytes as u64).sum(),
+                bytes: method.sent_bytes(bytes),
                 tensors: step.inputs.len(),
                 after_step,
                 layer: program.layer_name(&program.steps[after_step]),

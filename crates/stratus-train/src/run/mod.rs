@@ -242,6 +242,7 @@ fn start_training(
     let mut log = Log::open(&run.log())?;
     log.write(&format!("started on {}", setup.device.backend.describe()))?;
     setup.log_sources(&mut log)?;
+    setup.log_exchange(&mut log)?;
     if let Some(decay) = setup.resolved.settings().train.ema_decay {
         let text = format!("evaluation and export use the moving average of the weights, decay {decay}");
         log.write(&text)?;

@@ -10,13 +10,14 @@ use super::worker_role::{PipelineStage, WorkerRole};
 use crate::TrainError;
 use crate::compile::{Programs, slowest_worker};
 use crate::device::OpenDevice;
-use crate::resolve::Rank;
+use crate::exchange::{ExchangeWay, Offer};
+use crate::resolve::{Rank, ResolvedProcess};
 use std::sync::Arc;
 use stratus_base::checksum::sha256_hex;
-use stratus_engine::exchange::Communicator;
-use stratus_engine::{Session, Stage};
+use stratus_engine::exchange::{Communicator, DeviceGroup, GROUP_ID_BYTES};
+use stratus_engine::{Backend, Session, Stage};
 use stratus_exchange::WorkerGroup;
-use stratus_experiment::Experiment;
+use stratus_experiment::{ExchangeMode, Experiment};
 use stratus_run::RunDir;
 use stratus_run::data::DataRecord;
 use stratus_run::machine::boot_identity;
@@ -208,14 +209,105 @@ impl ProcessGroup {
         self.rank().rank == 0
     }
 
-    /// Connects a session with the other workers; `first_part` is the index of its first part.
+    /// Chooses the way by which the workers sum gradients, together with them.
     ///
     /// # Errors
-    /// If the device cannot allocate memory for the exchange.
-    pub(super) fn connect(&self, session: &mut Session, first_part: usize) -> Result<(), TrainError> {
-        let Some(workers) = &self.workers else { return Ok(()) };
+    /// If a worker has disconnected, or `train.exchange` needs a way that they do not have.
+    pub(super) fn choose_way(
+        &self,
+        device: &OpenDevice,
+        resolved: &ResolvedProcess,
+    ) -> Result<ExchangeWay, TrainError> {
+        if self.is_alone() || resolved.rank().world_size < 2 {
+            return Ok(ExchangeWay::Processes);
+        }
+        let backend = device.backend.as_ref();
+        let address = backend.device_address();
+        let devices = self.identities(address.as_deref().unwrap_or_default().as_bytes())?;
+        let is_shared = (1..devices.len()).any(|rank| devices[..rank].contains(&devices[rank]));
+        let offer = match address {
+            None => Offer::Processes,
+            Some(_) if is_shared => Offer::HostMemory("workers share a GPU".to_owned()),
+            Some(_) => backend.direct_exchange().map_or_else(Offer::HostMemory, Offer::Direct),
+        };
+        self.check_way(self.choose(&offer)?, resolved)
+    }
+
+    /// Checks that sums can be as `train.exchange` says.
+    fn check_way(&self, way: ExchangeWay, resolved: &ResolvedProcess) -> Result<ExchangeWay, TrainError> {
+        let is_fast = resolved.settings().train.exchange == ExchangeMode::Fast;
+        match way.refuses_fast().filter(|_| is_fast) {
+            None => Ok(way),
+            Some(reason) => self.agree(Err(TrainError::Configuration {
+                problem: format!("train.exchange = \"fast\" cannot be used: {reason}"),
+                hint: "it needs a GPU for each worker, and NCCL: install it with `pip install \
+                       nvidia-nccl-cu12`, or name its folder in STRATUS_CUDA; or set train.exchange to exact"
+                    .to_owned(),
+            })),
+        }
+    }
+
+    /// Connects a session with the other workers, and returns the way that is used: if a GPU cannot join the
+    /// others, it is through host memory.
+    ///
+    /// # Errors
+    /// If the device cannot allocate memory for the exchange, a worker has disconnected, or `train.exchange`
+    /// needs a way that the workers do not have.
+    pub(super) fn connect(
+        &self,
+        session: &mut Session,
+        resolved: &ResolvedProcess,
+        way: ExchangeWay,
+        backend: &dyn Backend,
+    ) -> Result<ExchangeWay, TrainError> {
+        let Some(workers) = &self.workers else { return Ok(way) };
+        let way = match way {
+            ExchangeWay::Direct { library } => {
+                let group = self.device_group(resolved.stage(), backend)?;
+                let joined = group.and_then(|group| {
+                    session.join_group(&group).map_err(|error| format!("{library}: {error}"))
+                });
+                let offer = joined.map_or_else(Offer::HostMemory, |()| Offer::Direct(library));
+                self.check_way(self.choose(&offer)?, resolved)?
+            }
+            other => other,
+        };
         let exchange: Arc<dyn Communicator> = Arc::<WorkerGroup>::clone(workers);
-        Ok(session.connect(&exchange, first_part)?)
+        session.connect(&exchange, resolved.batch_slice().first, !way.uses_processes())?;
+        Ok(way)
+    }
+
+    /// The way that the offers of all workers allow.
+    fn choose(&self, offer: &Offer) -> Result<ExchangeWay, TrainError> {
+        let Some(workers) = self.workers() else { return Ok(ExchangeWay::Processes) };
+        let offers = workers.all_gatherv(offer.to_bytes())?;
+        Ok(ExchangeWay::choose(&offers.iter().map(|bytes| Offer::from_bytes(bytes)).collect::<Vec<_>>()))
+    }
+
+    /// The group of this worker's device and those that compute the same stage, or why there is none.
+    ///
+    /// # Errors
+    /// If a worker has disconnected.
+    fn device_group(
+        &self,
+        stage: Option<Stage>,
+        backend: &dyn Backend,
+    ) -> Result<Result<DeviceGroup, String>, TrainError> {
+        let Rank { rank, world_size } = self.rank();
+        let stages = stage.map_or(1, |stage| stage.count);
+        // The devices of the first pipeline make the identities. One that cannot sends zeros.
+        let made = (rank < stages).then(|| backend.new_group_id());
+        let mut own = made.clone().and_then(Result::ok).unwrap_or_default();
+        own.resize(GROUP_ID_BYTES, 0);
+        let ids = self.workers().map_or(Ok(vec![own.clone()]), |workers| workers.all_gather(&own))?;
+        if let Some(Err(reason)) = made {
+            return Ok(Err(reason));
+        }
+        let id = ids.get(rank % stages).cloned().unwrap_or(own);
+        if id.iter().all(|byte| *byte == 0) {
+            return Ok(Err("another worker made no group of GPUs".to_owned()));
+        }
+        Ok(Ok(DeviceGroup { id, rank: rank / stages, size: world_size / stages }))
     }
 
     /// The experiment with `train.parts` and `train.threads` set: by default, the number of workers and the

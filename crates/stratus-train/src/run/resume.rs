@@ -88,6 +88,7 @@ pub fn resume(
         set_up(&experiment, StartedRun { run: &run, state }, recorded.as_ref(), options, observer)?;
     check_sources(&run, &setup.sources())?;
     record_extension(&mut log)?;
+    setup.log_exchange(&mut log)?;
     if is_first {
         record_setup(&run, &setup, recorded.as_ref(), &mut log, observer)?;
     }
@@ -220,7 +221,13 @@ fn record_setup(
     if recorded != Some(plans) {
         stratus_run::atomic::write_json(&run.plan(), plans)?;
     }
-    if !recorded.is_some_and(|recorded| recorded.gives_same_bits_as(plans)) {
+    if recorded.is_some_and(|recorded| recorded.depends_on_other_workers_than(plans)) {
+        let text = "resuming with another number of workers, on which results depend here \
+                    (train.exchange, train.exchange_type): they are equivalent, but not bit-identical to an \
+                    uninterrupted run";
+        observer.warn(text);
+        log.write(text)?;
+    } else if !recorded.is_some_and(|recorded| recorded.gives_same_bits_as(plans)) {
         let recorded = recorded.map_or("nothing".to_owned(), |plans| kernels(&plans.train));
         let text = format!(
             "resuming with a different plan: it was made for {recorded}, but runs on {} now; results are \

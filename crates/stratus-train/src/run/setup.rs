@@ -12,6 +12,7 @@ use crate::compile::{
     variant_programs,
 };
 use crate::device::{self, OpenDevice};
+use crate::exchange::{self, ExchangeWay};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
 use crate::network::{Network, check_layer_file};
 use crate::resolve::ResolvedProcess;
@@ -47,6 +48,8 @@ pub(super) struct RunSetup {
     pub role: WorkerRole,
     /// The forecast of its steps, if their kernels were timed.
     pub step_forecast: Option<StepForecast>,
+    /// The way of the exchange with other workers.
+    pub way: ExchangeWay,
     /// Measures the energy since the device was opened.
     pub energy: SharedEnergyMeter,
 }
@@ -104,6 +107,7 @@ impl ResolvedRun {
             .with_rank(rank)
             .with_stage(stage);
         check_parts(&resolved)?;
+        exchange::unused_keys(&resolved).iter().for_each(|text| warn(text));
         match (check_batch_norm_samples(&resolved, &graph), start) {
             (Err(error), RunStart::New) => return Err(error),
             // Runs of older versions, which did not check this, resume with a warning.
@@ -156,12 +160,14 @@ impl RunSetup {
             let warning = announce::image_warning(experiment, train, &graph.input_shape().0);
             warning.into_iter().for_each(|warning| observer.warn(&warning));
         }
+        let way = group.choose_way(&device, &resolved)?;
         let mut warn = |text: &str| observer.warn(text);
         let FittedRun { resolved, mut planned, .. } =
             fit(&resolved, &graph, &device, selection, group.workers(), &mut warn)?;
         let step_forecast = forecast_steps(&mut planned, &resolved, &device, datasets.validation.len())?;
         let mut compiled = planned.allocate(device.backend.as_ref())?;
-        group.connect(&mut compiled.session, resolved.batch_slice().first)?;
+        let way = group.connect(&mut compiled.session, &resolved, way, device.backend.as_ref())?;
+        way.describe(&resolved).iter().for_each(|text| observer.info(&announce::line("exchange", text)));
         let whole = || {
             let whole = ProgramVariant { stage: None, ..ProgramVariant::new(&resolved) };
             variant_programs(whole, &graph, &device)
@@ -183,6 +189,7 @@ impl RunSetup {
             compiled,
             role,
             step_forecast,
+            way,
             energy,
         })
     }
@@ -269,6 +276,12 @@ impl RunSetup {
             Some(_) => self.role.serve_checkpoint(&self.compiled.session),
             None => Ok(()),
         }
+    }
+
+    /// Logs the way of the exchange with other workers.
+    pub fn log_exchange(&self, log: &mut Log) -> Result<(), TrainError> {
+        let text = self.way.describe(&self.resolved);
+        Ok(text.map_or(Ok(()), |text| log.write(&format!("exchange: {text}")))?)
     }
 
     /// Logs the external files.

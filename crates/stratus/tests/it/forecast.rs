@@ -243,7 +243,7 @@ fn scaling_table_lists_device_counts() {
     assert_eq!(strong["scaling"][2]["batch"], 8);
     assert!(strong["scaling"][2]["speed_up"].as_f64() < weak["scaling"][2]["speed_up"].as_f64());
     // Half of the bytes.
-    let bf16 = report(&[&more[..], &["--exchange-type", "bf16"]].concat());
+    let bf16 = report(&[&more[..], &["--set", "train.exchange_type=bf16"]].concat());
     let of = |report: &serde_json::Value, key: &str| report["scaling"][2][key].as_f64().unwrap();
     assert!((of(&bf16, "sent_bytes") / row(2, "sent_bytes") - 0.5).abs() < 1e-6);
     assert!(of(&bf16, "exposed_s") < row(2, "exposed_s"), "{bf16}");
@@ -320,7 +320,7 @@ fn several_devices_that_are_not_computed_are_refused() {
         (&["--devices", "4", "--per-machine", "2"], "the catalogue has no network rate of v100-16gb"),
         (&["--devices", "2", "--set", "train.parts=2"], "but train.parts is 2"),
         (&["--devices", "2", "--set", "train.micro_batches=2"], "train.micro_batches = 2 is not supported"),
-        (&["--devices", "2", "--exchange-type", "f64"], "invalid value 'f64'"),
+        (&["--devices", "2", "--set", "train.synchronise_batch_norm=true"], "batch_norm is not supported"),
         (&["--staged"], "--devices <COUNTS>"),
     ] {
         let refused = run(&[&asked[..], more].concat(), 2).err;

@@ -16,7 +16,7 @@ mod synchronise;
 
 use super::batch_split::{add_section, expect_untiled, gradients, runs_once, without_repeated_steps};
 use super::label_counts::count_labels;
-use crate::ops::{AllReduceBucket, MAX_BUCKET_VALUES, Scale, TreeSum};
+use crate::ops::{AllReduceBucket, MAX_BUCKET_VALUES, Scale, SumMethod, TreeSum};
 use crate::program::Layer;
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step, ValueId};
 use std::collections::HashMap;
@@ -32,6 +32,8 @@ pub struct BatchParts {
     pub bucket_bytes: usize,
     /// True if batch norm uses the statistics of the whole batch; otherwise those of each part.
     pub synchronise_batch_norm: bool,
+    /// How gradients are summed over the workers; all other sums are exact.
+    pub gradients: SumMethod,
 }
 
 impl BatchParts {
@@ -74,12 +76,29 @@ struct PartSum {
     sum: ValueId,
 }
 
+/// A sum over the parts of this worker.
+struct CompleteSum {
+    /// The position of the step that completes it.
+    position: usize,
+    value: ValueId,
+    /// How it is summed over the workers.
+    method: SumMethod,
+}
+
+/// A bucket: sums of one type that are exchanged together.
+struct Bucket {
+    /// The position of the step that completes the last sum.
+    position: usize,
+    values: Vec<ValueId>,
+    method: SumMethod,
+}
+
 /// Builds the program of a worker.
 struct WorkerProgramBuilder {
     program: Program,
     parts: BatchParts,
-    /// Sums in order of completion, each with the position of the step that completes it.
-    sums: Vec<(usize, ValueId)>,
+    /// Sums in order of completion.
+    sums: Vec<CompleteSum>,
     /// Running statistics: the persistent value, the sum over the parts, and the layers.
     statistics: Vec<(ValueId, ValueId, Vec<usize>)>,
     /// The number of buckets that batch norms use.
@@ -126,12 +145,12 @@ impl WorkerProgramBuilder {
             self.program.steps.push(step);
             for &gradient in gradients.get(&position).into_iter().flatten() {
                 let sum = self.sum_of(gradient);
-                self.add_to_sum(PartSum { part: gradient, sum }, phase, &layers);
+                self.add_to_sum(PartSum { part: gradient, sum }, self.parts.gradients, phase, &layers);
             }
             for &value in last_touch.get(&position).into_iter().flatten() {
                 // This is its last step, so later steps do not need the replacement.
                 if let Some(summed) = replaced.remove(&value) {
-                    self.add_to_sum(summed, phase, &layers);
+                    self.add_to_sum(summed, SumMethod::default(), phase, &layers);
                 }
             }
         }
@@ -191,10 +210,10 @@ impl WorkerProgramBuilder {
     }
 
     /// Adds a part to its sum, if there are several parts. The sum is then all-reduced in a bucket.
-    fn add_to_sum(&mut self, summed: PartSum, phase: Phase, layers: &[usize]) {
-        let sum = summed.sum;
+    fn add_to_sum(&mut self, summed: PartSum, method: SumMethod, phase: Phase, layers: &[usize]) {
+        let value = summed.sum;
         self.add_part(summed, phase, layers);
-        self.sums.push((self.program.steps.len() - 1, sum));
+        self.sums.push(CompleteSum { position: self.program.steps.len() - 1, value, method });
     }
 
     /// Adds a part to its sum, if there are several parts.
@@ -220,17 +239,18 @@ impl WorkerProgramBuilder {
         }
         let mut following: Vec<Vec<Step>> = vec![Vec::new(); self.program.steps.len()];
         let mut waits = Vec::new();
+        let exact = SumMethod::default();
         let buckets = self.buckets();
-        let half = |bucket, waits| self.exchange(self.norm_buckets + bucket, waits);
+        let half = |bucket, waits, method| self.exchange(self.norm_buckets + bucket, waits, method);
         let counts = |step: &Step| matches!(step.kernel, Kernel::CountLabels(_));
         if let Some(position) = self.program.steps.iter().position(counts) {
             let counts = self.program.steps[position].outputs.clone();
-            following[position].push(Step { inputs: counts.clone(), ..half(buckets.len(), false) });
-            following[position].push(Step { updates: counts, ..half(buckets.len(), true) });
+            following[position].push(Step { inputs: counts.clone(), ..half(buckets.len(), false, exact) });
+            following[position].push(Step { updates: counts, ..half(buckets.len(), true, exact) });
         }
-        for (bucket, (complete, values)) in buckets.into_iter().enumerate() {
-            following[complete].push(Step { inputs: values.clone(), ..half(bucket, false) });
-            waits.push(Step { updates: values, ..half(bucket, true) });
+        for (bucket, Bucket { position: complete, values, method }) in buckets.into_iter().enumerate() {
+            following[complete].push(Step { inputs: values.clone(), ..half(bucket, false, method) });
+            waits.push(Step { updates: values, ..half(bucket, true, method) });
         }
         let counts: Vec<usize> = following.iter().map(Vec::len).collect();
         let steps = self.program.steps.iter().cloned().zip(following);
@@ -240,29 +260,30 @@ impl WorkerProgramBuilder {
     }
 
     /// One half of the all-reduce of a bucket, without its values.
-    fn exchange(&self, bucket: usize, waits: bool) -> Step {
+    fn exchange(&self, bucket: usize, waits: bool, method: SumMethod) -> Step {
         let layers: Vec<usize> = self.exchange_layer.into_iter().collect();
-        step(AllReduceBucket { bucket, waits }, Phase::Communication, &layers)
+        step(AllReduceBucket { bucket, waits, method }, Phase::Communication, &layers)
     }
 
-    /// Buckets: sums of one type that are reduced together, with the step that completes the last of them.
-    fn buckets(&self) -> Vec<(usize, Vec<ValueId>)> {
-        let mut buckets: Vec<(usize, Vec<ValueId>)> = Vec::new();
-        let mut open: HashMap<DType, usize> = HashMap::new();
+    /// The buckets: sums of one type and method.
+    fn buckets(&self) -> Vec<Bucket> {
+        let mut buckets: Vec<Bucket> = Vec::new();
+        let mut open: HashMap<(DType, SumMethod), usize> = HashMap::new();
         let mut bytes: Vec<usize> = Vec::new();
-        for &(complete, id) in &self.sums {
+        for &CompleteSum { position, value: id, method } in &self.sums {
             let value = self.program.value(id);
-            let existing = open.get(&value.dtype).copied().filter(|&bucket: &usize| {
-                bytes[bucket] < self.parts.bucket_bytes && buckets[bucket].1.len() < MAX_BUCKET_VALUES
+            let kind = (value.dtype, method);
+            let existing = open.get(&kind).copied().filter(|&bucket: &usize| {
+                bytes[bucket] < self.parts.bucket_bytes && buckets[bucket].values.len() < MAX_BUCKET_VALUES
             });
             let bucket = existing.unwrap_or_else(|| {
-                buckets.push((complete, Vec::new()));
+                buckets.push(Bucket { position, values: Vec::new(), method });
                 bytes.push(0);
                 buckets.len() - 1
             });
-            open.insert(value.dtype, bucket);
-            buckets[bucket].0 = complete;
-            buckets[bucket].1.push(id);
+            open.insert(kind, bucket);
+            buckets[bucket].position = position;
+            buckets[bucket].values.push(id);
             bytes[bucket] += value.bytes();
         }
         buckets

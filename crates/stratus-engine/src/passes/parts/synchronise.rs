@@ -10,7 +10,7 @@
 //! which are a power of two: the quotient has the same bits.
 
 use super::{PartSum, WorkerProgramBuilder, step};
-use crate::ops::{BatchNormStatisticsFromSums, BatchNormSums, Scale};
+use crate::ops::{BatchNormStatisticsFromSums, BatchNormSums, Scale, SumMethod};
 use crate::{Kernel, Phase, Program, Role, Step, ValueId};
 use std::collections::{BTreeSet, HashMap};
 
@@ -105,7 +105,8 @@ impl WorkerProgramBuilder {
         if self.parts.workers < 2 {
             return;
         }
-        let [start, wait] = [false, true].map(|waits| self.exchange(self.norm_buckets, waits));
+        let [start, wait] =
+            [false, true].map(|waits| self.exchange(self.norm_buckets, waits, SumMethod::default()));
         self.norm_buckets += 1;
         self.program.steps.push(Step { inputs: values.clone(), ..start });
         self.program.steps.push(Step { updates: values, ..wait });

@@ -28,8 +28,9 @@ impl Trainer<'_> {
         let CompiledRun { session, plans, .. } = &self.setup.compiled;
         let on_device = session.device_bytes().map(|bytes| bytes as u64);
         let arena = if on_device.is_some() { 0 } else { plans.arena_bytes as u64 };
+        let exchange = if self.setup.way.uses_processes() { plans.exchange_bytes() } else { 0 };
         let planned = arena
-            + plans.exchange_bytes()
+            + exchange
             + loader.memory_bytes()
             + self.evaluator.bytes()
             + self.setup.datasets.train.resident_bytes()

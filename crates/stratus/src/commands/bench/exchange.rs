@@ -1,4 +1,5 @@
-//! `stratus bench exchange`: compares the tree all-reduce with MPI_Allreduce, in alternation.
+//! `stratus bench exchange`: compares the tree all-reduce, also with values that travel as bf16,
+//! with MPI_Allreduce, in alternation.
 
 use crate::errors::{Failure, Result};
 use crate::output::{Output, key_value_list};
@@ -25,6 +26,7 @@ pub fn run(count: u16, mib: usize, rounds: u32, output: &Output) -> Result {
             ("workers".to_owned(), found.workers.to_string()),
             ("exchanged".to_owned(), format!("{mib} MiB")),
             ("tree all-reduce".to_owned(), format!("{:.1} ms", found.tree_ms)),
+            ("as bf16".to_owned(), format!("{:.1} ms", found.bf16_ms)),
             ("MPI_Allreduce".to_owned(), format!("{:.1} ms", found.all_reduce_ms)),
             ("ratio".to_owned(), format!("{:.2}", found.ratio)),
         ])

@@ -2,7 +2,7 @@
 
 use crate::errors::{Failure, Result};
 use crate::output::Table;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::Path;
 use stratus_base::text::{bytes, duration};
 use stratus_forecast::catalogue::{Machine, Processor, THIS_MACHINE};
@@ -48,9 +48,6 @@ pub(super) struct ScalingArguments {
     /// Copy gradients through host memory and add them there
     #[arg(long, requires = "devices")]
     staged: bool,
-    /// Number format in which gradients are sent
-    #[arg(long, value_enum, default_value_t = ExchangeType::F32, value_name = "TYPE", requires = "devices")]
-    exchange_type: ExchangeType,
     /// Strong scaling: split one batch over the devices instead of one batch per device
     #[arg(long, requires = "devices")]
     strong: bool,
@@ -91,25 +88,6 @@ impl MeasuredStep {
     }
 }
 
-/// The argument of `--exchange-type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ExchangeType {
-    /// Four bytes per gradient
-    F32,
-    /// Two bytes per gradient
-    Bf16,
-}
-
-impl ExchangeType {
-    /// Bytes of a gradient.
-    fn bytes(self) -> f64 {
-        match self {
-            Self::F32 => 4.0,
-            Self::Bf16 => 2.0,
-        }
-    }
-}
-
 impl ScalingArguments {
     /// Checks the numbers of devices and how they are connected.
     pub fn check(&self) -> Result {
@@ -120,7 +98,7 @@ impl ScalingArguments {
             ))
             .with_hint("use 1, 2, 4, 8, … with --devices and --per-machine"));
         }
-        let connection = self.connection()?;
+        let connection = self.connection(GRADIENT_BYTES)?;
         if self.staged && matches!(connection.between, Some(Between::Nvlink | Between::Pcie)) {
             return Err(Failure::usage(
                 "--staged sends gradients between processes, not over NVLink or PCIe",
@@ -130,7 +108,8 @@ impl ScalingArguments {
         Ok(())
     }
 
-    fn connection(&self) -> Result<Connection> {
+    /// How the devices are connected; a gradient is sent in `value_bytes` bytes.
+    fn connection(&self, value_bytes: f64) -> Result<Connection> {
         let network = self.network.as_deref().map(|given| text::bytes_per_second("network", given));
         let latency = self.latency.as_deref().map(|given| text::latency("latency", given));
         Ok(Connection {
@@ -139,7 +118,7 @@ impl ScalingArguments {
             devices_per_machine: self.per_machine,
             latency_s: latency.transpose()?,
             is_staged: self.staged,
-            value_bytes: self.exchange_type.bytes(),
+            value_bytes,
         })
     }
 
@@ -156,7 +135,7 @@ impl ScalingArguments {
             return Ok(Vec::new());
         }
         check_experiment(planner)?;
-        let connection = self.connection()?;
+        let connection = self.connection(GRADIENT_BYTES * planner.sent_fraction())?;
         let is_cpu = matches!(machine.processor, Processor::Cpu(_));
         if is_cpu && connection.between.is_none() && !self.staged {
             return Err(Failure::usage("--devices needs --between, the bandwidth between the machines")
@@ -202,6 +181,9 @@ impl ScalingArguments {
     }
 }
 
+/// The bytes of a gradient.
+const GRADIENT_BYTES: f64 = 4.0;
+
 /// Refuses experiments whose step on several devices is not computed.
 fn check_experiment(planner: &Planner) -> Result {
     let train = &planner.experiment().train;
@@ -219,6 +201,12 @@ fn check_experiment(planner: &Planner) -> Result {
         return refused(
             format!("train.micro_batches = {} is not supported with --devices", train.micro_batches),
             "add --set train.micro_batches=1",
+        );
+    }
+    if train.synchronise_batch_norm {
+        return refused(
+            "train.synchronise_batch_norm is not supported with --devices".to_owned(),
+            "add --set train.synchronise_batch_norm=false",
         );
     }
     if planner.experiment().first_stage().is_some() {

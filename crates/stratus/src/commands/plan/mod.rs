@@ -26,7 +26,7 @@ use stratus_train::network::Network;
 use stratus_train::plan_summary::{PipelineStages, PlanSummary};
 use stratus_train::resolve::Rank;
 use stratus_train::sizing::{LargestBatch, LargestBatchSearch};
-use stratus_train::{Observer, ResolvedProcess, device, run};
+use stratus_train::{Observer, ResolvedProcess, device, exchange, run};
 
 /// Arguments of `stratus plan`.
 #[derive(Args, Debug)]
@@ -136,6 +136,7 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         .with_rank(Rank { rank: 0, world_size: pipelines });
     if !arguments.largest_batch {
         run::check_parts(&resolved)?;
+        exchange::unused_keys(&resolved).iter().for_each(|text| progress.warn(text));
     }
     if let (false, Err(problem)) = (arguments.largest_batch, check_batch_norm_samples(&resolved, &graph)) {
         let hint = problem.hint().unwrap_or_default();

@@ -7,6 +7,7 @@ use stratus_train::plan_summary::{GradientBucket, WorkerShare};
 /// The rows of the summary.
 pub(super) fn summary_rows(shared: &WorkerShare) -> [(String, String); 2] {
     let WorkerShare { workers, parts, parts_of_each, images_of_part, .. } = shared;
+    let note = shared.exactness_note.map_or(String::new(), |note| format!("; {note}"));
     [
         (
             "workers".to_owned(),
@@ -15,7 +16,7 @@ pub(super) fn summary_rows(shared: &WorkerShare) -> [(String, String); 2] {
         (
             "exchange".to_owned(),
             format!(
-                "{} in {} buckets; a worker sends {} per step",
+                "{} in {} buckets; a worker sends {} per step{note}",
                 bytes(shared.exchanged_bytes),
                 shared.buckets.len(),
                 bytes(shared.sent_bytes)

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 const PARTS: [&str; 3] = ["train.parts=8", "train.device=gpu", "train.precision=f32"];
 
 /// A folder with the tiny network and its images, on a machine with `gpus` emulated GPUs.
-fn machine(gpus: u32) -> TestDir {
+pub(super) fn machine(gpus: u32) -> TestDir {
     let mut dir = TestDir::without_kernel_cache();
     dir.variables.push(("STRATUS_EMULATED_GPUS", OsString::from(gpus.to_string())));
     write_data(&dir.path("data"));
@@ -21,7 +21,13 @@ fn machine(gpus: u32) -> TestDir {
 }
 
 /// Trains the tiny network.
-fn train(dir: &TestDir, out: &str, epochs: &str, settings: &[&str], more: &[&str]) -> CommandOutput {
+pub(super) fn train(
+    dir: &TestDir,
+    out: &str,
+    epochs: &str,
+    settings: &[&str],
+    more: &[&str],
+) -> CommandOutput {
     let command = ["train", "tiny.toml", "--out", out, "--epochs", epochs];
     let settings = [&PARTS[..], settings].concat();
     dir.run(&[&tiny::arguments(&command, &settings)[..], more].concat())

@@ -2,9 +2,11 @@
 
 #![cfg(unix)]
 
+mod exchange_type;
 mod gpus;
 pub mod hosts;
 mod kills;
+mod nccl;
 mod networks;
 
 use crate::common::tiny::copy;

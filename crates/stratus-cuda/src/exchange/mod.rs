@@ -1,7 +1,8 @@
-//! Communication between workers whose values are in GPU memory, through the process's memory.
+//! Communication between workers whose values are in GPU memory: through the process's memory, or for sums
+//! directly ([`DirectSums`]).
 //!
-//! Two queues run beside the kernels. Values are copied to pinned host memory, the process exchanges them,
-//! and the result is copied back:
+//! Through the process's memory, two queues run beside the kernels. Values are copied to pinned host memory,
+//! the process exchanges them, and the result is copied back:
 //!
 //! ```text
 //! kernels    gradients 0 ┬ gradients 1 ┬ …              ┬ wait 0 ─ updates …
@@ -13,12 +14,19 @@
 //! driver may run the host functions of all streams in one thread, in any order that the streams allow. One
 //! that waits for another worker therefore follows all earlier ones that another worker may wait for.
 
+mod direct;
+
+pub(crate) use direct::DirectSums;
+
+use crate::processor::{Function, Processor, Shape};
 use crate::step_clock::StepClock;
+use direct::StartDirectSum;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use stratus_engine::DType;
 use stratus_engine::backend::{Operands, StepKernel};
-use stratus_engine::exchange::{Communicator, ExchangeAction, ExchangeStep};
+use stratus_engine::exchange::{Communicator, DeviceGroup, ExchangeAction, ExchangeStep};
 use stratus_engine::ops::MAX_BUCKET_VALUES;
 
 /// A queue of a device: on a GPU, a stream. Each runs its work in order.
@@ -30,6 +38,29 @@ pub(crate) enum Queue {
     Outgoing,
     /// Host functions that wait for an exchange, and copies to the device.
     Incoming,
+    /// Sums that devices compute directly.
+    Sums,
+}
+
+/// A range of device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceRange {
+    /// Its address.
+    pub address: u64,
+    /// Its length in bytes.
+    pub bytes: usize,
+}
+
+/// The membership of a device in a group of devices that exchange values directly.
+pub(crate) trait Group: Send + Sync + 'static {
+    /// Returns whether the group still works.
+    ///
+    /// # Errors
+    /// The first error.
+    fn check(&self) -> Result<(), String>;
+
+    /// Gives the group up, unless it already failed: work in queues that waits for other devices ends.
+    fn fail(&self, reason: &str);
 }
 
 /// Pinned host memory, which the device can copy from and to.
@@ -44,6 +75,8 @@ pub(crate) trait Queues: Send + Sync + 'static {
     type Event: Send + Sync;
     /// Pinned host memory.
     type Staging: Staging;
+    /// The membership of the device in a group.
+    type Group: Group;
 
     /// Creates an event, which is not recorded yet.
     ///
@@ -91,6 +124,49 @@ pub(crate) trait Queues: Send + Sync + 'static {
         from: &Arc<Self::Staging>,
         range: Range<usize>,
         address: u64,
+    ) -> Result<(), String>;
+
+    /// Copies bytes from a device address to another.
+    ///
+    /// # Errors
+    /// The driver's error message.
+    fn copy_within(&self, queue: Queue, from: u64, to: u64, bytes: usize) -> Result<(), String>;
+
+    /// Launches a kernel. Each of `arguments` is a word that holds a parameter in its first bytes.
+    ///
+    /// # Errors
+    /// The driver's error message.
+    fn launch(
+        &self,
+        queue: Queue,
+        function: Function,
+        shape: Shape,
+        arguments: Vec<u64>,
+    ) -> Result<(), String>;
+
+    /// Sends bytes to another device of a group, and receives bytes from it at the same time.
+    ///
+    /// # Errors
+    /// The library's error message.
+    fn send_receive(
+        &self,
+        queue: Queue,
+        group: &Arc<Self::Group>,
+        peer: usize,
+        send: DeviceRange,
+        receive: DeviceRange,
+    ) -> Result<(), String>;
+
+    /// Sums values over a group in place, in any order.
+    ///
+    /// # Errors
+    /// The library's error message.
+    fn all_reduce(
+        &self,
+        queue: Queue,
+        group: &Arc<Self::Group>,
+        values: DeviceRange,
+        dtype: DType,
     ) -> Result<(), String>;
 
     /// Enqueues a host function.
@@ -183,8 +259,10 @@ pub(crate) struct Exchange<Q: Queues> {
     queues: Arc<Q>,
     clock: Arc<StepClock>,
     failure: Arc<ExchangeFailure>,
-    /// The ends of the outgoing and the incoming queue in a program.
-    ends: [Q::Event; 2],
+    /// The ends of the other queues in a program.
+    ends: [Q::Event; 3],
+    /// The sums that the devices compute, if they do.
+    direct: Option<Arc<DirectSums<Q>>>,
     /// The buckets whose step that waits was not made yet.
     started: Vec<(usize, Arc<Bucket<Q>>)>,
 }
@@ -195,9 +273,33 @@ impl<Q: Queues> Exchange<Q> {
     /// # Errors
     /// The driver's error message.
     pub fn new(queues: Q, clock: &Arc<StepClock>) -> Result<Self, String> {
-        let ends = [queues.event()?, queues.event()?];
+        let ends = [queues.event()?, queues.event()?, queues.event()?];
         let (queues, clock) = (Arc::new(queues), Arc::clone(clock));
-        Ok(Self { queues, clock, failure: Arc::default(), ends, started: Vec::new() })
+        Ok(Self { queues, clock, failure: Arc::default(), ends, direct: None, started: Vec::new() })
+    }
+
+    /// Lets the devices of a group that this one has joined compute the sums of all steps made from now on.
+    /// `memory` is the address of the [bytes](DirectSums::memory_bytes) for the largest bucket, whose size
+    /// follows.
+    ///
+    /// # Errors
+    /// The compiler's error message.
+    pub fn sum_directly(
+        &mut self,
+        processor: &dyn Processor,
+        membership: (Q::Group, &DeviceGroup),
+        memory: [u64; 2],
+    ) -> Result<(), String> {
+        let direct = DirectSums::new(&self.queues, processor, membership, memory, &self.failure)?;
+        self.direct = Some(Arc::new(direct));
+        Ok(())
+    }
+
+    /// Ends the work that waits for other devices, since this worker ends before its program has.
+    pub fn abandon(&self) {
+        if let Some(direct) = &self.direct {
+            direct.abandon("this worker ended during a program");
+        }
     }
 
     /// Starts a program.
@@ -210,7 +312,7 @@ impl<Q: Queues> Exchange<Q> {
     /// # Errors
     /// The driver's error message.
     pub fn join(&self) -> Result<(), String> {
-        for (queue, end) in [Queue::Outgoing, Queue::Incoming].into_iter().zip(&self.ends) {
+        for (queue, end) in [Queue::Outgoing, Queue::Incoming, Queue::Sums].into_iter().zip(&self.ends) {
             if self.queues.is_in_use(queue) {
                 self.queues.record(end, queue)?;
                 self.queues.wait(Queue::Kernels, end)?;
@@ -232,7 +334,8 @@ impl<Q: Queues> Exchange<Q> {
     /// # Errors
     /// That error.
     pub fn check(&self) -> Result<(), String> {
-        self.failure.check()
+        self.failure.check()?;
+        self.direct.as_ref().map_or(Ok(()), |direct| direct.check())
     }
 
     /// The kernel of a step. The step that starts a bucket must be made before the one that waits for it.
@@ -252,11 +355,24 @@ impl<Q: Queues> Exchange<Q> {
             let (_, bucket) = self.started.remove(position);
             return Ok(Box::new(WaitAllReduce { queues, clock, bucket }));
         }
+        if let (ExchangeAction::StartAllReduce { bucket, method }, Some(direct)) = (action, &self.direct) {
+            let shared = Arc::new(Bucket { done: queues.event()?, addresses: Mutex::default() });
+            self.started.push((bucket, Arc::clone(&shared)));
+            return Ok(Box::new(StartDirectSum {
+                direct: Arc::clone(direct),
+                value_bytes: step.value_bytes,
+                dtype: step.dtype,
+                method,
+                computed: queues.event()?,
+                bucket: shared,
+                failure: Arc::clone(&self.failure),
+            }));
+        }
         let values = Values::new(self.queues.as_ref(), step.value_bytes.clone())?;
         let call = |step, more| HostFunction::new(step, more, exchange, &values.staging, &self.failure);
         let events = [queues.event()?, queues.event()?];
         Ok(match action {
-            ExchangeAction::StartAllReduce { bucket } | ExchangeAction::WaitAllReduce { bucket } => {
+            ExchangeAction::StartAllReduce { bucket, .. } | ExchangeAction::WaitAllReduce { bucket } => {
                 let wait = ExchangeStep { action: ExchangeAction::WaitAllReduce { bucket }, ..step.clone() };
                 let calls = [call(step.clone(), false), call(wait, false)];
                 let shared = Arc::new(Bucket { done: queues.event()?, addresses: Mutex::default() });

@@ -1,8 +1,12 @@
 //! Communication between the workers of a training: all-reduced buckets of sums and pipeline messages, in the
 //! background of the computing steps.
 
+mod halving;
+
+pub use halving::{ALIGNED_UNIT, Halving, Round};
+
 use crate::backend::{Operands, StepKernel, Tile};
-use crate::ops::{AllReduceBucket, Kernel, MAX_BUCKET_VALUES, StageTransfer};
+use crate::ops::{AllReduceBucket, Kernel, MAX_BUCKET_VALUES, StageTransfer, SumMethod};
 use crate::{DType, Program};
 use std::sync::Arc;
 
@@ -13,7 +17,13 @@ pub trait Communicator: Send + Sync {
     ///
     /// # Errors
     /// If an earlier exchange failed.
-    fn start_all_reduce(&self, bucket: usize, dtype: DType, values: &[&mut [u8]]) -> Result<(), String>;
+    fn start_all_reduce(
+        &self,
+        bucket: usize,
+        dtype: DType,
+        method: SumMethod,
+        values: &[&mut [u8]],
+    ) -> Result<(), String>;
 
     /// Waits for a bucket and replaces the values with their sums.
     ///
@@ -41,6 +51,21 @@ pub trait Communicator: Send + Sync {
     ) -> Result<(), String>;
 }
 
+/// A group of devices of several workers that sum values directly, without the memory of their processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceGroup {
+    /// The identity of the group, of [`GROUP_ID_BYTES`] bytes, from one member's
+    /// [`Backend::new_group_id`](crate::Backend::new_group_id).
+    pub id: Vec<u8>,
+    /// The rank of this worker's device in the group.
+    pub rank: usize,
+    /// The number of devices, a power of two.
+    pub size: usize,
+}
+
+/// The bytes of the identity of a [`DeviceGroup`].
+pub const GROUP_ID_BYTES: usize = 128;
+
 /// The error of a communication step before a session is connected; all backends prepare such steps in the
 /// same way.
 pub const NOT_CONNECTED_ERROR: &str = "this worker is not connected to the others";
@@ -66,6 +91,8 @@ pub enum ExchangeAction {
     StartAllReduce {
         /// The index of the bucket.
         bucket: usize,
+        /// How its values are summed.
+        method: SumMethod,
     },
     /// Waits for the all-reduce of a bucket.
     WaitAllReduce {
@@ -94,10 +121,10 @@ impl ExchangeStep {
         let step = &program.steps[position];
         let dtype = program.value(step.operands().next()?).dtype;
         let action = match step.kernel {
-            Kernel::AllReduceBucket(AllReduceBucket { bucket, waits: false }) => {
-                ExchangeAction::StartAllReduce { bucket }
+            Kernel::AllReduceBucket(AllReduceBucket { bucket, waits: false, method }) => {
+                ExchangeAction::StartAllReduce { bucket, method }
             }
-            Kernel::AllReduceBucket(AllReduceBucket { bucket, waits: true }) => {
+            Kernel::AllReduceBucket(AllReduceBucket { bucket, waits: true, .. }) => {
                 ExchangeAction::WaitAllReduce { bucket }
             }
             Kernel::StageTransfer(StageTransfer { stage: to, message, sends: true, .. }) => {
@@ -127,8 +154,8 @@ impl ExchangeStep {
         more: bool,
     ) -> Result<(), String> {
         match self.action {
-            ExchangeAction::StartAllReduce { bucket } => {
-                exchange.start_all_reduce(bucket, self.dtype, values)
+            ExchangeAction::StartAllReduce { bucket, method } => {
+                exchange.start_all_reduce(bucket, self.dtype, method, values)
             }
             ExchangeAction::WaitAllReduce { bucket } => exchange.wait_all_reduce(bucket, values),
             ExchangeAction::Send { to, message } => exchange.send(to, message, values),
