@@ -9,9 +9,8 @@ use cudarc::driver::sys::CUstream;
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
-use std::sync::mpsc::{SendError, channel};
+use std::sync::mpsc::{Receiver, SendError, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use stratus_engine::DType;
 use stratus_engine::exchange::{DeviceGroup, GROUP_ID_BYTES};
@@ -51,7 +50,6 @@ type AllReduceFn =
 struct Nccl {
     get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> Outcome,
     comm_init_rank: unsafe extern "C" fn(*mut Handle, c_int, UniqueId, c_int) -> Outcome,
-    comm_destroy: unsafe extern "C" fn(Handle) -> Outcome,
     comm_abort: unsafe extern "C" fn(Handle) -> Outcome,
     comm_get_async_error: unsafe extern "C" fn(Handle, *mut Outcome) -> Outcome,
     get_error_string: unsafe extern "C" fn(Outcome) -> *const c_char,
@@ -157,7 +155,6 @@ impl Nccl {
             Self {
                 get_unique_id: symbol(&library, "ncclGetUniqueId\0")?,
                 comm_init_rank: symbol(&library, "ncclCommInitRank\0")?,
-                comm_destroy: symbol(&library, "ncclCommDestroy\0")?,
                 comm_abort: symbol(&library, "ncclCommAbort\0")?,
                 comm_get_async_error: symbol(&library, "ncclCommGetAsyncError\0")?,
                 get_error_string: symbol(&library, "ncclGetErrorString\0")?,
@@ -221,8 +218,8 @@ struct State {
     /// Null after an error.
     communicator: Handle,
     failure: Option<String>,
-    /// The thread that aborts the communicator.
-    aborting: Option<JoinHandle<()>>,
+    /// Closed when the communicator has been aborted.
+    ended: Option<Receiver<()>>,
 }
 
 /// A communicator on its way to the thread that uses it.
@@ -238,6 +235,9 @@ unsafe impl Sync for NcclGroup {}
 
 /// The time in which all GPUs of a group must join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The time in which a communicator must end.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Creates the communicator of a member. The library waits for all other members without a limit, so a thread
 /// of its own calls it.
@@ -288,7 +288,7 @@ impl NcclGroup {
         let number = |number: usize| c_int::try_from(number).map_err(|error| error.to_string());
         let (size, rank) = (number(group.size)?, number(group.rank)?);
         let Communicator(communicator) = init(nccl, gpu, [size, rank], UniqueId { internal })?;
-        let state = Mutex::new(State { communicator, failure: None, aborting: None });
+        let state = Mutex::new(State { communicator, failure: None, ended: None });
         Ok(Self { nccl, gpu: Arc::clone(gpu), state })
     }
 
@@ -360,18 +360,27 @@ impl NcclGroup {
         }
     }
 
-    /// Ends what a communicator still does in the streams, and frees it. The library waits for the end of all
-    /// recorded graphs that use it, so a thread of its own calls it.
-    fn abort(&self, communicator: Handle) -> Option<JoinHandle<()>> {
+    /// Ends the communicator with all that it still does in streams, and frees it, without other members. The
+    /// library waits for the end of all recorded graphs that use it, so a thread of its own calls it. The
+    /// channel is closed when it has ended.
+    fn abort(&self, state: &mut State) {
+        let communicator = std::mem::replace(&mut state.communicator, ptr::null_mut());
+        if communicator.is_null() {
+            return;
+        }
         let (nccl, gpu, aborted) = (self.nccl, Arc::clone(&self.gpu), Communicator(communicator));
+        let (ending, ended) = channel::<()>();
         let abort = move || {
             let Communicator(communicator) = { aborted };
             if gpu.make_current().is_ok() {
                 // SAFETY: the communicator lives, and is not used again. Errors cannot be handled here.
                 let _ = unsafe { (nccl.comm_abort)(communicator) };
             }
+            drop(ending);
         };
-        std::thread::Builder::new().name("abort".to_owned()).spawn(abort).ok()
+        if std::thread::Builder::new().name("abort".to_owned()).spawn(abort).is_ok() {
+            state.ended = Some(ended);
+        }
     }
 }
 
@@ -397,24 +406,21 @@ impl Group for NcclGroup {
     fn fail(&self, reason: &str) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.failure.get_or_insert_with(|| reason.to_owned());
-        let communicator = std::mem::replace(&mut state.communicator, ptr::null_mut());
-        if !communicator.is_null() {
-            state.aborting = self.abort(communicator);
-        }
+        self.abort(&mut state);
     }
 }
 
 impl Drop for NcclGroup {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let communicator = std::mem::replace(&mut state.communicator, ptr::null_mut());
-        if !communicator.is_null() && self.gpu.make_current().is_ok() {
-            // SAFETY: the communicator lives, and is not used again; recorded graphs are dropped before the
-            // group. Errors cannot be handled here.
-            let _ = unsafe { (self.nccl.comm_destroy)(communicator) };
-        }
-        if let Some(aborting) = state.aborting.take() {
-            let _ = aborting.join();
+        // The state is moved out, since it is changed through the group.
+        let empty = State { communicator: ptr::null_mut(), failure: None, ended: None };
+        let mut state =
+            std::mem::replace(self.state.get_mut().unwrap_or_else(PoisonError::into_inner), empty);
+        // Workers exchange values after the last sum, so that none still waits for this one.
+        self.abort(&mut state);
+        if let Some(ended) = state.ended {
+            // After an error of the GPU, recorded graphs cannot be freed, and the library waits for ever.
+            let _ = ended.recv_timeout(ABORT_TIMEOUT);
         }
     }
 }

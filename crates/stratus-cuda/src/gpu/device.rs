@@ -142,8 +142,10 @@ impl Drop for GpuDevice {
                 // Other devices may never answer.
                 exchange.abandon();
             }
-            // The memory that it copies is freed next. Errors cannot be handled here.
-            let _ = exchange.synchronise();
+            // The memory that it copies is freed next.
+            if exchange.synchronise().is_err() {
+                exchange.abandon();
+            }
         }
     }
 }
