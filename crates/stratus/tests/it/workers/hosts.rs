@@ -153,8 +153,8 @@ fn hosts_that_cannot_run_workers_are_named_before_anything_starts() {
             "host a cannot be reached: ssh: connect to host a port 22: ",
             "without a password",
         ),
-        ("exit 127".to_owned(), "host a cannot be checked: no reason given", "its account needs `sh`"),
-        ("exit 0".to_owned(), "host a gave no answer to the check", "start-up files"),
+        ("exit 127".to_owned(), "host a cannot be checked: no reason given", "must be able to run `sh`"),
+        ("exit 0".to_owned(), "host a gave no answer to the check", "`.bashrc` and similar files"),
         (
             changed("hydra_pmi_proxy", "none"),
             "host b has no file ",
