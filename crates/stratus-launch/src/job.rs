@@ -566,7 +566,7 @@ mod tests {
             (include_str!("scripts/repetition.sh"), format!("/run/{EPOCHS}\"")),
             (include_str!("scripts/train.sh"), format!("/run/{EXPERIMENT}\"")),
             (include_str!("scripts/restore.sh"), format!(".run/{EXPERIMENT} ")),
-            (include_str!("scripts/slurm.sh"), format!("/run/{ITERATIONS}\"")),
+            (include_str!("scripts/train.sh"), format!("/run/{ITERATIONS}\"")),
             (include_str!("scripts/list.sh"), format!("./{CHECKPOINTS} ")),
         ] {
             assert!(script.contains(&name), "{name}");

@@ -374,10 +374,10 @@ impl<Q: Queues> Exchange<Q> {
         Ok(match action {
             ExchangeAction::StartAllReduce { bucket, .. } | ExchangeAction::WaitAllReduce { bucket } => {
                 let wait = ExchangeStep { action: ExchangeAction::WaitAllReduce { bucket }, ..step.clone() };
-                let calls = [call(step.clone(), false), call(wait, false)];
+                let calls = [call(step, false), call(wait, false)];
                 let shared = Arc::new(Bucket { done: queues.event()?, addresses: Mutex::default() });
                 self.started.push((bucket, Arc::clone(&shared)));
-                Box::new(StartAllReduce { queues, step, values, calls, events, bucket: shared })
+                Box::new(StartAllReduce { queues, values, calls, events, bucket: shared })
             }
             ExchangeAction::Send { .. } => {
                 Box::new(SendMessage { call: call(step, false), queues, values, events })
@@ -440,7 +440,6 @@ fn addresses(operands: &Operands<'_>) -> [u64; MAX_BUCKET_VALUES] {
 /// Starts the all-reduce of a bucket. The sums replace the values when they arrive.
 struct StartAllReduce<Q: Queues> {
     queues: Arc<Q>,
-    step: ExchangeStep,
     values: Values<Q>,
     /// The calls that start it and wait for it.
     calls: [Arc<HostFunction>; 2],
@@ -451,9 +450,6 @@ struct StartAllReduce<Q: Queues> {
 
 impl<Q: Queues> StepKernel for StartAllReduce<Q> {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        if self.step.skips(operands.tile()) {
-            return Ok(());
-        }
         let (queues, [computed, started]) = (self.queues.as_ref(), &self.events);
         *self.bucket.addresses.lock().unwrap_or_else(PoisonError::into_inner) = addresses(operands);
         queues.record(computed, Queue::Kernels)?;

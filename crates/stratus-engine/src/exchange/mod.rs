@@ -169,11 +169,15 @@ impl ExchangeStep {
         matches!(self.action, ExchangeAction::Receive { .. }) && !self.is_last_run(tile)
     }
 
-    /// Returns whether the step has nothing to do for `tile`: a sum over this worker's parts is complete only
-    /// after the last part.
-    #[must_use]
-    pub fn skips(&self, tile: Tile) -> bool {
-        matches!(self.action, ExchangeAction::StartAllReduce { .. }) && !self.is_last_run(tile)
+    /// `kernel`, the kernel of the step, for those of its runs in which it has something to do: a sum over
+    /// this worker's parts is complete only after the last part.
+    pub(crate) fn when_complete(self, kernel: Box<dyn StepKernel>) -> Box<dyn StepKernel> {
+        match self.action {
+            ExchangeAction::StartAllReduce { .. } if self.runs > 1 => {
+                Box::new(AfterLastPart { step: self, kernel })
+            }
+            _ => kernel,
+        }
     }
 
     fn is_last_run(&self, tile: Tile) -> bool {
@@ -190,6 +194,18 @@ fn values<'a>(operands: &mut Operands<'a>, count: usize) -> [&'a mut [u8]; MAX_B
     })
 }
 
+/// A communication step that runs only for the last part of a worker.
+struct AfterLastPart {
+    step: ExchangeStep,
+    kernel: Box<dyn StepKernel>,
+}
+
+impl StepKernel for AfterLastPart {
+    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
+        if self.step.is_last_run(operands.tile()) { self.kernel.run(operands) } else { Ok(()) }
+    }
+}
+
 /// A communication step on values in the process's memory.
 struct HostExchange {
     exchange: Arc<dyn Communicator>,
@@ -198,9 +214,6 @@ struct HostExchange {
 
 impl StepKernel for HostExchange {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        if self.step.skips(operands.tile()) {
-            return Ok(());
-        }
         let more = self.step.expects_more(operands.tile());
         let count = self.step.value_bytes.len();
         let mut values = values(operands, count);

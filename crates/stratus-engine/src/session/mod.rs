@@ -252,10 +252,11 @@ impl Session {
             for position in 0..program.steps.len() {
                 program.steps[position].parts[0] = first_part;
                 let Some(step) = program.exchange_step(position) else { continue };
-                program.steps[position].kernel.kernel = match &mut self.arena {
-                    Arena::Host(_) => step.on_host(exchange),
-                    Arena::Device(arena) => arena.device.exchange_kernel(step, exchange)?,
+                let kernel = match &mut self.arena {
+                    Arena::Host(_) => step.clone().on_host(exchange),
+                    Arena::Device(arena) => arena.device.exchange_kernel(step.clone(), exchange)?,
                 };
+                program.steps[position].kernel.kernel = step.when_complete(kernel);
             }
         }
         Ok(())
