@@ -154,11 +154,7 @@ fn hosts_that_cannot_run_workers_are_named_before_anything_starts() {
             "without a password",
         ),
         ("exit 127".to_owned(), "host a cannot be checked: no reason given", "must be able to run `sh`"),
-<<<<<<< HEAD
-        ("exit 0".to_owned(), "host a gave no answer to the check", "start-up files"),
-=======
         ("exit 0".to_owned(), "host a gave no answer to the check", "`.bashrc` and similar files"),
->>>>>>> machines
         (
             changed("hydra_pmi_proxy", "none"),
             "host b has no file ",
