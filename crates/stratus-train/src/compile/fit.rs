@@ -88,8 +88,8 @@ impl VariantPlanner<'_> {
         Ok(PlannedVariant { variant, programs, planned, stage_cost })
     }
 
-    /// Kernel choices that all workers share: rank 0 measures them for a single part, and for stages the times
-    /// of the layers too.
+    /// Kernel choices that all workers share: rank 0 measures them for a single part, and for stages the
+    /// times of the layers too.
     fn shared_choices(
         &mut self,
         variant: ProgramVariant<'_>,
