@@ -7,8 +7,8 @@
 //! chosen at the peak of memory, in the order of bytes freed per operation: a batch norm or ReLU after a
 //! convolution costs almost nothing.
 //!
-//! A pipeline stage keeps a copy of its activations for each part in flight ([`Stage::in_flight`]); those that
-//! it recomputes have none.
+//! A pipeline stage keeps a copy of its activations for each part in flight ([`Stage::in_flight`]); those
+//! that it recomputes have none.
 
 #[cfg(doc)]
 use crate::Stage;

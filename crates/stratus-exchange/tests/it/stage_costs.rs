@@ -1,4 +1,4 @@
-//! Where a network is cut into stages, and how much a stage recomputes.
+//! The cuts of a network into stages, and the activations that a stage recomputes.
 
 use crate::pipeline::{CLIP, ROOM, evaluation, train_in};
 use crate::training::{PARTS, branches, of_part, with_updates};

@@ -76,7 +76,8 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// The exchange between devices of a machine. It needs a network only for more devices than a machine has.
+    /// The exchange between devices of a machine. It needs a network only for more devices than a machine
+    /// has.
     ///
     /// # Errors
     /// If the catalogue lacks a rate.

@@ -1,8 +1,9 @@
 //! The time to exchange a bucket of gradients.
 //!
-//! With `W` devices, recursive vector halving and distance doubling (Thakur, Rabenseifner, Gropp: "Optimization
-//! of collective communication operations in MPICH", 2005, section 4.5) takes `log₂(W)` rounds to add and as
-//! many to gather. In the round with distance `d` = 1, 2, 4 … a device sends and receives `n / 2d` of `n` bytes:
+//! With `W` devices, recursive vector halving and distance doubling (Thakur, Rabenseifner, Gropp:
+//! "Optimization of collective communication operations in MPICH", 2005, section 4.5) takes `log₂(W)` rounds
+//! to add and as many to gather. In the round with distance `d` = 1, 2, 4 … a device sends and receives
+//! `n / 2d` of `n` bytes:
 //!
 //! ```text
 //! add       latency + n / 2d / rate(d), then one kernel: reads two numbers, writes one
@@ -147,7 +148,8 @@ mod tests {
         let network = Some(Network { link, devices_per_machine: 4 });
         let several = ExchangeModel { network, ..model() };
         assert_eq!(seconds(&several, 4, 8e6), seconds(&model(), 4, 8e6));
-        // Among eight, one round each way is between machines: an eighth of the bytes of each of four devices.
+        // Among eight, one round each way is between machines: an eighth of the bytes of each of four
+        // devices.
         let within = 4.0 * 1e-3 + 1.5 * 8e6 / 1e9;
         let between = 2.0 * (2e-3 + 4.0 * 1e6 / 1e8);
         assert!((seconds(&several, 8, 8e6) - within - between).abs() < 1e-12);

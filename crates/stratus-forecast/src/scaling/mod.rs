@@ -1,13 +1,13 @@
 //! Scaling to several devices: the time of a data-parallel step with gradient exchange, from its pieces.
 //!
 //! ```text
-//! program of one worker ──▶ actions: compute, start the exchange of a bucket, wait for it     (DeviceStep)
-//! links, memory rates   ──▶ the time of a bucket, round by round                              (ExchangeModel)
-//! both                  ──▶ a simulated step: what is exchanged, hidden and waited for         (simulation)
+//! program of one worker ──▶ actions: compute, start the exchange of a bucket, wait for it    (DeviceStep)
+//! links, memory rates   ──▶ the time of a bucket, round by round                             (ExchangeModel)
+//! both                  ──▶ a simulated step: what is exchanged, hidden and waited for        (simulation)
 //! ```
 //!
-//! All devices wait for the slowest one ([`straggler`]). Each computes its own images. A bucket of gradients is exchanged as soon as it is complete, one
-//! bucket after the other, while the backward pass continues.
+//! All devices wait for the slowest one ([`straggler`]). Each computes its own images. A bucket of gradients
+//! is exchanged as soon as it is complete, one bucket after the other, while the backward pass continues.
 
 mod connection;
 mod exchange;

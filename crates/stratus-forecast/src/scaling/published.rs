@@ -8,7 +8,7 @@ const FILE: &str = "scaling.csv";
 /// A published table: images per second by number of devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishedScaling {
-    /// Where it was published.
+    /// The publication.
     pub source: String,
     /// The network, a built-in experiment.
     pub network: String,

@@ -26,7 +26,7 @@ pub(super) struct SimulatedStep {
     pub added_s: f64,
 }
 
-/// What happens at the same time as the kernels.
+/// The copies and messages beside the kernels.
 struct Exchange<'a> {
     model: &'a ExchangeModel,
     devices: u64,
@@ -185,8 +185,8 @@ mod tests {
     fn copies_through_host_memory_overlap_other_buckets() {
         let staged = ExchangeModel { staging: Some(Staging { copy_bytes_per_s: 1e9 }), ..MODEL };
         let two = simulate(&actions(), 2, &staged);
-        // Bucket 0: out until 28, exchanged until 38, in until 46. Bucket 1: out from 30 to 35, exchanged from
-        // 38 to 45, in from 46 to 51.
+        // Bucket 0: out until 28, exchanged until 38, in until 46. Bucket 1: out from 30 to 35, exchanged
+        // from 38 to 45, in from 46 to 51.
         close(two.exchange_s, 17.0 + 2.0 * 13.0);
         close(two.step_s, 52.0);
         close(two.exposed_s, 16.0 + 4.0);

@@ -1,8 +1,8 @@
 //! The slowest of several devices, for which all others wait in every step.
 //!
 //! Times of a step on equal devices differ: by their chips, temperatures and interruptions. With a relative
-//! standard deviation `s`, the slowest of `W` is slower than the mean by `s` times the expected maximum of `W`
-//! numbers from the standard normal distribution.
+//! standard deviation `s`, the slowest of `W` is slower than the mean by `s` times the expected maximum of
+//! `W` numbers from the standard normal distribution.
 
 /// The relative standard deviation of the time of a step, in and between devices: that by which the published
 /// speed-ups of ResNet-50 on a DGX A100 and a DGX-1 (NVIDIA's MXNet of 2020, eight GPUs each, f16 and f32)

@@ -12,7 +12,7 @@ use stratus_forecast::{shipped, text};
 /// A published table with its forecast.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DevicesComparison {
-    /// Where it was published.
+    /// The publication.
     pub source: String,
     /// The network.
     pub network: String,

@@ -29,8 +29,8 @@ pub(super) struct StageFit<T> {
 ///                      each stage recomputes only as much as its limit requires
 /// ```
 ///
-/// `plan` plans all stages in a budget. All workers call it with the same budgets, since they compare the same
-/// bytes and costs.
+/// `plan` plans all stages in a budget. All workers call it with the same budgets, since they compare the
+/// same bytes and costs.
 ///
 /// # Errors
 /// If no budget fits, or planning fails.
