@@ -57,7 +57,8 @@ fn program(backend: &Cuda, gradients: SumMethod) -> Program {
     let graph = (zoo::find("digits").unwrap().build)(&config).unwrap();
     let forward = lower(&graph, Mode::Train, Precision::F32, IMAGES).unwrap();
     let whole = differentiate(&fuse_with(&forward, backend.fusions()).unwrap()).unwrap();
-    let parts = BatchParts { count: 2, workers: 2, bucket_bytes: 1 << 16, gradients };
+    let parts =
+        BatchParts { count: 2, workers: 2, bucket_bytes: 1 << 16, synchronise_batch_norm: false, gradients };
     let sgd = SgdUpdate {
         momentum: 0.9,
         weight_decay: 1e-4,

@@ -214,7 +214,7 @@ pub(crate) fn worker_program(
         workers: 2,
         bucket_bytes: BUCKET_BYTES,
         synchronise_batch_norm: false,
-        gradients: gradient_sums(resolved.settings()),
+        gradients: variant.gradients,
     };
     with_updates(split_into_parts(&part, parts)?, settings, usize::MAX)
 }
