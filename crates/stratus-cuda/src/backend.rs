@@ -372,7 +372,7 @@ impl Backend for Cuda {
         }
     }
 
-    fn device_speed(&self) -> [u64; 2] {
+    fn device_generation(&self) -> [u64; 2] {
         match &self.machine {
             ExecutionTarget::Gpu(gpu) => {
                 let [major, minor] = gpu.capability;

@@ -79,9 +79,9 @@ pub trait Backend: Send + Sync {
         None
     }
 
-    /// Orders the devices of several processes by their speed, which increases with the generation and,
-    /// within one, with the second number; zeros if it is unknown.
-    fn device_speed(&self) -> [u64; 2] {
+    /// Orders the devices of several processes: by generation, then by speed. Kernels that an older device
+    /// supports are supported by newer ones. Zeros if it is unknown.
+    fn device_generation(&self) -> [u64; 2] {
         [0; 2]
     }
 

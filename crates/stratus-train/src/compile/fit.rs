@@ -88,7 +88,7 @@ impl VariantPlanner<'_> {
         Ok(PlannedVariant { variant, programs, planned, stage_cost })
     }
 
-    /// Kernel choices that all workers share: the one with the slowest device measures them for a single
+    /// Kernel choices that all workers share: the one with the oldest device measures them for a single
     /// part, and for stages the times of the layers too.
     fn shared_choices(
         &mut self,
@@ -107,14 +107,14 @@ impl VariantPlanner<'_> {
             Ok::<_, TrainError>(planned.choices())
         };
         let Some(workers) = workers else { return measure() };
-        let slowest = slowest_worker(workers, device)?;
-        let measured = match workers.rank() == slowest {
+        let oldest = worker_with_oldest_device(workers, device)?;
+        let measured = match workers.rank() == oldest {
             true => serde_json::to_vec(&measure()?).unwrap_or_default(),
             false => Vec::new(),
         };
         let shared = workers.all_gatherv(measured)?;
-        serde_json::from_slice(&shared[slowest]).map_err(|error| {
-            let problem = format!("invalid kernel choices from worker {slowest}: {error}");
+        serde_json::from_slice(&shared[oldest]).map_err(|error| {
+            let problem = format!("invalid kernel choices from worker {oldest}: {error}");
             ExchangeError::Disconnected(problem).into()
         })
     }
@@ -181,15 +181,16 @@ impl VariantPlanner<'_> {
     }
 }
 
-/// The rank of the worker with the slowest device, the first of several.
+/// The rank of the worker whose device is of the oldest generation, of several the slowest: all devices
+/// support the kernels that it chooses.
 ///
 /// # Errors
 /// If a worker has disconnected.
-pub fn slowest_worker(workers: &WorkerGroup, device: &OpenDevice) -> Result<usize, ExchangeError> {
+pub fn worker_with_oldest_device(workers: &WorkerGroup, device: &OpenDevice) -> Result<usize, ExchangeError> {
     // Big-endian numbers are ordered like their bytes.
-    let speed = device.backend.device_speed().map(u64::to_be_bytes).concat();
-    let speeds = workers.all_gather(&speed)?;
-    Ok((0..speeds.len()).min_by_key(|&rank| &speeds[rank]).unwrap_or(0))
+    let generation = device.backend.device_generation().map(u64::to_be_bytes).concat();
+    let all = workers.all_gather(&generation)?;
+    Ok((0..all.len()).min_by_key(|&rank| &all[rank]).unwrap_or(0))
 }
 
 /// Plans a run within `train.memory_limit_mib`.

@@ -23,7 +23,7 @@ mod stage_budget;
 mod variant;
 
 pub use batch_norm::check_batch_norm_samples;
-pub use fit::{FittedRun, fit, fit_stages, slowest_worker};
+pub use fit::{FittedRun, fit, fit_stages, worker_with_oldest_device};
 pub(crate) use inference::layer_values;
 pub use inference::{InferenceForm, InferenceProgram, inference_program, inference_session, uint8_scales};
 pub use memory::{batch_divisor, largest_batch, min_bytes};

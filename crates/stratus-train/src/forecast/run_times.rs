@@ -24,6 +24,8 @@ pub struct RunTimes {
     pub batch: u64,
     /// The number format.
     pub format: NumberFormat,
+    /// True if it was trained on a GPU.
+    pub is_on_gpu: bool,
     /// Seconds of a layer in a phase. Waiting, copies and bookkeeping are left out.
     pub layers: BTreeMap<(String, &'static str), f64>,
     /// The number of iterations.
@@ -34,14 +36,17 @@ impl RunTimes {
     /// Reads the timeline of a run.
     ///
     /// # Errors
-    /// If it is no run, has several workers, parts or micro-batches, or too few iterations.
+    /// If it is not a run, has several workers, parts or micro-batches, or too few iterations.
     pub fn read(path: &Path) -> Result<Self, TrainError> {
         let invalid = |problem: String, hint: &str| TrainError::Configuration {
             problem: format!("{}: {problem}", path.display()),
             hint: hint.to_owned(),
         };
         if !path.join(SUMMARY).is_file() {
-            return Err(invalid("not a run with a summary".to_owned(), "`stratus runs` lists runs"));
+            return Err(invalid(
+                "neither a time like 40ms nor a run with a summary".to_owned(),
+                "`stratus runs` lists runs; a summary is written when a run ends",
+            ));
         }
         let run = RunDir::open(path)?;
         let summary = Summary::read(&run.summary())?;
@@ -77,8 +82,8 @@ impl RunTimes {
             let median = stratus_base::median(&mut seconds).unwrap_or(0.0);
             *layers.entry((slot.layers.join("+"), slot.phase.name())).or_default() += median;
         }
-        let path = path.to_owned();
-        Ok(Self { path, batch, format, layers, iterations: iterations.len() })
+        let (path, is_on_gpu) = (path.to_owned(), summary.device.starts_with("cuda"));
+        Ok(Self { path, batch, format, is_on_gpu, layers, iterations: iterations.len() })
     }
 
     /// Seconds of all layers.

@@ -8,7 +8,7 @@ use super::pipeline::PipelineState;
 use super::same_data::MAX_LISTED;
 use super::worker_role::{PipelineStage, WorkerRole};
 use crate::TrainError;
-use crate::compile::{Programs, slowest_worker};
+use crate::compile::{Programs, worker_with_oldest_device};
 use crate::device::OpenDevice;
 use crate::exchange::{ExchangeWay, Offer};
 use crate::resolve::{Rank, ResolvedProcess};
@@ -422,7 +422,7 @@ impl ProcessGroup {
         warn: &mut dyn FnMut(&str),
     ) -> Result<(), TrainError> {
         let Some(workers) = self.workers() else { return Ok(()) };
-        let slowest = slowest_worker(workers, device)?;
+        let oldest = worker_with_oldest_device(workers, device)?;
         let lines = [&[device.backend.describe()][..], &device.warnings].concat();
         let own = lines.join("\n");
         let all = workers.all_gatherv(own.clone().into_bytes())?;
@@ -435,9 +435,9 @@ impl ProcessGroup {
         let name = |rank: usize| texts[rank].lines().next().unwrap_or_default();
         if let Some(other) = (1..texts.len()).find(|&rank| name(rank) != name(0)) {
             warn(&format!(
-                "workers use different devices (worker 0: {}, worker {other}: {}): all use the kernels that \
-                 are best for the slowest, that of worker {slowest}, which limits the speed; results may \
-                 differ from those of equal devices",
+                "workers use different devices (worker 0: {}, worker {other}: {}): worker {oldest} has the \
+                 oldest, so it chooses the kernels of all; speed and results may differ from those of equal \
+                 devices",
                 name(0),
                 name(other)
             ));

@@ -293,6 +293,11 @@ fn a_measured_run_is_scaled() {
     assert!((step(2) - exposed(2) - other[0] - other[1] - step(0)).abs() < 1e-9, "{report}");
     let refused = ask(&["--between", "10Gbit/s", "--batch", "32"], 2).err;
     assert!(refused.contains("has batches of 64 images, not 32"), "{refused}");
+    let refused = ask(&["--between", "10Gbit/s", "--set", "train.precision=bf16"], 2).err;
+    assert!(refused.contains("was trained in f32, but the forecast is for bf16"), "{refused}");
+    let gpu = ["forecast", "run", "--on", "v100-16gb", "--measured", "run", "--devices", "2"];
+    let refused = dir.run(&gpu).expect(2).err;
+    assert!(refused.contains("was trained on a CPU, but the forecast is for a GPU"), "{refused}");
     let twice = 2.0 * report["machines"][0]["step_s"].as_f64().unwrap();
     let time = format!("{}ms", 1e3 * twice);
     let asked = ["forecast", "run", "--on", "xeon-gold-6230", "--devices", "1,2", "--measured", &time];
@@ -300,18 +305,21 @@ fn a_measured_run_is_scaled() {
         serde_json::from_str(&dir.run(&[&asked[..], &more].concat()).expect(0).out).unwrap();
     assert!((report["scaling"][0]["step_s"].as_f64().unwrap() - twice).abs() < 1e-9, "{report}");
     let refused = dir.run(&[&asked[..7], &["0ms", "--between", "10Gbit/s"]].concat()).expect(2).err;
-    assert!(refused.contains("--measured 0ms: a step takes longer than nothing"), "{refused}");
+    assert!(refused.contains("--measured 0ms: must be above 0"), "{refused}");
     let missing = ["forecast", "run", "--on", "xeon-gold-6230", "--measured", "none", "--devices", "2"];
     let refused = dir.run(&[&missing[..], &["--between", "10Gbit/s"]].concat()).expect(2).err;
-    assert!(refused.contains("none: not a run with a summary"), "{refused}");
+    assert!(refused.contains("none: neither a time like 40ms nor a run with a summary"), "{refused}");
 }
 
 #[test]
 fn several_devices_that_are_not_computed_are_refused() {
     let asked = ["resnet18", "--on", "v100-16gb", "--batch", "64", "--images", "1000"];
     for (more, expected) in [
-        (&["--devices", "3"][..], "3 devices: gradients are exchanged among powers of two"),
-        (&["--devices", "8", "--per-machine", "6"], "6 devices: gradients are exchanged"),
+        (&["--devices", "3"][..], "--devices 3 is not a power of two"),
+        (&["--devices", "8", "--per-machine", "6"], "--per-machine 6 is not a power of two"),
+        (&["--devices", "2", "--network", "10Gbit/s"], "--network has no effect"),
+        (&["--devices", "2", "--set", "train.stages=2"], "train.stages = 2 is not supported"),
+        (&["--devices", "2", "--set", "train.exchange=fast"], "train.exchange = \"fast\" is not supported"),
         (&["--devices", "0"], "0 is not in 1..=65536"),
         (&["--devices", "128", "--strong"], "batch 64 is not divisible by 128 devices"),
         (&["--devices", "2", "--between", "nvlink6"], "--between nvlink6: must be a number"),

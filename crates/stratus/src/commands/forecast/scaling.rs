@@ -5,6 +5,7 @@ use crate::output::Table;
 use clap::Args;
 use std::path::Path;
 use stratus_base::text::{bytes, duration};
+use stratus_experiment::ExchangeMode;
 use stratus_forecast::catalogue::{Machine, Processor, THIS_MACHINE};
 use stratus_forecast::forecast::Forecast;
 use stratus_forecast::model::Framework;
@@ -75,7 +76,7 @@ impl MeasuredStep {
     fn read(given: &str) -> Result<Self> {
         match text::latency("measured", given) {
             Ok(seconds) if seconds > 0.0 => Ok(Self::Seconds(seconds)),
-            Ok(_) => Err(Failure::usage(format!("--measured {given}: a step takes longer than nothing"))),
+            Ok(_) => Err(Failure::usage(format!("--measured {given}: must be above 0"))),
             Err(_) => Ok(Self::Run(RunTimes::read(Path::new(given))?)),
         }
     }
@@ -91,12 +92,12 @@ impl MeasuredStep {
 impl ScalingArguments {
     /// Checks the numbers of devices and how they are connected.
     pub fn check(&self) -> Result {
-        let counts = self.devices.iter().chain(&self.per_machine);
-        if let Some(count) = counts.copied().find(|count| !count.is_power_of_two()) {
-            return Err(Failure::usage(format!(
-                "{count} devices: gradients are exchanged among powers of two"
-            ))
-            .with_hint("use 1, 2, 4, 8, … with --devices and --per-machine"));
+        let devices = self.devices.iter().map(|count| ("--devices", *count));
+        let counts = devices.chain(self.per_machine.map(|count| ("--per-machine", count)));
+        for (option, count) in counts.filter(|(_, count)| !count.is_power_of_two()) {
+            let problem = format!("{option} {count} is not a power of two");
+            return Err(Failure::usage(problem)
+                .with_hint("gradients are exchanged among powers of two: use 1, 2, 4, 8, …"));
         }
         let connection = self.connection(GRADIENT_BYTES)?;
         if self.staged && matches!(connection.between, Some(Between::Nvlink | Between::Pcie)) {
@@ -122,6 +123,18 @@ impl ScalingArguments {
         })
     }
 
+    /// Refuses a rate of the network between machines if all devices are in one machine.
+    fn check_network(&self, connection: &Connection, machine: &Machine) -> Result {
+        let has_network = |&devices: &u64| {
+            devices > 1 && connection.model(machine, devices).is_ok_and(|model| model.network.is_some())
+        };
+        if self.network.is_none() || self.devices.iter().any(has_network) {
+            return Ok(());
+        }
+        Err(Failure::usage("--network has no effect: all devices are in one machine")
+            .with_hint("set the number of devices of a machine with --per-machine"))
+    }
+
     /// The forecast for each number of devices; empty without `--devices`.
     pub fn scaled(
         &self,
@@ -136,18 +149,15 @@ impl ScalingArguments {
         }
         check_experiment(planner)?;
         let connection = self.connection(GRADIENT_BYTES * planner.sent_fraction())?;
+        self.check_network(&connection, machine)?;
         let is_cpu = matches!(machine.processor, Processor::Cpu(_));
         if is_cpu && connection.between.is_none() && !self.staged {
             return Err(Failure::usage("--devices needs --between, the bandwidth between the machines")
                 .with_hint("for 10-gigabit Ethernet, add `--between 10Gbit/s`"));
         }
         let measured = self.measured.as_deref().map(MeasuredStep::read).transpose()?;
-        if let Some(MeasuredStep::Run(run)) = &measured
-            && run.batch != row.batch
-        {
-            let (found, batch) = (run.batch, row.batch);
-            let problem = format!("{} has batches of {found} images, not {batch}", run.path.display());
-            return Err(Failure::usage(problem).with_hint(format!("forecast --batch {found}")));
+        if let Some(MeasuredStep::Run(run)) = &measured {
+            check_run(run, row, is_cpu)?;
         }
         let step_s = measured.as_ref().map_or(row.step_s, MeasuredStep::seconds);
         let single_rate = row.batch as f64 / step_s;
@@ -203,6 +213,18 @@ fn check_experiment(planner: &Planner) -> Result {
             "add --set train.micro_batches=1",
         );
     }
+    if train.stages > 1 {
+        return refused(
+            format!("train.stages = {} is not supported with --devices", train.stages),
+            "add --set train.stages=1",
+        );
+    }
+    if train.exchange == ExchangeMode::Fast {
+        return refused(
+            format!("train.exchange = \"{}\" is not supported with --devices", train.exchange.as_str()),
+            "add --set train.exchange=exact",
+        );
+    }
     if train.synchronise_batch_norm {
         return refused(
             "train.synchronise_batch_norm is not supported with --devices".to_owned(),
@@ -214,6 +236,27 @@ fn check_experiment(planner: &Planner) -> Result {
             "an experiment with a pre-training stage cannot train on several devices".to_owned(),
             "forecast its two networks separately",
         );
+    }
+    Ok(())
+}
+
+/// Refuses a run whose times are not those of the forecast step.
+fn check_run(run: &RunTimes, row: &Forecast, is_cpu: bool) -> Result {
+    let path = run.path.display();
+    let (found, batch) = (run.batch, row.batch);
+    if found != batch {
+        let problem = format!("{path} has batches of {found} images, not {batch}");
+        return Err(Failure::usage(problem).with_hint(format!("forecast --batch {found}")));
+    }
+    if run.format.name() != row.precision {
+        let (measured, forecast) = (run.format.name(), row.precision);
+        let problem = format!("{path} was trained in {measured}, but the forecast is for {forecast}");
+        return Err(Failure::usage(problem).with_hint(format!("forecast --set train.precision={measured}")));
+    }
+    if run.is_on_gpu == is_cpu {
+        let [measured, forecast] = [run.is_on_gpu, !is_cpu].map(|gpu| if gpu { "GPU" } else { "CPU" });
+        let problem = format!("{path} was trained on a {measured}, but the forecast is for a {forecast}");
+        return Err(Failure::usage(problem).with_hint("measure a run on such a device"));
     }
     Ok(())
 }
