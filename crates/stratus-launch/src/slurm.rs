@@ -117,7 +117,7 @@ impl SlurmTarget {
 fn srun_mpi(library: &str) -> Option<&'static str> {
     let path = Path::new(library);
     let name = path.file_name()?.to_str()?;
-    let Some((base, version)) = name.split_once(".so") else { return None };
+    let (base, version) = name.split_once(".so")?;
     if base != "libmpi" {
         return Some("pmi2");
     }

@@ -207,6 +207,8 @@ impl SocketPlace {
         match self {
             Self::StandardInput => {
                 rustix::stdio::dup2_stdin(&socket)?;
+                // Only standard input is left.
+                drop(socket);
                 Ok(RelaySocket::StandardInput)
             }
             #[cfg(test)]
