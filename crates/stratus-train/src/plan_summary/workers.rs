@@ -3,7 +3,7 @@
 use crate::compile::Plans;
 use crate::resolve::ResolvedProcess;
 use serde::Serialize;
-use stratus_engine::{Kernel, Plan};
+use stratus_engine::{Kernel, Plan, Step};
 
 /// The share of one worker.
 #[derive(Clone, Debug, Serialize)]
@@ -111,7 +111,7 @@ pub(super) fn staged_bytes(plan: &Plan) -> u64 {
         Kernel::StageTransfer(_) => true,
         _ => false,
     });
-    staged.flat_map(|step| step.operands()).map(|id| plan.placements[id.0].bytes as u64).sum()
+    staged.flat_map(Step::operands).map(|id| plan.placements[id.0].bytes as u64).sum()
 }
 
 fn buckets(plan: &Plan) -> Vec<GradientBucket> {
@@ -123,7 +123,7 @@ fn buckets(plan: &Plan) -> Vec<GradientBucket> {
     starts
         .map(|(position, step)| {
             // Several buckets may start after one step.
-            let exchanges = |step: &stratus_engine::Step| matches!(step.kernel, Kernel::AllReduceBucket(_));
+            let exchanges = |step: &Step| matches!(step.kernel, Kernel::AllReduceBucket(_));
             let after_step = program.steps[..position].iter().rposition(|step| !exchanges(step)).unwrap_or(0);
             GradientBucket {
                 bytes: step.inputs.iter().map(|id| plan.placements[id.0].bytes as u64).sum(),
