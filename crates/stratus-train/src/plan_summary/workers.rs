@@ -4,7 +4,7 @@ use crate::compile::Plans;
 use crate::exchange::exactness_note;
 use crate::resolve::ResolvedProcess;
 use serde::Serialize;
-use stratus_engine::{Kernel, Plan};
+use stratus_engine::{Kernel, Plan, Step};
 
 /// The share of one worker.
 #[derive(Clone, Debug, Serialize)]
@@ -119,7 +119,7 @@ pub(super) fn staged_bytes(plan: &Plan) -> u64 {
         Kernel::StageTransfer(_) => true,
         _ => false,
     });
-    staged.flat_map(|step| step.operands()).map(|id| plan.placements[id.0].bytes as u64).sum()
+    staged.flat_map(Step::operands).map(|id| plan.placements[id.0].bytes as u64).sum()
 }
 
 fn buckets(plan: &Plan) -> Vec<GradientBucket> {
@@ -131,7 +131,7 @@ fn buckets(plan: &Plan) -> Vec<GradientBucket> {
     starts
         .map(|(position, step, method)| {
             // Several buckets may start after one step.
-            let exchanges = |step: &stratus_engine::Step| matches!(step.kernel, Kernel::AllReduceBucket(_));
+            let exchanges = |step: &Step| matches!(step.kernel, Kernel::AllReduceBucket(_));
             let after_step = program.steps[..position].iter().rposition(|step| !exchanges(step)).unwrap_or(0);
             let bytes = step.inputs.iter().map(|id| plan.placements[id.0].bytes as u64).sum();
             GradientBucket {

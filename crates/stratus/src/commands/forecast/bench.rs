@@ -80,7 +80,7 @@ fn render_devices(compared: &[DevicesComparison]) -> String {
             table.batch.to_string(),
             numbers(&mut rows.clone().map(|row| row.devices.to_string())),
             numbers(&mut rows.clone().map(|row| format!("{:.2} {:.2}", row.published, row.forecast))),
-            rows.last().map_or_else(String::new, |row| format!("{:+.1} %", row.error_percent())),
+            table.rows.last().map_or_else(String::new, |row| format!("{:+.1} %", row.error_percent())),
         ]
     });
     let mut text = table(&[heading.map(str::to_owned)].into_iter().chain(rows).collect::<Vec<_>>());
