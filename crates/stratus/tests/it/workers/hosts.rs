@@ -166,7 +166,18 @@ fn hosts_that_cannot_run_workers_are_named_before_anything_starts() {
             "host b has stratus 9.9, but this machine has stratus ",
             "install the same version",
         ),
-        (changed(here.trim_end_matches('/'), "/nowhere"), "host b has no folder /nowhere", "shared"),
+        // The working folder.
+        (
+            changed(&format!("{0}\\(.*\\){0}", here.trim_end_matches('/')), "/\\1/nowhere"),
+            "host b has no folder /nowhere",
+            "shared",
+        ),
+        // The folder of the run, which only the first host must see.
+        (
+            changed(here.trim_end_matches('/'), "/nowhere").replace("= b", "= a"),
+            "host a does not see the folder /nowhere",
+            "the first host writes the run",
+        ),
     ] {
         replace_ssh(&mut dir, &script);
         let message = rejected(&dir, "a,b", "2", 1);
