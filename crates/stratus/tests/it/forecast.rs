@@ -252,7 +252,7 @@ fn scaling_table_lists_device_counts() {
     assert!(of(&nvlink, "speed_up") > 7.5, "{nvlink}");
     assert_eq!(nvlink["scaling"], report(&["--devices", "1,2,8", "--between", "nvlink"])["scaling"]);
     let staged = report(&["--devices", "1,2,8", "--staged"]);
-    assert!(of(&staged, "speed_up") < of(&nvlink, "speed_up"), "{staged}");
+    assert!(of(&staged, "exchange_s") > 5.0 * of(&nvlink, "exchange_s"), "{staged}");
     assert_eq!(staged["scaling"][2]["pinned_bytes"], staged["scaling"][2]["exchanged_bytes"]);
     // Two machines of four devices.
     let several = ["--devices", "4,8", "--per-machine", "4", "--network", "1Gbit/s"];
@@ -388,14 +388,14 @@ fn rejects_invalid_arguments() {
         &["resnet18", "--preemptions", "often"],
         &["resnet18", "--preemptions", "-1/h"],
         &["resnet18", "--preemptions", "1/d", "--framework", "tensorflow"],
-        &["resnet18", "--devices", "1,2"],
+        &["resnet18", "--devices", "1,3"],
         &["resnet18", "--devices", "0", "--between", "1Gbit/s"],
         &["resnet18", "--devices", "2", "--between", "fast"],
         &["resnet18", "--devices", "2", "--between", "1Gbit/s", "--latency", "5"],
         &[
             "resnet18",
             "--devices",
-            "3",
+            "128",
             "--between",
             "1Gbit/s",
             "--strong",

@@ -240,10 +240,10 @@ fn stages_in_a_memory_limit_do_not_change_the_bits() {
         "model.width=8",
         "data.name=synthetic",
         "data.shape=[3, 32, 32]",
-        "data.synthetic.images=96",
+        "data.synthetic.images=256",
         "data.synthetic.validation_images=20",
         "data.synthetic.classes=4",
-        "train.batch_size=32",
+        "train.batch_size=128",
         "train.epochs=2",
         "train.threads=1",
         "train.parts=4",
@@ -259,7 +259,7 @@ fn stages_in_a_memory_limit_do_not_change_the_bits() {
         let stages = plan["stages"].as_array().unwrap();
         stages.iter().map(|stage| stage["arena_bytes"].as_u64().unwrap()).max().unwrap()
     };
-    let limit_mib = (largest(&planned(&[])) * 7 / 10) >> 20;
+    let limit_mib = (largest(&planned(&[])) * 8 / 10) >> 20;
     let limit = format!("{limit_mib}MiB");
     assert!(largest(&planned(&["--memory-limit", &limit])) <= limit_mib << 20);
     run(&["train", "resnet18_cifar", "--out", "alone"], &[]).expect(0);
