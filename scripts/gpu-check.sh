@@ -229,15 +229,28 @@ gpus() { # the same run on 1, 2, 4, … GPUs
         runs+=("$out/gpus-$run")
     done
     if [ "$count" -gt 1 ]; then
-        # The same through host memory, unless the system has an NCCL of its own; then other bits.
-        STRATUS_CUDA=$(tr : '\n' <<<"${STRATUS_CUDA:-}" | grep -v nccl | paste -sd: -) \
-            many_gpus "$count" "$count" "$out/gpus-host" || return 1
+        uses "$out/gpus-$count" NCCL || status=1
+        # The same through host memory. NCCL is also found in an active Python environment and on the system's
+        # path; with it, this run would compare NCCL with itself.
+        (
+            unset VIRTUAL_ENV CONDA_PREFIX
+            STRATUS_CUDA=$(tr : '\n' <<<"${STRATUS_CUDA:-}" | grep -v nccl | paste -sd: -)
+            export STRATUS_CUDA
+            many_gpus "$count" "$count" "$out/gpus-host"
+        ) || return 1
+        uses "$out/gpus-host" 'through host memory' || status=1
         runs+=("$out/gpus-host")
         many_gpus "$count" "$count" "$out/gpus-bf16" --set train.exchange_type=bf16 || status=1
         many_gpus "$count" "$count" "$out/gpus-fast" --set train.exchange=fast || status=1
     fi
     weights "${runs[@]}" || status=1
     return $status
+}
+
+uses() { # run path: checks the path of the exchange that the run printed
+    grep -q "^exchange  *$2" "$1.txt" && return
+    echo "$1 did not exchange by '$2', so it proves nothing about that path"
+    return 1
 }
 
 many_gpus() { # parts workers run argument…: an epoch of 20 iterations of 256 images a part
@@ -248,7 +261,8 @@ many_gpus() { # parts workers run argument…: an epoch of 20 iterations of 256 
         --set train.batch_size=$((256 * $1)) --set train.parts="$1" --set train.precision=bf16 \
         --set train.epochs=1 --set data.drop_last=true --workers "$2" --out "$3" "${@:4}" 2>&1) ||
         { echo "$ran"; return 1; }
-    echo "$ran" | grep -E '^exchange' || true
+    echo "$ran" >"$3.txt"
+    grep -E '^exchange' "$3.txt" || true
     "$folder/stratus" collect "$3" | grep -i -E 'images|exchange' || true
 }
 

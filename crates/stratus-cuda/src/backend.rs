@@ -397,10 +397,21 @@ impl Backend for Cuda {
             }
         };
         nccl::check_version(&version)?;
-        if let ExecutionTarget::Gpu(gpu) = &self.machine {
-            nccl::check_gpu(gpu).map_err(|reason| format!("NCCL {version} cannot be used: {reason}"))?;
+        match &self.machine {
+            ExecutionTarget::Gpu(gpu) => {
+                nccl::check_gpu(gpu).map_err(|reason| format!("NCCL {version} cannot be used: {reason}"))?
+            }
+            #[cfg(feature = "emulation")]
+            ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {}
         }
         Ok(format!("NCCL {version}"))
+    }
+
+    fn direct_sum_bytes(&self, bucket_bytes: usize) -> usize {
+        match bucket_bytes {
+            0 => 0,
+            _ => crate::direct_sum_bytes(bucket_bytes),
+        }
     }
 
     fn new_group_id(&self) -> Result<Vec<u8>, String> {

@@ -23,5 +23,6 @@ mod step_clock;
 mod timestamps;
 
 pub use backend::{Cuda, GpuUnavailable, LibraryVersion, Settings, detect, gpu_count};
+pub use exchange::direct_sum_bytes;
 pub use ffi::libraries::{ENVIRONMENT, check_named_folders};
 pub use ffi::nccl::version as nccl_version;

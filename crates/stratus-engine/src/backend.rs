@@ -93,6 +93,12 @@ pub trait Backend: Send + Sync {
         Err("only GPUs exchange values directly".to_owned())
     }
 
+    /// The bytes of device memory for direct sums of buckets of up to `bucket_bytes`; 0 if no device of this
+    /// kind sums directly.
+    fn direct_sum_bytes(&self, _bucket_bytes: usize) -> usize {
+        0
+    }
+
     /// A new identity for a group of devices, which its first member passes to all others.
     ///
     /// # Errors

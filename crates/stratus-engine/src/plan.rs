@@ -2,7 +2,7 @@
 
 use crate::backend::{Choices, PrepareRequest, PreparedStep};
 use crate::memory::{self, Block, aligned};
-use crate::ops::{KernelSpec, Tiling};
+use crate::ops::{Kernel, KernelSpec, Tiling};
 use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, Value, ValueId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -215,6 +215,18 @@ impl Plan {
         let blocks: Vec<Block> = lifetimes.iter().map(Lifetime::block).collect();
         let rest = program.values.iter().filter(|value| value.role != Role::Transient);
         memory::lower_bound(&blocks) + rest.map(Value::bytes).sum::<usize>()
+    }
+
+    /// The bytes of the largest bucket of sums that is exchanged with other workers; 0 without any.
+    #[must_use]
+    pub fn largest_bucket_bytes(&self) -> usize {
+        let starts = self
+            .program
+            .steps
+            .iter()
+            .filter(|step| matches!(step.kernel, Kernel::AllReduceBucket(bucket) if !bucket.waits));
+        let bytes = starts.map(|step| step.inputs.iter().map(|id| self.placements[id.0].bytes).sum());
+        bytes.max().unwrap_or(0)
     }
 
     /// The lifetimes of transient values and of the steps' scratch.

@@ -454,9 +454,9 @@ settings! {
         /// Pipeline stages, one process each (`--workers`), for networks that exceed one process's memory.
         /// The parts of a batch pass through the stages one after the other. Does not affect results. 1: off.
         stages: usize = 1, Constraint::Inclusive(1.0, 64.0);
-        /// Summing of the gradients of several workers. `exact`: along one tree, by GPUs or through the
-        /// memory of the processes. `fast`: NCCL's all-reduce, whose order, and with it the results, depend
-        /// on the GPUs, how they are connected, and their number. No effect with one worker.
+        /// Summing of the gradients of several workers. `exact`: along one tree, by GPUs or through host
+        /// memory. `fast`: NCCL's all-reduce. It adds in an order of its own, so results depend on the GPUs,
+        /// their number and how they are connected. No effect with one worker.
         exchange: ExchangeMode = ExchangeMode::Exact, Constraint::Any;
         /// Number format of the gradients that workers send to each other. Changes results, and makes them
         /// depend on the number of workers, unless it is f32. No effect with one worker.

@@ -34,9 +34,21 @@ pub enum TrainError {
         /// The suggested fix.
         hint: String,
     },
-    /// An error that all workers have found, after which they end together.
+    /// An error of one or all workers that all know, after which they end together.
     #[error(transparent)]
     AllWorkers(Box<TrainError>),
+    /// A step before training that failed on another worker.
+    #[error("{worker}: {problem}")]
+    Worker {
+        /// The worker, with its host.
+        worker: String,
+        /// The error there, with its causes.
+        problem: String,
+        /// The suggested fix.
+        hint: Option<String>,
+        /// True if it is an error of usage or configuration.
+        is_usage: bool,
+    },
     /// The network.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -157,11 +169,21 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// The error itself, whether or not all workers know it.
+    #[must_use]
+    pub fn reason(&self) -> &Self {
+        match self {
+            Self::AllWorkers(error) => error.reason(),
+            error => error,
+        }
+    }
+
     /// The suggested fix, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::AllWorkers(error) => error.hint(),
+            Self::Worker { hint, .. } => hint.clone(),
             Self::Experiment(error) => error.hint(),
             Self::Forecast(error) => error.hint(),
             Self::Configuration { hint, .. }
@@ -221,10 +243,10 @@ impl TrainError {
     /// Returns whether this is an error of usage or configuration, before anything was started.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        let error = if let Self::AllWorkers(error) = self { error } else { self };
         matches!(
-            error,
+            self.reason(),
             Self::Experiment(_)
+                | Self::Worker { is_usage: true, .. }
                 | Self::Configuration { .. }
                 | Self::NoInt8Layer { .. }
                 | Self::Forecast(_)

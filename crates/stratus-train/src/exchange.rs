@@ -1,5 +1,7 @@
-//! The exchange of gradients between workers: as the configuration sets it, and by which way.
+//! The exchange of gradients between workers: as the configuration sets it, and its path.
 
+use crate::TrainError;
+use crate::device::OpenDevice;
 use crate::resolve::ResolvedProcess;
 use stratus_engine::ops::SumMethod;
 use stratus_experiment::{ExchangeMode, ExchangeType, Experiment};
@@ -19,19 +21,55 @@ pub fn unused_keys(resolved: &ResolvedProcess) -> Vec<String> {
     if resolved.rank().world_size > 1 {
         return Vec::new();
     }
-    let SumMethod { as_bf16, any_order } = gradient_sums(resolved.settings());
-    let train = &resolved.settings().train;
+    let alone = match resolved.settings().train.stages {
+        0 | 1 => "one worker",
+        _ => "one pipeline",
+    };
+    let unused = irreproducible_keys(resolved.settings()).into_iter();
+    unused.map(|key| format!("{key} has no effect with {alone}")).collect()
+}
+
+/// The keys, with their values, by which results depend on the number of workers.
+pub(crate) fn irreproducible_keys(settings: &Experiment) -> Vec<String> {
+    let SumMethod { as_bf16, any_order } = gradient_sums(settings);
+    let train = &settings.train;
     let keys = [
         (any_order, "exchange", train.exchange.as_str()),
         (as_bf16, "exchange_type", train.exchange_type.as_str()),
     ];
-    let unused = keys.into_iter().filter(|(is_set, ..)| *is_set);
-    unused.map(|(_, key, value)| format!("train.{key} = \"{value}\" has no effect with one worker")).collect()
+    let set = keys.into_iter().filter(|(is_set, ..)| *is_set);
+    set.map(|(_, key, value)| format!("train.{key} = \"{value}\"")).collect()
 }
 
-/// Says what results depend on, if sums are not exact.
+/// The error if `train.exchange = "fast"` cannot be used.
+pub(crate) fn fast_refused(reason: &str) -> TrainError {
+    TrainError::Configuration {
+        problem: format!("train.exchange = \"fast\" cannot be used: {reason}"),
+        hint: "it needs a GPU for each worker, and NCCL: install it with `pip install nvidia-nccl-cu12`, or \
+               name its folder in STRATUS_CUDA; or set train.exchange to exact"
+            .to_owned(),
+    }
+}
+
+/// Checks on one device whether several workers on such devices can sum as `train.exchange` says, as
+/// training does with all of them.
+///
+/// # Errors
+/// If `train.exchange` is `fast` and this device cannot sum directly.
+pub fn check_exchange(resolved: &ResolvedProcess, device: &OpenDevice) -> Result<(), TrainError> {
+    if resolved.rank().world_size < 2 || !gradient_sums(resolved.settings()).any_order {
+        return Ok(());
+    }
+    let offer = match device.is_accelerator {
+        true => device.backend.direct_exchange().map_or_else(Offer::HostMemory, Offer::Direct),
+        false => Offer::Processes,
+    };
+    ExchangePath::choose(&[offer]).refuses_fast().map_or(Ok(()), |reason| Err(fast_refused(reason)))
+}
+
+/// Says what results depend on; `None` if they do not depend on the workers.
 #[must_use]
-pub fn exactness_note(settings: &Experiment) -> Option<&'static str> {
+pub fn reproducibility_note(settings: &Experiment) -> Option<&'static str> {
     let SumMethod { as_bf16, any_order } = gradient_sums(settings);
     match (as_bf16, any_order) {
         (false, false) => None,
@@ -44,12 +82,12 @@ pub fn exactness_note(settings: &Experiment) -> Option<&'static str> {
     }
 }
 
-/// The way by which workers sum gradients.
+/// The path on which workers exchange the gradients that they sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ExchangeWay {
-    /// Through the memory of the processes, because the devices are CPUs.
+pub(crate) enum ExchangePath {
+    /// Between processes, because the devices are CPUs.
     Processes,
-    /// Through the memory of the processes, although the devices are GPUs.
+    /// Through host memory, although the devices are GPUs.
     HostMemory {
         /// Why the GPUs do not sum directly.
         reason: String,
@@ -61,7 +99,7 @@ pub(crate) enum ExchangeWay {
     },
 }
 
-/// The way that one worker offers.
+/// The path that one worker offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
     /// It computes on a CPU.
@@ -95,8 +133,8 @@ impl Offer {
     }
 }
 
-impl ExchangeWay {
-    /// The way that the offers of all workers allow, by rank.
+impl ExchangePath {
+    /// The path that the offers of all workers allow, by rank.
     pub fn choose(offers: &[Offer]) -> Self {
         if offers.contains(&Offer::Processes) {
             return Self::Processes;
@@ -122,27 +160,27 @@ impl ExchangeWay {
         }
     }
 
-    /// Describes the way and the exactness of sums; `None` if there is nothing to say, as with one worker.
+    /// Describes the path, and what results depend on; `None` if there is nothing to say, as with one worker.
     pub fn describe(&self, resolved: &ResolvedProcess) -> Option<String> {
         if resolved.rank().world_size < 2 {
             return None;
         }
-        let way = match self {
+        let path = match self {
             Self::Processes => None,
             Self::HostMemory { reason } => Some(format!("through host memory: {reason}")),
             Self::Direct { library } => Some(library.clone()),
         };
         let texts: Vec<String> =
-            way.into_iter().chain(exactness_note(resolved.settings()).map(str::to_owned)).collect();
+            path.into_iter().chain(reproducibility_note(resolved.settings()).map(str::to_owned)).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
-    /// Returns whether values travel through the memory of the processes.
+    /// Returns whether the processes exchange the values that are summed.
     pub fn uses_processes(&self) -> bool {
         !matches!(self, Self::Direct { .. })
     }
 
-    /// Why `train.exchange = "fast"` cannot be used by this way; `None` if it can.
+    /// Why `train.exchange = "fast"` cannot be used on this path; `None` if it can.
     pub fn refuses_fast(&self) -> Option<&str> {
         match self {
             Self::Processes => Some("workers on CPUs do not use NCCL"),
@@ -162,11 +200,11 @@ mod tests {
 
     #[test]
     fn gpus_sum_directly_if_all_can() {
-        let way = ExchangeWay::choose(&[direct("NCCL 2.27.5"), direct("NCCL 2.27.5")]);
-        assert_eq!(way, ExchangeWay::Direct { library: "NCCL 2.27.5".to_owned() });
-        assert_eq!(way.refuses_fast(), None);
-        let reason = |offers: &[Offer]| match ExchangeWay::choose(offers) {
-            ExchangeWay::HostMemory { reason } => reason,
+        let path = ExchangePath::choose(&[direct("NCCL 2.27.5"), direct("NCCL 2.27.5")]);
+        assert_eq!(path, ExchangePath::Direct { library: "NCCL 2.27.5".to_owned() });
+        assert_eq!(path.refuses_fast(), None);
+        let reason = |offers: &[Offer]| match ExchangePath::choose(offers) {
+            ExchangePath::HostMemory { reason } => reason,
             other => format!("{other:?}"),
         };
         let missing = Offer::HostMemory("NCCL was not found".to_owned());
@@ -174,11 +212,11 @@ mod tests {
         assert_eq!(reason(&[direct("NCCL 2.27.5"), missing]), "worker 1: NCCL was not found");
         let versions = [direct("NCCL 2.27.5"), direct("NCCL 2.21.5")];
         assert_eq!(reason(&versions), "worker 0 has NCCL 2.27.5, but worker 1 NCCL 2.21.5");
-        assert_eq!(ExchangeWay::choose(&[Offer::Processes, direct("x")]), ExchangeWay::Processes);
+        assert_eq!(ExchangePath::choose(&[Offer::Processes, direct("x")]), ExchangePath::Processes);
     }
 
     #[test]
-    fn offers_survive_their_way_to_other_workers() {
+    fn offers_round_trip() {
         for offer in [Offer::Processes, direct("NCCL 2.27.5"), Offer::HostMemory("größer".to_owned())] {
             assert_eq!(Offer::from_bytes(&offer.to_bytes()), offer);
         }

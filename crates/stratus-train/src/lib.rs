@@ -14,6 +14,7 @@
 //! - [`mod@forecast`]: forecasts training on this and other machines. [`workers`]: worker processes.
 //! - [`libraries`]: the libraries on this machine. [`Observer`]: receives progress reports.
 
+mod agreement;
 pub mod bench;
 mod cache;
 pub mod compile;

@@ -77,7 +77,10 @@ fn detect_cuda() -> LibraryReport {
     // Only several GPUs use it, and they do without it.
     let nccl = match stratus_cuda::nccl_version() {
         Ok(version) => format!("; NCCL {version}"),
-        Err(reason) => format!("; {reason}: several GPUs exchange gradients through host memory"),
+        Err(reason) => {
+            let reason = reason.strip_prefix("NCCL ").unwrap_or(&reason);
+            format!("; NCCL: none usable ({reason}), so several GPUs exchange gradients through host memory")
+        }
     };
     let missing: Vec<&str> =
         found.iter().filter(|library| library.version.is_none()).map(|library| library.name).collect();

@@ -100,11 +100,11 @@ impl From<ExperimentError> for Failure {
 
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Self {
-        if matches!(error, TrainError::Engine(EngineError::Interrupted)) {
+        if matches!(error.reason(), TrainError::Engine(EngineError::Interrupted)) {
             let hint = Some("no iteration finished; run the same command again".to_owned());
             return Failure { code: INTERRUPTED, error: Box::new(error), hint };
         }
-        if matches!(error, TrainError::Interrupted { .. }) {
+        if matches!(error.reason(), TrainError::Interrupted { .. }) {
             let hint = Some("run the same command again".to_owned());
             return Failure { code: INTERRUPTED, error: Box::new(error), hint };
         }

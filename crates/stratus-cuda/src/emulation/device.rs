@@ -3,7 +3,7 @@
 
 use super::group::EmulatedGroup;
 use super::queues::EmulatedQueues;
-use crate::exchange::{DirectSums, Exchange};
+use crate::exchange::{Exchange, direct_sum_bytes};
 use crate::processor::Processor;
 use crate::step_clock::StepClock;
 use crate::timestamps::{RecordedSteps, words};
@@ -158,12 +158,12 @@ impl Device for EmulatedDevice {
     fn sum_directly(&mut self, bucket_bytes: Option<usize>) -> Result<usize, EngineError> {
         let membership = self.membership.take();
         let Some(bucket_bytes) = bucket_bytes else { return Ok(0) };
-        let (group, place) = membership.ok_or_else(|| failed("it has joined no group".to_owned()))?;
-        let bytes = DirectSums::<EmulatedQueues>::memory_bytes(bucket_bytes);
+        let (group, membership) = membership.ok_or_else(|| failed("it has joined no group".to_owned()))?;
+        let bytes = direct_sum_bytes(bucket_bytes);
         let memory = self.allocate(bytes, "sums between GPUs")?;
         let processor = Arc::clone(&self.processor);
         let join = |exchange: &mut Exchange<EmulatedQueues>| {
-            exchange.sum_directly(processor.as_ref(), (group, &place), [memory, bucket_bytes as u64])
+            exchange.sum_directly(processor.as_ref(), (group, &membership), [memory, bucket_bytes as u64])
         };
         self.exchange().and_then(join).map_err(failed)?;
         Ok(bytes)

@@ -30,6 +30,14 @@ const BLOCKS_PER_MULTIPROCESSOR: usize = 2;
 /// The time between two checks whether the group has failed.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The bytes of a GPU's memory for direct sums of buckets of up to `bucket_bytes`.
+#[must_use]
+pub fn direct_sum_bytes(bucket_bytes: usize) -> usize {
+    // Half of the values, or all of them as bf16; each part is rounded up to a unit.
+    let scratch = bucket_bytes.div_ceil(2) + 4 * ALIGNED_UNIT * size_of::<f64>();
+    padded(bucket_bytes) + padded(scratch)
+}
+
 /// The membership of a device in a group, and its memory and kernels for sums.
 pub(crate) struct DirectSums<Q: Queues> {
     queues: Arc<Q>,
@@ -41,6 +49,7 @@ pub(crate) struct DirectSums<Q: Queues> {
     /// The address of values that were received, or of rounded values to send and those received.
     scratch: u64,
     kernels: SumKernels,
+    failure: Arc<ExchangeFailure>,
     _watch: Watch,
 }
 
@@ -70,15 +79,8 @@ impl SumKernels {
 }
 
 impl<Q: Queues> DirectSums<Q> {
-    /// The bytes of device memory for buckets of up to `bucket_bytes`.
-    pub fn memory_bytes(bucket_bytes: usize) -> usize {
-        // Half of the values, or all of them as bf16; each part is rounded up to a unit.
-        let scratch = bucket_bytes.div_ceil(2) + 4 * ALIGNED_UNIT * size_of::<f64>();
-        padded(bucket_bytes) + padded(scratch)
-    }
-
     /// The sums of a device that has joined a group. `memory` is the address of
-    /// [`memory_bytes`](Self::memory_bytes) bytes, aligned to 256.
+    /// [`direct_sum_bytes`] bytes, aligned to 256.
     ///
     /// # Errors
     /// The compiler's error message.
@@ -97,6 +99,7 @@ impl<Q: Queues> DirectSums<Q> {
             packed: memory,
             scratch: memory + padded(bucket_bytes as usize) as u64,
             kernels: SumKernels::new(processor)?,
+            failure: Arc::clone(failure),
             _watch: Watch::start(&group, failure)?,
             group,
         })
@@ -186,15 +189,21 @@ impl<Q: Queues> DirectSums<Q> {
     fn exchange(&self, peer: usize, send: DeviceRange, receive: DeviceRange) -> Result<(), String> {
         match send.bytes + receive.bytes {
             0 => Ok(()),
-            _ => self.queues.send_receive(Queue::Sums, &self.group, peer, send, receive),
+            _ => self.noted(self.queues.send_receive(Queue::Sums, &self.group, peer, send, receive)),
         }
     }
 
     fn all_reduce(&self, values: DeviceRange, dtype: DType) -> Result<(), String> {
         match values.bytes {
             0 => Ok(()),
-            _ => self.queues.all_reduce(Queue::Sums, &self.group, values, dtype),
+            _ => self.noted(self.queues.all_reduce(Queue::Sums, &self.group, values, dtype)),
         }
+    }
+
+    /// Notes an error of the group's library as the failure of the exchange: another worker may be lost
+    /// before [`Self::check`] knows it.
+    fn noted(&self, enqueued: Result<(), String>) -> Result<(), String> {
+        enqueued.inspect_err(|reason| self.failure.set(reason.clone()))
     }
 
     /// Launches a kernel on `count` values at two addresses. It records no timestamps, since it is not part
@@ -228,24 +237,22 @@ pub(super) struct StartDirectSum<Q: Queues> {
     /// The values are computed.
     pub computed: Q::Event,
     pub bucket: Arc<Bucket<Q>>,
-    pub failure: Arc<ExchangeFailure>,
 }
 
 impl<Q: Queues> StartDirectSum<Q> {
     fn enqueue(&self, operands: &Operands<'_>) -> Result<(), String> {
         let DirectSums { queues, packed, .. } = self.direct.as_ref();
         let mut end = *packed;
-        let mut places = [(0, 0, 0); stratus_engine::ops::MAX_BUCKET_VALUES];
-        for ((position, &bytes), place) in self.value_bytes.iter().enumerate().zip(&mut places) {
-            *place = (operands.address(position), end, bytes);
+        let mut slots = [(0, 0, 0); stratus_engine::ops::MAX_BUCKET_VALUES];
+        for ((position, &bytes), slot) in self.value_bytes.iter().enumerate().zip(&mut slots) {
+            *slot = (operands.address(position), end, bytes);
             end += bytes as u64;
         }
-        let values = || places.iter().filter(|(.., bytes)| *bytes > 0);
-        values()
-            .try_for_each(|&(value, place, bytes)| queues.copy_within(Queue::Sums, value, place, bytes))?;
+        let values = || slots.iter().filter(|(.., bytes)| *bytes > 0);
+        values().try_for_each(|&(value, slot, bytes)| queues.copy_within(Queue::Sums, value, slot, bytes))?;
         let count = (end - packed) as usize / self.dtype.bytes();
         self.direct.sum(count, self.dtype, self.method)?;
-        values().try_for_each(|&(value, place, bytes)| queues.copy_within(Queue::Sums, place, value, bytes))
+        values().try_for_each(|&(value, slot, bytes)| queues.copy_within(Queue::Sums, slot, value, bytes))
     }
 }
 
@@ -256,9 +263,10 @@ impl<Q: Queues> StepKernel for StartDirectSum<Q> {
         queues.record(&self.computed, Queue::Kernels)?;
         queues.wait(Queue::Sums, &self.computed)?;
         if let Err(reason) = self.enqueue(operands) {
-            // If a worker is lost, the program runs to its end, which reports it.
-            match self.direct.check() {
-                Err(lost) => self.failure.set(lost),
+            // If the exchange failed, the program runs to its end, which reports it.
+            let DirectSums { failure, .. } = self.direct.as_ref();
+            match failure.check().and_then(|()| self.direct.check()) {
+                Err(lost) => failure.set(lost),
                 Ok(()) => return Err(reason),
             }
         }

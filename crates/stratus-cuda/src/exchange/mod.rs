@@ -1,8 +1,8 @@
-//! Communication between workers whose values are in GPU memory: through the process's memory, or for sums
-//! directly ([`DirectSums`]).
+//! Communication between workers whose values are in GPU memory: through host memory, or for sums
+//! directly (`direct`).
 //!
-//! Through the process's memory, two queues run beside the kernels. Values are copied to pinned host memory,
-//! the process exchanges them, and the result is copied back:
+//! Through host memory, two queues run beside the kernels. Values are copied to pinned host memory, the
+//! process exchanges them, and the result is copied back:
 //!
 //! ```text
 //! kernels    gradients 0 ┬ gradients 1 ┬ …              ┬ wait 0 ─ updates …
@@ -16,11 +16,11 @@
 
 mod direct;
 
-pub(crate) use direct::DirectSums;
+pub use direct::direct_sum_bytes;
 
 use crate::processor::{Function, Processor, Shape};
 use crate::step_clock::StepClock;
-use direct::StartDirectSum;
+use direct::{DirectSums, StartDirectSum};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -279,7 +279,7 @@ impl<Q: Queues> Exchange<Q> {
     }
 
     /// Lets the devices of a group that this one has joined compute the sums of all steps made from now on.
-    /// `memory` is the address of the [bytes](DirectSums::memory_bytes) for the largest bucket, whose size
+    /// `memory` is the address of the [bytes](direct_sum_bytes) for the largest bucket, whose size
     /// follows.
     ///
     /// # Errors
@@ -365,7 +365,6 @@ impl<Q: Queues> Exchange<Q> {
                 method,
                 computed: queues.event()?,
                 bucket: shared,
-                failure: Arc::clone(&self.failure),
             }));
         }
         let values = Values::new(self.queues.as_ref(), step.value_bytes.clone())?;

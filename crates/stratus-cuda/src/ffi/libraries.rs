@@ -75,7 +75,8 @@ impl Library {
 /// the checkout in which the program was built.
 #[must_use]
 pub fn folders() -> Vec<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    // An empty variable counts as not set.
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let named = named_folders(std::env::var_os(ENVIRONMENT).as_deref());
     if !named.is_empty() {
         return named;

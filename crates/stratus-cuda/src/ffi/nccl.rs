@@ -104,7 +104,7 @@ pub(crate) fn check_version(version: &str) -> Result<(), String> {
     };
     if [major, minor] < MIN_VERSION {
         let [major, minor] = MIN_VERSION;
-        return Err(format!("NCCL {version} is too old: {major}.{minor} or later is needed"));
+        return Err(format!("NCCL {version} is too old, {major}.{minor} is needed"));
     }
     Ok(())
 }
@@ -450,7 +450,7 @@ mod tests {
     fn old_and_unknown_versions_are_refused() {
         assert!(check_version("2.14.3").is_ok() && check_version("3.0").is_ok());
         let old = check_version("2.7.8").unwrap_err();
-        assert_eq!(old, "NCCL 2.7.8 is too old: 2.14 or later is needed");
+        assert_eq!(old, "NCCL 2.7.8 is too old, 2.14 is needed");
         for version in ["", "2", "two.14", "2.\u{1b}[2J", "99999999999.1"] {
             let unknown = check_version(version).unwrap_err();
             assert!(unknown.contains("unknown version") && !unknown.contains('\u{1b}'), "{unknown}");

@@ -11,7 +11,7 @@
 //! Initialisation inside a library may not be capturable. If a capture fails, that run enqueues its steps one
 //! by one, which completes more of the initialisation, and the next run captures again.
 
-use crate::exchange::{DirectSums, Exchange};
+use crate::exchange::{Exchange, direct_sum_bytes};
 use crate::ffi::driver::{CapturedGraph, DeviceMemory, Event, Gpu, PinnedBuffer};
 use crate::ffi::nccl::NcclGroup;
 use crate::ffi::queues::GpuQueues;
@@ -252,12 +252,13 @@ impl Device for GpuDevice {
     fn sum_directly(&mut self, bucket_bytes: Option<usize>) -> Result<usize, EngineError> {
         let membership = self.membership.take();
         let Some(bucket_bytes) = bucket_bytes else { return Ok(0) };
-        let (group, place) = membership.ok_or_else(|| self.failed("it has joined no group".to_owned()))?;
-        let bytes = DirectSums::<GpuQueues>::memory_bytes(bucket_bytes);
+        let (group, membership) =
+            membership.ok_or_else(|| self.failed("it has joined no group".to_owned()))?;
+        let bytes = direct_sum_bytes(bucket_bytes);
         let memory = self.allocate(bytes, "sums between GPUs")?;
         let processor = Arc::clone(&self.processor);
         let join = |exchange: &mut Exchange<GpuQueues>| {
-            exchange.sum_directly(processor.as_ref(), (group, &place), [memory, bucket_bytes as u64])
+            exchange.sum_directly(processor.as_ref(), (group, &membership), [memory, bucket_bytes as u64])
         };
         self.exchange().and_then(join).map_err(|reason| self.failed(reason))?;
         Ok(bytes)

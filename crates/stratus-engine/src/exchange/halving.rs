@@ -1,10 +1,10 @@
 //! The schedule of an all-reduce by recursive vector halving and distance doubling.
 //!
 //! A sum is reduced in rounds, then gathered in the reverse order (Thakur, Rabenseifner, Gropp: "Optimization
-//! of collective communication operations in MPICH", 2005, section 4.5): first each pair of neighbours adds,
-//! each half of the values, then pairs of pairs, and so on. Every element is thus summed along the same
-//! binary tree over the workers in rank order, and each worker sends and receives `2 (1 - 1 / size)` times
-//! the number of values.
+//! of collective communication operations in MPICH", 2005, section 4.5): first, neighbours exchange halves:
+//! each of the pair adds one half; then pairs of pairs, and so on. Every element is thus summed along the
+//! same binary tree over the workers in rank order, and each worker sends and receives `2 (1 - 1 / size)`
+//! times the number of values.
 
 use std::ops::Range;
 

@@ -88,8 +88,8 @@ impl KernelSpec for TreeSum {
     }
 }
 
-/// How a bucket is summed over all workers. The default is exact: each value travels in its own type, and
-/// sums follow the tree.
+/// How a bucket is summed over all workers. The default is reproducible: each value travels in its own type,
+/// and sums follow the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SumMethod {
@@ -104,7 +104,7 @@ pub struct SumMethod {
 impl SumMethod {
     /// Returns whether sums do not depend on the number of workers.
     #[must_use]
-    pub fn is_exact(&self) -> bool {
+    pub fn is_reproducible(&self) -> bool {
         *self == Self::default()
     }
 
@@ -115,7 +115,7 @@ impl SumMethod {
     }
 }
 
-/// One half of the all-reduce of a bucket over all workers:
+/// One step of the all-reduce of a bucket over all workers:
 ///
 /// ```text
 /// values… ->           starts it; it runs in the background
@@ -128,7 +128,7 @@ pub struct AllReduceBucket {
     /// True if this step waits for the result; otherwise it starts the all-reduce.
     pub waits: bool,
     /// How the values are summed.
-    #[serde(default, skip_serializing_if = "SumMethod::is_exact")]
+    #[serde(default, skip_serializing_if = "SumMethod::is_reproducible")]
     pub method: SumMethod,
 }
 

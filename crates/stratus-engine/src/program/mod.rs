@@ -327,6 +327,17 @@ impl Program {
         id
     }
 
+    /// The bytes of the largest bucket of sums that is exchanged with other workers; 0 without any.
+    #[must_use]
+    pub fn largest_bucket_bytes(&self) -> usize {
+        let starts = self
+            .steps
+            .iter()
+            .filter(|step| matches!(step.kernel, Kernel::AllReduceBucket(bucket) if !bucket.waits));
+        let bytes = starts.map(|step| step.inputs.iter().map(|id| self.value(*id).bytes()).sum());
+        bytes.max().unwrap_or(0)
+    }
+
     /// The section that a step belongs to.
     #[must_use]
     pub fn section_of(&self, step: usize) -> Option<&Section> {

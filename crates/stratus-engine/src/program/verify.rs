@@ -95,7 +95,8 @@ impl Program {
                 let step = &self.steps[position];
                 let tiling = step.kernel.tiling();
                 let early = step.inputs.iter().chain(&step.updates).find(|id| unfinished.contains(*id));
-                // These do nothing, or nothing that is used, before the last micro-batch.
+                // Before the last micro-batch, an all-reduce does nothing, and the result of a reorder is not
+                // read.
                 let waits = matches!(step.kernel, Kernel::AllReduceBucket(_) | Kernel::Reorder(_));
                 let early = early.filter(|_| !(section.micro_batches && waits));
                 let problem = match (tiling, early) {

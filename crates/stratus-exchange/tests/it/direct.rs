@@ -49,7 +49,7 @@ fn exact_sums_have_the_bits_of_one_process() {
     }
 }
 
-/// Rounded sums have the bits that they have through the memory of the processes.
+/// Rounded sums have the bits that they have through host memory.
 #[test]
 fn rounded_sums_have_the_bits_of_processes() {
     let rounded = SumMethod { as_bf16: true, any_order: false };

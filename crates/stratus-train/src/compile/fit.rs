@@ -6,6 +6,7 @@ use super::stage_budget::{StageFit, fit_stage_budget};
 use super::variant::{ProgramVariant, StageBudget};
 use super::{KernelChoices, KernelSelection, PlannedRun, Programs, plan};
 use crate::TrainError;
+use crate::agreement::agree;
 use crate::bench::probe::cold_bytes;
 use crate::device::OpenDevice;
 use crate::resolve::ResolvedProcess;
@@ -50,7 +51,7 @@ impl PlannedVariant<'_> {
 
     /// The bytes and the cost of this stage.
     fn measures(&self) -> (usize, f64) {
-        (self.planned.arena_bytes(), self.stage_cost.map_or(0.0, |cost| cost.steps.total))
+        (self.planned.session_bytes(), self.stage_cost.map_or(0.0, |cost| cost.steps.total))
     }
 }
 
@@ -109,10 +110,10 @@ impl VariantPlanner<'_> {
         let Some(workers) = workers else { return measure() };
         let oldest = worker_with_oldest_device(workers, device)?;
         let measured = match workers.rank() == oldest {
-            true => serde_json::to_vec(&measure()?).unwrap_or_default(),
-            false => Vec::new(),
+            true => measure().map(|choices| serde_json::to_vec(&choices).unwrap_or_default()),
+            false => Ok(Vec::new()),
         };
-        let shared = workers.all_gatherv(measured)?;
+        let shared = workers.all_gatherv(agree(Some(workers), measured)?)?;
         serde_json::from_slice(&shared[oldest]).map_err(|error| {
             let problem = format!("invalid kernel choices from worker {oldest}: {error}");
             ExchangeError::Disconnected(problem).into()
@@ -134,12 +135,13 @@ impl VariantPlanner<'_> {
         workers: Option<&WorkerGroup>,
     ) -> Result<PlannedVariant<'v>, TrainError> {
         let mut plan_stage = |stage_budget: StageBudget| {
-            let planned = self.plan_in_budget(ProgramVariant { stage_budget, ..variant }, selection)?;
-            let (arena, cost) = planned.measures();
+            let planned = self.plan_in_budget(ProgramVariant { stage_budget, ..variant }, selection);
+            let planned = agree(workers, planned)?;
+            let (session, cost) = planned.measures();
             let Some(workers) = workers else {
-                return Ok(StageFit { planned, largest_bytes: arena, slowest_cost: cost });
+                return Ok(StageFit { planned, largest_bytes: session, slowest_cost: cost });
             };
-            let own = [(arena as u64).to_le_bytes(), cost.to_le_bytes()].concat();
+            let own = [(session as u64).to_le_bytes(), cost.to_le_bytes()].concat();
             let all = workers.all_gather(&own)?;
             let half = |bytes: &Vec<u8>, at: usize| {
                 bytes.get(at..at + 8).and_then(|half| <[u8; 8]>::try_from(half).ok()).unwrap_or_default()
@@ -166,14 +168,14 @@ impl VariantPlanner<'_> {
         let limit = variant.resolved.memory_limit();
         let mut live = run.variant.stage_budget.live_bytes;
         for _ in 0..MAX_ATTEMPTS {
-            let arena = run.planned.arena_bytes();
-            if !variant.stage_budget.recomputes || arena <= limit || live == 0 {
+            let needed = run.planned.session_bytes();
+            if !variant.stage_budget.recomputes || needed <= limit || live == 0 {
                 break;
             }
-            live = live.min(run.stage_cost.map_or(0, |cost| cost.live_bytes)).saturating_sub(arena - limit);
+            live = live.min(run.stage_cost.map_or(0, |cost| cost.live_bytes)).saturating_sub(needed - limit);
             let stage_budget = StageBudget { live_bytes: live, ..variant.stage_budget };
             let less = self.plan(ProgramVariant { stage_budget, ..variant }, selection)?;
-            if less.planned.arena_bytes() <= arena {
+            if less.planned.session_bytes() <= needed {
                 run = less;
             }
         }
@@ -200,12 +202,12 @@ pub fn worker_with_oldest_device(workers: &WorkerGroup, device: &OpenDevice) -> 
 ///
 /// ```text
 /// live := bytes alive at the peak
-/// repeat  live := live - (arena - limit), recompute, plan   until arena <= limit
+/// repeat  live := live - (needed - limit), recompute, plan   until needed <= limit
 /// ```
 ///
-/// The arena is larger than the bytes alive: it also contains parameters, scratch, padding and gaps. So the
-/// search uses the actual size of each plan. With [`KernelSelection::Replay`], the given limit on activations
-/// is used.
+/// A run needs more than the bytes alive: also parameters, scratch, padding, gaps, and on GPUs of
+/// several workers the memory of their sums. So the search uses the actual size of each plan. With
+/// [`KernelSelection::Replay`], the given limit on activations is used.
 ///
 /// # Errors
 /// As [`super::programs()`] and [`plan()`], and if nothing fits the limit or the available memory; the hint
@@ -235,8 +237,11 @@ pub fn fit(
         let timed = ProgramVariant { layer_times: Some(&choices.layer_times), ..requested };
         return Ok(planner.fit_stage(timed, &KernelSelection::Replay(&choices), workers)?.fitted());
     }
-    let unlimited_programs = planner.programs(unlimited)?;
-    check_memory(resolved, graph, device, &unlimited_programs)?;
+    let unlimited_programs = planner.programs(unlimited).and_then(|programs| {
+        check_memory(resolved, graph, device, &programs)?;
+        Ok(programs)
+    });
+    let unlimited_programs = agree(workers, unlimited_programs)?;
     let shared = match resolved.parts() {
         1 => None,
         _ => Some(planner.shared_choices(unlimited, selection, workers)?),
@@ -250,18 +255,18 @@ pub fn fit(
         run = planner.plan(requested, &replay)?;
     }
     for _ in 0..MAX_ATTEMPTS {
-        let arena = run.planned.arena_bytes();
-        if arena <= limit {
+        let needed = run.planned.session_bytes();
+        if needed <= limit {
             return Ok(run.fitted());
         }
         let live = run.variant.activations_limit().min(live_bytes(&run.programs.train));
-        let kib = live.saturating_sub(arena - limit) >> 10;
+        let kib = live.saturating_sub(needed - limit) >> 10;
         run = planner.plan(ProgramVariant { activations_kib: Some(kib), ..requested }, &replay)?;
-        if run.planned.arena_bytes() >= arena {
-            return Err(memory_limit_error(resolved, arena));
+        if run.planned.session_bytes() >= needed {
+            return Err(memory_limit_error(resolved, needed));
         }
     }
-    Err(memory_limit_error(resolved, run.planned.arena_bytes()))
+    Err(memory_limit_error(resolved, run.planned.session_bytes()))
 }
 
 /// Plans every stage of a network, like one process per stage does.

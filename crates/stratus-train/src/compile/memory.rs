@@ -6,17 +6,20 @@ use super::{Programs, programs};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::ResolvedProcess;
-use stratus_engine::Plan;
+use stratus_engine::{Backend, Plan, Program};
 use stratus_graph::Graph;
 
 /// Granularity of the batch size search, for larger batches.
 const BATCH_SEARCH_STEP: usize = 8;
 
-/// Minimum bytes that training needs, with any kernels: see [`Plan::min_bytes`].
+/// Minimum bytes that training needs, with any kernels: see [`Plan::min_bytes`]. On a GPU, sums with other
+/// workers need memory too.
 #[must_use]
-pub fn min_bytes(programs: &Programs) -> usize {
+pub fn min_bytes(programs: &Programs, backend: &dyn Backend) -> usize {
     let all = [Some(&programs.train), programs.tail.as_ref(), Some(&programs.evaluate)];
-    all.into_iter().flatten().map(Plan::min_bytes).max().unwrap_or(0)
+    let programs = all.into_iter().flatten();
+    let largest_bucket = programs.clone().map(Program::largest_bucket_bytes).max().unwrap_or(0);
+    programs.map(Plan::min_bytes).max().unwrap_or(0) + backend.direct_sum_bytes(largest_bucket)
 }
 
 /// The number that must divide a batch: its micro-batches or its parts, of which only one is more than 1.
@@ -42,7 +45,7 @@ pub fn largest_batch(
     let max_batch = max_batch / divisor;
     let fits = |batch: usize| -> Result<bool, TrainError> {
         let resolved = resolved.with_batch_size(batch * divisor);
-        Ok(min_bytes(&programs(&resolved, graph, device)?) <= limit)
+        Ok(min_bytes(&programs(&resolved, graph, device)?, device.backend.as_ref()) <= limit)
     };
     if max_batch == 0 || !fits(1)? {
         return Ok(None);
@@ -83,12 +86,13 @@ pub(super) fn check_memory(
     let Some(available) = device.memory_bytes.and_then(|bytes| usize::try_from(bytes).ok()) else {
         return Ok(());
     };
-    let mut needed = min_bytes(unlimited);
+    let backend = device.backend.as_ref();
+    let mut needed = min_bytes(unlimited, backend);
     let settings = &resolved.settings().train;
     let recomputes = settings.memory_limit_mib.is_some() || settings.activations_kib.is_some();
     if needed > available && recomputes {
         let variant = ProgramVariant { activations_kib: Some(0), ..ProgramVariant::new(resolved) };
-        needed = min_bytes(&variant_programs(variant, graph, device)?);
+        needed = min_bytes(&variant_programs(variant, graph, device)?, backend);
     }
     if needed <= available {
         return Ok(());
@@ -217,7 +221,8 @@ mod tests {
     }
 
     fn needed(resolved: &ResolvedProcess, graph: &Graph, device: &OpenDevice, batch: usize) -> usize {
-        min_bytes(&programs(&resolved.with_batch_size(batch), graph, device).unwrap())
+        let programs = programs(&resolved.with_batch_size(batch), graph, device).unwrap();
+        min_bytes(&programs, device.backend.as_ref())
     }
 
     #[test]

@@ -60,6 +60,19 @@ impl Plans {
         bytes_of(&self.train).max(self.tail.as_ref().map_or(0, bytes_of))
     }
 
+    /// Bytes of the buffers for messages to and from other pipeline stages.
+    #[must_use]
+    pub fn message_bytes(&self) -> u64 {
+        let bytes_of = |plan: &Plan| -> usize {
+            let steps = plan.program.steps.iter();
+            let messages = steps.filter(|step| matches!(step.kernel, Kernel::StageTransfer(_)));
+            messages.flat_map(|step| step.operands()).map(|id| plan.placements[id.0].bytes).sum()
+        };
+        // Messages of all programs have the same indices, and share their memory.
+        let plans = [Some(&self.train), self.tail.as_ref(), Some(&self.evaluate)];
+        plans.into_iter().flatten().map(bytes_of).max().unwrap_or(0) as u64
+    }
+
     /// Returns whether both plans give bit-identical results: equal, or the same kernels for another number
     /// of workers on the same parts, unless sums depend on that number.
     #[must_use]
@@ -92,12 +105,14 @@ impl Plans {
     /// Returns whether the plans are for different numbers of workers, and sums depend on that number.
     #[must_use]
     pub fn depends_on_other_workers_than(&self, other: &Self) -> bool {
-        let is_inexact = |plans: &Self| {
+        let depends = |plans: &Self| {
             let mut kernels = plans.train.program.steps.iter().map(|step| &step.kernel);
-            kernels.any(|kernel| matches!(kernel, Kernel::AllReduceBucket(half) if !half.method.is_exact()))
+            kernels.any(|kernel| {
+                matches!(kernel, Kernel::AllReduceBucket(bucket) if !bucket.method.is_reproducible())
+            })
         };
         // A worker's batch has its parts.
-        self.train.program.batch != other.train.program.batch && (is_inexact(self) || is_inexact(other))
+        self.train.program.batch != other.train.program.batch && (depends(self) || depends(other))
     }
 
     /// The kernels and layouts of each program.
@@ -157,6 +172,8 @@ pub struct PlannedRun {
     persistent: Persistent,
     ids: ProgramIds,
     layer_times: LayerTimes,
+    /// The bytes of device memory for direct sums of buckets, if devices of this kind can sum directly.
+    direct_sum_bytes: usize,
 }
 
 /// The times of a run's steps, each measured alone.
@@ -183,11 +200,18 @@ pub struct CompiledRun {
 }
 
 impl PlannedRun {
-    /// Bytes that the session will allocate.
+    /// Bytes of the session's arena.
     #[must_use]
     pub fn arena_bytes(&self) -> usize {
         let transient = self.prepared.iter().map(|prepared| prepared.plan.transient_bytes).max();
         self.persistent.bytes + transient.unwrap_or(0)
+    }
+
+    /// Bytes that the session will allocate: the arena, and the memory in which GPUs of several workers sum,
+    /// which is counted whether or not they can: that is known once all have joined.
+    #[must_use]
+    pub fn session_bytes(&self) -> usize {
+        self.arena_bytes() + self.direct_sum_bytes
     }
 
     /// The kernels and layouts of each program.
@@ -431,9 +455,11 @@ impl<'a> Planner<'a> {
             evaluate: first + 1,
             refresh: first + 2,
         };
-        let prepared = [Some(train), tail, Some(evaluate), Some(refresh)].into_iter().flatten().collect();
+        let prepared: Vec<PreparedPlan> =
+            [Some(train), tail, Some(evaluate), Some(refresh)].into_iter().flatten().collect();
         let layer_times = recorded.map(|choices| choices.layer_times.clone()).unwrap_or_default();
-        Ok(PlannedRun { prepared, persistent: self.persistent, ids, layer_times })
+        let direct_sum_bytes = direct_sum_bytes(self.backend, &prepared);
+        Ok(PlannedRun { prepared, persistent: self.persistent, ids, layer_times, direct_sum_bytes })
     }
 
     /// Plans a program; `recorded` are the choices to replay, and `similar` those of a program for another
@@ -480,6 +506,12 @@ impl<'a> Planner<'a> {
         }
         Ok(plan)
     }
+}
+
+/// The bytes of device memory for direct sums of the buckets of all plans.
+fn direct_sum_bytes(backend: &dyn Backend, plans: &[PreparedPlan]) -> usize {
+    let buckets = plans.iter().map(|prepared| prepared.plan.largest_bucket_bytes());
+    backend.direct_sum_bytes(buckets.max().unwrap_or(0))
 }
 
 /// Completes choices for a program that recomputes activations, which have the layout of the original.

@@ -21,7 +21,8 @@ pub(super) struct StageFit<T> {
 }
 
 /// The plans of the fastest stages that are within the memory limit. Without a limit, the cuts are those of
-/// the fastest stages. Otherwise two ways are planned, and the one with the faster slowest stage is chosen:
+/// the fastest stages. Otherwise two variants are planned, and the one with the faster slowest stage is
+/// chosen:
 ///
 /// ```text
 /// keep activations     move cuts until all stages are within the limit
@@ -65,9 +66,7 @@ fn within_limit<T>(
         let fit = match plan(StageBudget { bytes, ..budget }) {
             Ok(fit) => fit,
             // The budget is smaller than any partition needs.
-            Err(TrainError::Engine(EngineError::StagesTooLarge { .. })) if limit < usize::MAX => {
-                return Ok(None);
-            }
+            Err(error) if limit < usize::MAX && is_too_small(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         if fit.largest_bytes <= limit {
@@ -78,6 +77,11 @@ fn within_limit<T>(
         bytes = (bytes as f64 * share) as usize;
     }
     Ok(None)
+}
+
+/// Returns whether an error says that no partition of the network is within the budget.
+fn is_too_small(error: &TrainError) -> bool {
+    matches!(error.reason(), TrainError::Engine(EngineError::StagesTooLarge { .. }))
 }
 
 #[cfg(test)]

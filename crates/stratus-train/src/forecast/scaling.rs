@@ -6,7 +6,7 @@ use crate::TrainError;
 use crate::bench::probe::ProbeReport;
 use std::collections::BTreeMap;
 use stratus_engine::{Kernel, Phase, Program};
-use stratus_forecast::catalogue::Machine;
+use stratus_forecast::catalogue::{Machine, Processor};
 use stratus_forecast::forecast;
 use stratus_forecast::peaks::{NumberFormat, on_matrix_units};
 use stratus_forecast::profile::Profile;
@@ -26,7 +26,12 @@ fn template(
 ) -> Result<(StepTemplate, Work), TrainError> {
     let (program, device_bytes) = planner.worker(&machine.processor, format, batch as usize)?;
     let all = work(&program, on_matrix_units(&machine.processor, format));
-    let device_bytes = device_bytes + forecast::context_bytes(machine);
+    // Also where gradients pass through host memory: an upper bound, as runs plan it.
+    let sums = match machine.processor {
+        Processor::Gpu(_) => stratus_cuda::direct_sum_bytes(program.largest_bucket_bytes()) as u64,
+        Processor::Cpu(_) => 0,
+    };
+    let device_bytes = device_bytes + sums + forecast::context_bytes(machine);
     let mut template = StepTemplate { batch, device_bytes, ..StepTemplate::default() };
     let mut kernels = Vec::new();
     for (step, kernel) in program.steps.iter().zip(all.kernels) {

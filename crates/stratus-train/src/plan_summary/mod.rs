@@ -57,7 +57,8 @@ pub struct PlanSummary {
     pub shared: Option<WorkerShare>,
     /// Free bytes of the device; `None` if unknown.
     pub free_bytes: Option<u64>,
-    /// True if the arena fits; on the CPU, together with the other memory of the run. `None` if unknown.
+    /// True if the arena, and the memory in which GPUs of several workers may sum, fits; on the CPU, together
+    /// with the other memory of the run. `None` if unknown.
     pub fits: Option<bool>,
 }
 
@@ -100,10 +101,11 @@ impl PlanSummary {
         let samples = resolved.samples();
         let batch = settings.train.batch_size;
         let iterations = if settings.data.drop_last { samples / batch } else { samples.div_ceil(batch) };
-        let shared = WorkerShare::new(resolved, plans, device.is_accelerator);
+        let shared = WorkerShare::new(resolved, plans, device);
         let exchange = shared.as_ref().map_or(0, |shared| shared.exchange_memory_bytes);
         let other_bytes = if device.is_accelerator { 0 } else { host_memory.bytes() + exchange };
-        let needed = plans.arena_bytes as u64 + other_bytes;
+        let direct = shared.as_ref().map_or(0, |shared| shared.direct_sum_bytes);
+        let needed = plans.arena_bytes as u64 + direct + other_bytes;
         Self {
             network: program.network.clone(),
             data_set: settings.data.name.clone(),

@@ -36,14 +36,14 @@ pub struct PipelineStage {
     pub recomputed_share: f64,
     /// Bytes of parameters and optimiser state.
     pub persistent_bytes: usize,
-    /// Bytes of the arena.
+    /// Bytes of the arena, and on GPUs of several pipelines those in which they may sum directly.
     pub arena_bytes: usize,
     /// The number of parts whose activations the stage keeps at the same time.
     #[serde(rename = "parts_at_once")]
     pub parts_in_flight: usize,
     /// Bytes received per part, in the forward and backward pass.
     pub received_bytes: usize,
-    /// On a GPU, bytes of pinned host memory through which values of other workers are copied.
+    /// On a GPU, bytes of pinned host memory for values that are exchanged through host memory.
     pub pinned_bytes: u64,
     /// With several pipelines, the exchange of gradients with the same stage of the others.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,8 +51,8 @@ pub struct PipelineStage {
 }
 
 impl PipelineStages {
-    /// The stages of a fitted pipeline. On an accelerator, values that stages exchange pass through pinned
-    /// memory of the process.
+    /// The stages of a fitted pipeline. On an accelerator, values that stages exchange pass through host
+    /// memory.
     #[must_use]
     pub fn new(resolved: &ResolvedProcess, stages: &[FittedRun], is_accelerator: bool) -> Self {
         let pipelines = resolved.rank().world_size;
@@ -83,7 +83,7 @@ impl PipelineStages {
                 time_share: is_measured.then(|| cost.total / total.max(f64::MIN_POSITIVE)),
                 recomputed_share: cost.recomputed / cost.total.max(f64::MIN_POSITIVE),
                 persistent_bytes: plan.persistent_bytes,
-                arena_bytes: run.planned.arena_bytes(),
+                arena_bytes: run.planned.session_bytes(),
                 parts_in_flight: program.live_copies().into_iter().max().unwrap_or(1),
                 received_bytes: received
                     .flat_map(|step| &step.outputs)

@@ -1,7 +1,8 @@
 //! The share of one of several workers: its parts of a batch, and its exchange of gradients.
 
 use crate::compile::Plans;
-use crate::exchange::exactness_note;
+use crate::device::OpenDevice;
+use crate::exchange::reproducibility_note;
 use crate::resolve::ResolvedProcess;
 use serde::Serialize;
 use stratus_engine::{Kernel, Plan, Step};
@@ -19,9 +20,9 @@ pub struct WorkerShare {
     pub images_of_part: usize,
     /// The gradient buckets, in order of completion.
     pub buckets: Vec<GradientBucket>,
-    /// The dependence of results, if gradients are not summed exactly.
+    /// The dependence of results; `None` if they do not depend on the workers.
     #[serde(skip)]
-    pub exactness_note: Option<&'static str>,
+    pub reproducibility_note: Option<&'static str>,
     /// The number format in which gradients travel.
     pub exchange_type: &'static str,
     /// Bytes of all buckets, as they travel.
@@ -30,8 +31,11 @@ pub struct WorkerShare {
     pub sent_bytes: u64,
     /// Bytes of send and receive buffers, besides the arena.
     pub exchange_memory_bytes: u64,
-    /// Of a worker on a GPU, the bytes of pinned host memory through which it copies them.
+    /// Of a worker on a GPU, the bytes of pinned host memory for values that are exchanged through host
+    /// memory.
     pub pinned_bytes: u64,
+    /// Of a worker on a GPU, the bytes of its memory in which GPUs may sum directly.
+    pub direct_sum_bytes: u64,
 }
 
 /// Gradients that are exchanged together.
@@ -51,12 +55,13 @@ pub struct GradientBucket {
 impl WorkerShare {
     /// The share of a worker; `None` for a single process.
     #[must_use]
-    pub fn new(resolved: &ResolvedProcess, plans: &Plans, is_accelerator: bool) -> Option<Self> {
+    pub fn new(resolved: &ResolvedProcess, plans: &Plans, device: &OpenDevice) -> Option<Self> {
         let (share, workers) = (resolved.batch_slice(), resolved.rank().world_size);
         if workers < 2 {
             return None;
         }
         let buckets = buckets(&plans.train);
+        let largest_bucket = plans_of(plans).map(Plan::largest_bucket_bytes).max().unwrap_or(0);
         let exchanged_bytes: u64 = buckets.iter().map(|bucket| bucket.bytes).sum();
         Some(Self {
             workers,
@@ -64,16 +69,17 @@ impl WorkerShare {
             parts_of_each: share.count,
             images_of_part: resolved.settings().train.batch_size / share.parts,
             buckets,
-            exactness_note: exactness_note(resolved.settings()),
+            reproducibility_note: reproducibility_note(resolved.settings()),
             exchange_type: resolved.settings().train.exchange_type.as_str(),
             exchanged_bytes,
             sent_bytes: sent_bytes(exchanged_bytes, workers),
             exchange_memory_bytes: plans.exchange_bytes(),
-            pinned_bytes: match is_accelerator {
+            pinned_bytes: match device.is_accelerator {
                 // Every step that starts an exchange or a transfer has memory of its own.
                 true => plans_of(plans).map(staged_bytes).sum(),
                 false => 0,
             },
+            direct_sum_bytes: device.backend.direct_sum_bytes(largest_bucket) as u64,
         })
     }
 }
@@ -83,7 +89,7 @@ impl WorkerShare {
 pub struct GradientExchange {
     /// The number of buckets.
     pub buckets: usize,
-    /// Bytes of all buckets.
+    /// Bytes of all buckets, as they travel.
     pub bytes: u64,
     /// Bytes that a worker sends in a step.
     pub sent_bytes: u64,

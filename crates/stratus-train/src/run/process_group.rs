@@ -8,9 +8,10 @@ use super::pipeline::PipelineState;
 use super::same_data::MAX_LISTED;
 use super::worker_role::{PipelineStage, WorkerRole};
 use crate::TrainError;
+use crate::agreement;
 use crate::compile::{Programs, worker_with_oldest_device};
 use crate::device::OpenDevice;
-use crate::exchange::{ExchangeWay, Offer};
+use crate::exchange::{self, ExchangePath, Offer};
 use crate::resolve::{Rank, ResolvedProcess};
 use std::sync::Arc;
 use stratus_base::checksum::sha256_hex;
@@ -154,7 +155,7 @@ impl ProcessGroup {
         let Some(workers) = &self.workers else { return Ok(WorkerRole::Alone) };
         let workers = Arc::clone(workers);
         let Some(stage) = stage else { return Ok(WorkerRole::DataParallel(workers)) };
-        let state = PipelineState::new(&whole()?, session, stage, &workers)?;
+        let state = PipelineState::new(&self.agree(whole())?, session, stage, &workers)?;
         Ok(WorkerRole::Stage(PipelineStage { stage, workers, state }))
     }
 
@@ -209,17 +210,17 @@ impl ProcessGroup {
         self.rank().rank == 0
     }
 
-    /// Chooses the way by which the workers sum gradients, together with them.
+    /// Chooses the path on which the workers exchange gradients, together with them.
     ///
     /// # Errors
-    /// If a worker has disconnected, or `train.exchange` needs a way that they do not have.
-    pub(super) fn choose_way(
+    /// If a worker has disconnected, or `train.exchange` needs a path that they do not have.
+    pub(super) fn choose_path(
         &self,
         device: &OpenDevice,
         resolved: &ResolvedProcess,
-    ) -> Result<ExchangeWay, TrainError> {
+    ) -> Result<ExchangePath, TrainError> {
         if self.is_alone() || resolved.rank().world_size < 2 {
-            return Ok(ExchangeWay::Processes);
+            return Ok(ExchangePath::Processes);
         }
         let backend = device.backend.as_ref();
         let address = backend.device_address();
@@ -230,58 +231,54 @@ impl ProcessGroup {
             Some(_) if is_shared => Offer::HostMemory("workers share a GPU".to_owned()),
             Some(_) => backend.direct_exchange().map_or_else(Offer::HostMemory, Offer::Direct),
         };
-        self.check_way(self.choose(&offer)?, resolved)
+        self.check_path(self.choose(&offer)?, resolved)
     }
 
     /// Checks that sums can be as `train.exchange` says.
-    fn check_way(&self, way: ExchangeWay, resolved: &ResolvedProcess) -> Result<ExchangeWay, TrainError> {
+    fn check_path(&self, path: ExchangePath, resolved: &ResolvedProcess) -> Result<ExchangePath, TrainError> {
         let is_fast = resolved.settings().train.exchange == ExchangeMode::Fast;
-        match way.refuses_fast().filter(|_| is_fast) {
-            None => Ok(way),
-            Some(reason) => self.agree(Err(TrainError::Configuration {
-                problem: format!("train.exchange = \"fast\" cannot be used: {reason}"),
-                hint: "it needs a GPU for each worker, and NCCL: install it with `pip install \
-                       nvidia-nccl-cu12`, or name its folder in STRATUS_CUDA; or set train.exchange to exact"
-                    .to_owned(),
-            })),
+        match path.refuses_fast().filter(|_| is_fast) {
+            None => Ok(path),
+            Some(reason) => self.agree(Err(exchange::fast_refused(reason))),
         }
     }
 
-    /// Connects a session with the other workers, and returns the way that is used: if a GPU cannot join the
+    /// Connects a session with the other workers, and returns the path that is used: if a GPU cannot join the
     /// others, it is through host memory.
     ///
     /// # Errors
     /// If the device cannot allocate memory for the exchange, a worker has disconnected, or `train.exchange`
-    /// needs a way that the workers do not have.
+    /// needs a path that the workers do not have.
     pub(super) fn connect(
         &self,
         session: &mut Session,
         resolved: &ResolvedProcess,
-        way: ExchangeWay,
+        path: ExchangePath,
         backend: &dyn Backend,
-    ) -> Result<ExchangeWay, TrainError> {
-        let Some(workers) = &self.workers else { return Ok(way) };
-        let way = match way {
-            ExchangeWay::Direct { library } => {
+    ) -> Result<ExchangePath, TrainError> {
+        let Some(workers) = &self.workers else { return Ok(path) };
+        let path = match path {
+            ExchangePath::Direct { library } => {
                 let group = self.device_group(resolved.stage(), backend)?;
                 let joined = group.and_then(|group| {
                     session.join_group(&group).map_err(|error| format!("{library}: {error}"))
                 });
                 let offer = joined.map_or_else(Offer::HostMemory, |()| Offer::Direct(library));
-                self.check_way(self.choose(&offer)?, resolved)?
+                self.check_path(self.choose(&offer)?, resolved)?
             }
             other => other,
         };
         let exchange: Arc<dyn Communicator> = Arc::<WorkerGroup>::clone(workers);
-        session.connect(&exchange, resolved.batch_slice().first, !way.uses_processes())?;
-        Ok(way)
+        let connected = session.connect(&exchange, resolved.batch_slice().first, !path.uses_processes());
+        self.agree(connected.map_err(TrainError::from))?;
+        Ok(path)
     }
 
-    /// The way that the offers of all workers allow.
-    fn choose(&self, offer: &Offer) -> Result<ExchangeWay, TrainError> {
-        let Some(workers) = self.workers() else { return Ok(ExchangeWay::Processes) };
+    /// The path that the offers of all workers allow.
+    fn choose(&self, offer: &Offer) -> Result<ExchangePath, TrainError> {
+        let Some(workers) = self.workers() else { return Ok(ExchangePath::Processes) };
         let offers = workers.all_gatherv(offer.to_bytes())?;
-        Ok(ExchangeWay::choose(&offers.iter().map(|bytes| Offer::from_bytes(bytes)).collect::<Vec<_>>()))
+        Ok(ExchangePath::choose(&offers.iter().map(|bytes| Offer::from_bytes(bytes)).collect::<Vec<_>>()))
     }
 
     /// The group of this worker's device and those that compute the same stage, or why there is none.
@@ -334,21 +331,12 @@ impl ProcessGroup {
         Ok(experiment)
     }
 
-    /// The outcome of a step before training that every worker takes. If it failed on all workers, the error
-    /// is [`TrainError::AllWorkers`]: they then end together instead of being killed by their launcher.
+    /// The outcome of a step before training that every worker takes: see [`agreement::agree`].
     ///
     /// # Errors
-    /// If the step failed, or a worker has disconnected.
+    /// If the step failed on a worker, or a worker has disconnected.
     pub(super) fn agree<T>(&self, outcome: Result<T, TrainError>) -> Result<T, TrainError> {
-        let Some(workers) = self.workers() else { return outcome };
-        let failures = workers.all_gather(&[u8::from(outcome.is_err())]);
-        match outcome {
-            Ok(value) => failures.map(|_| value).map_err(Into::into),
-            Err(error) if failures.is_ok_and(|failures| failures.iter().all(|failed| *failed == [1])) => {
-                Err(TrainError::AllWorkers(Box::new(error)))
-            }
-            Err(error) => Err(error),
-        }
+        agreement::agree(self.workers(), outcome)
     }
 
     /// The pipeline stage of this process, if the experiment has stages.

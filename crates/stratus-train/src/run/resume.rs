@@ -8,7 +8,7 @@ use super::trainer::Loaders;
 use super::{OpenRun, PreparedRun, RunOptions, RunOutcome, train, train_in_two_stages};
 use crate::compile::{KernelSelection, Plans};
 use crate::weights::session_state::{self, RestoreMode};
-use crate::{Observer, TrainError};
+use crate::{Observer, TrainError, exchange};
 use std::path::Path;
 use std::time::Instant;
 use stratus_base::read_at_most;
@@ -221,12 +221,19 @@ fn record_setup(
     if recorded != Some(plans) {
         stratus_run::atomic::write_json(&run.plan(), plans)?;
     }
-    if recorded.is_some_and(|recorded| recorded.depends_on_other_workers_than(plans)) {
-        let text = "resuming with another number of workers, on which results depend here \
-                    (train.exchange, train.exchange_type): they are equivalent, but not bit-identical to an \
-                    uninterrupted run";
-        observer.warn(text);
-        log.write(text)?;
+    if let Some(recorded) = recorded.filter(|recorded| recorded.depends_on_other_workers_than(plans)) {
+        let settings = setup.resolved.settings();
+        // Each worker, or pipeline of several stages, has a share of the batch.
+        let of_batch = |plans: &Plans| settings.train.batch_size / plans.train.program.batch.max(1);
+        let text = format!(
+            "resuming with {} instead of {}: with {} results depend on this number, so they will not be \
+             bit-identical to an uninterrupted run",
+            counted(of_batch(plans) as u64, if settings.train.stages > 1 { "pipeline" } else { "worker" }),
+            of_batch(recorded),
+            exchange::irreproducible_keys(settings).join(" and ")
+        );
+        observer.warn(&text);
+        log.write(&text)?;
     } else if !recorded.is_some_and(|recorded| recorded.gives_same_bits_as(plans)) {
         let recorded = recorded.map_or("nothing".to_owned(), |plans| kernels(&plans.train));
         let text = format!(

@@ -12,7 +12,7 @@ use crate::compile::{
     variant_programs,
 };
 use crate::device::{self, OpenDevice};
-use crate::exchange::{self, ExchangeWay};
+use crate::exchange::{self, ExchangePath};
 use crate::input::{Datasets, data_record, open_datasets, with_class_weights};
 use crate::network::{Network, check_layer_file};
 use crate::resolve::ResolvedProcess;
@@ -48,8 +48,8 @@ pub(super) struct RunSetup {
     pub role: WorkerRole,
     /// The forecast of its steps, if their kernels were timed.
     pub step_forecast: Option<StepForecast>,
-    /// The way of the exchange with other workers.
-    pub way: ExchangeWay,
+    /// The path of the exchange with other workers.
+    pub path: ExchangePath,
     /// Measures the energy since the device was opened.
     pub energy: SharedEnergyMeter,
 }
@@ -160,24 +160,29 @@ impl RunSetup {
             let warning = announce::image_warning(experiment, train, &graph.input_shape().0);
             warning.into_iter().for_each(|warning| observer.warn(&warning));
         }
-        let way = group.choose_way(&device, &resolved)?;
+        let path = group.choose_path(&device, &resolved)?;
         let mut warn = |text: &str| observer.warn(text);
-        let FittedRun { resolved, mut planned, .. } =
-            fit(&resolved, &graph, &device, selection, group.workers(), &mut warn)?;
-        let step_forecast = forecast_steps(&mut planned, &resolved, &device, datasets.validation.len())?;
-        let mut compiled = planned.allocate(device.backend.as_ref())?;
-        let way = group.connect(&mut compiled.session, &resolved, way, device.backend.as_ref())?;
-        way.describe(&resolved).iter().for_each(|text| observer.info(&announce::line("exchange", text)));
+        let validation_images = datasets.validation.len();
+        let fitted = fit(&resolved, &graph, &device, selection, group.workers(), &mut warn);
+        let allocated = fitted.and_then(|FittedRun { resolved, mut planned, .. }| {
+            let step_forecast = forecast_steps(&mut planned, &resolved, &device, validation_images)?;
+            Ok((resolved, step_forecast, planned.allocate(device.backend.as_ref())?))
+        });
+        // The memory of one worker may not suffice.
+        let (resolved, step_forecast, mut compiled) = group.agree(allocated)?;
+        let path = group.connect(&mut compiled.session, &resolved, path, device.backend.as_ref())?;
+        path.describe(&resolved).iter().for_each(|text| observer.info(&announce::line("exchange", text)));
         let whole = || {
             let whole = ProgramVariant { stage: None, ..ProgramVariant::new(&resolved) };
             variant_programs(whole, &graph, &device)
         };
         let stage = resolved.stage();
         let role = group.role(stage, &compiled.session, whole)?;
-        if stage.is_none_or(Stage::is_last) {
-            session_state::set_class_weights(&mut compiled.session, &resolved)?;
-        }
-        session_state::set_teacher(&mut compiled, &resolved)?;
+        let class_weights = match stage.is_none_or(Stage::is_last) {
+            true => session_state::set_class_weights(&mut compiled.session, &resolved),
+            false => Ok(()),
+        };
+        group.agree(class_weights.and_then(|()| session_state::set_teacher(&mut compiled, &resolved)))?;
         Ok(Self {
             resolved,
             datasets,
@@ -189,7 +194,7 @@ impl RunSetup {
             compiled,
             role,
             step_forecast,
-            way,
+            path,
             energy,
         })
     }
@@ -278,9 +283,9 @@ impl RunSetup {
         }
     }
 
-    /// Logs the way of the exchange with other workers.
+    /// Logs the path of the exchange with other workers.
     pub fn log_exchange(&self, log: &mut Log) -> Result<(), TrainError> {
-        let text = self.way.describe(&self.resolved);
+        let text = self.path.describe(&self.resolved);
         Ok(text.map_or(Ok(()), |text| log.write(&format!("exchange: {text}")))?)
     }
 

@@ -74,7 +74,7 @@ impl LargestBatchSearch<'_> {
             let resolved = self.resolved.with_batch_size(batch);
             let FittedRun { resolved, planned, .. } =
                 fit(&resolved, self.graph, self.device, &KernelSelection::FirstSupported, None, warn)?;
-            let arena_bytes = planned.arena_bytes();
+            let arena_bytes = planned.session_bytes();
             let plans = planned.allocate(self.device.backend.as_ref())?.plans;
             // The batches that are read ahead have a limit of their own, `data.prefetch_mib`.
             let mut used = HostMemory::prefetch_share(&resolved, datasets, &plans.train)?;
@@ -133,13 +133,13 @@ pub fn memory_shortage(experiment: &Experiment) -> Result<Option<String>, TrainE
     };
     if experiment.train.memory_limit_mib.is_none() {
         let programs = programs(&resolved, &graph, &device)?;
-        if let Some(reason) = short(min_bytes(&programs), "at least ") {
+        if let Some(reason) = short(min_bytes(&programs, device.backend.as_ref()), "at least ") {
             return Ok(Some(reason));
         }
     }
     let fitted = fit(&resolved, &graph, &device, &KernelSelection::Cached, None, &mut |_| {})?;
     let FittedRun { planned, .. } = fitted;
-    Ok(short(planned.arena_bytes(), ""))
+    Ok(short(planned.session_bytes(), ""))
 }
 
 /// The maximum number of bytes to fetch of a run: its checkpoints, and one that is being written.

@@ -62,7 +62,7 @@ pub fn split_into_parts(program: &Program, parts: BatchParts) -> Result<Program,
     }
     let program = &count_labels(program)?;
     let mut builder = WorkerProgramBuilder::new(program, parts);
-    builder.add_steps(program);
+    builder.add_steps(program)?;
     builder.keep_maps_between_sections();
     builder.add_all_reduces();
     builder.add_means();
@@ -120,7 +120,7 @@ impl WorkerProgramBuilder {
     }
 
     /// Adds the steps of the parts, in sections if a worker has several.
-    fn add_steps(&mut self, program: &Program) {
+    fn add_steps(&mut self, program: &Program) -> Result<(), EngineError> {
         let mut first = self.program.steps.len();
         let mut replaced = self.part_values(program);
         let mut means = HashMap::new();
@@ -137,7 +137,7 @@ impl WorkerProgramBuilder {
                 *id = means.get(id).copied().unwrap_or(*id);
             }
             if self.is_synchronised(program, position) {
-                self.add_synchronised(step, &mut first, &mut means);
+                self.add_synchronised(step, &mut first, &mut means)?;
                 continue;
             }
             let layers = step.layers.clone();
@@ -155,6 +155,7 @@ impl WorkerProgramBuilder {
             }
         }
         self.close_section(first);
+        Ok(())
     }
 
     /// Makes a section of the steps from `first` on, if a worker has several parts.
@@ -241,16 +242,19 @@ impl WorkerProgramBuilder {
         let mut waits = Vec::new();
         let exact = SumMethod::default();
         let buckets = self.buckets();
-        let half = |bucket, waits, method| self.exchange(self.norm_buckets + bucket, waits, method);
+        let all_reduce_step =
+            |bucket, waits, method| self.exchange(self.norm_buckets + bucket, waits, method);
         let counts = |step: &Step| matches!(step.kernel, Kernel::CountLabels(_));
         if let Some(position) = self.program.steps.iter().position(counts) {
             let counts = self.program.steps[position].outputs.clone();
-            following[position].push(Step { inputs: counts.clone(), ..half(buckets.len(), false, exact) });
-            following[position].push(Step { updates: counts, ..half(buckets.len(), true, exact) });
+            let [start, wait] = [false, true].map(|waits| all_reduce_step(buckets.len(), waits, exact));
+            following[position].push(Step { inputs: counts.clone(), ..start });
+            following[position].push(Step { updates: counts, ..wait });
         }
         for (bucket, Bucket { position: complete, values, method }) in buckets.into_iter().enumerate() {
-            following[complete].push(Step { inputs: values.clone(), ..half(bucket, false, method) });
-            waits.push(Step { updates: values, ..half(bucket, true, method) });
+            let [start, wait] = [false, true].map(|waits| all_reduce_step(bucket, waits, method));
+            following[complete].push(Step { inputs: values.clone(), ..start });
+            waits.push(Step { updates: values, ..wait });
         }
         let counts: Vec<usize> = following.iter().map(Vec::len).collect();
         let steps = self.program.steps.iter().cloned().zip(following);
@@ -259,7 +263,7 @@ impl WorkerProgramBuilder {
         self.program.steps.append(&mut waits);
     }
 
-    /// One half of the all-reduce of a bucket, without its values.
+    /// One step of the all-reduce of a bucket, without its values.
     fn exchange(&self, bucket: usize, waits: bool, method: SumMethod) -> Step {
         let layers: Vec<usize> = self.exchange_layer.into_iter().collect();
         step(AllReduceBucket { bucket, waits, method }, Phase::Communication, &layers)

@@ -10,8 +10,8 @@
 //! which are a power of two: the quotient has the same bits.
 
 use super::{PartSum, WorkerProgramBuilder, step};
-use crate::ops::{BatchNormStatisticsFromSums, BatchNormSums, Scale, SumMethod};
-use crate::{Kernel, Phase, Program, Role, Step, ValueId};
+use crate::ops::{BatchNormStatisticsFromSums, BatchNormSums, KernelSpec, Scale, SumMethod};
+use crate::{EngineError, Kernel, Phase, Program, Role, Step, ValueId};
 use std::collections::{BTreeSet, HashMap};
 
 impl WorkerProgramBuilder {
@@ -36,25 +36,35 @@ impl WorkerProgramBuilder {
     /// Adds a step that [`Self::is_synchronised`], and the sums over all parts. The section that begins at
     /// `first` ends, and the next begins. `means` receives the values that later steps read in place of
     /// others.
+    ///
+    /// # Errors
+    /// If the step does not have the operands of its kernel.
     pub(super) fn add_synchronised(
         &mut self,
         step: Step,
         first: &mut usize,
         means: &mut HashMap<ValueId, ValueId>,
-    ) {
+    ) -> Result<(), EngineError> {
         match step.kernel {
-            Kernel::BatchNormStatistics(_) => self.add_statistics(&step, *first),
+            Kernel::BatchNormStatistics(_) => self.add_statistics(&step, *first)?,
             _ => self.add_gradients(step, *first, means),
         }
         *first = self.program.steps.len();
+        Ok(())
     }
 
     /// Adds the statistics of the whole batch, in place of those of a part.
-    fn add_statistics(&mut self, part: &Step, first: usize) {
+    fn add_statistics(&mut self, part: &Step, first: usize) -> Result<(), EngineError> {
         let (Kernel::BatchNormStatistics(statistics), &[x], &[mean, inverse_deviation, sums]) =
             (&part.kernel, &part.inputs[..], &part.outputs[..])
         else {
-            return;
+            return Err(EngineError::InvalidProgram {
+                pass: "split_into_parts",
+                step: self.program.steps.len(),
+                kernel: part.kernel.name().to_owned(),
+                layer: self.program.layer_name(part),
+                problem: "statistics need one input and three outputs".to_owned(),
+            });
         };
         let (norm, layers) = (statistics.norm, part.layers.as_slice());
         let map = self.program.value(x);
@@ -72,6 +82,7 @@ impl WorkerProgramBuilder {
             outputs: vec![mean, inverse_deviation],
             ..step(BatchNormStatisticsFromSums { norm, count }, part.phase, layers)
         });
+        Ok(())
     }
 
     /// Adds the gradients of a norm's parameters, and their means over the parts, which the gradient of the

@@ -28,7 +28,9 @@ impl Trainer<'_> {
         let CompiledRun { session, plans, .. } = &self.setup.compiled;
         let on_device = session.device_bytes().map(|bytes| bytes as u64);
         let arena = if on_device.is_some() { 0 } else { plans.arena_bytes as u64 };
-        let exchange = if self.setup.way.uses_processes() { plans.exchange_bytes() } else { 0 };
+        let sums = if self.setup.path.uses_processes() { plans.exchange_bytes() } else { 0 };
+        // Messages between stages pass through host memory with NCCL too.
+        let exchange = sums + plans.message_bytes();
         let planned = arena
             + exchange
             + loader.memory_bytes()

@@ -142,6 +142,10 @@ pub fn run(arguments: &PlanArguments, globals: &Globals, output: &Output) -> Res
         let hint = problem.hint().unwrap_or_default();
         progress.warn(&format!("training will reject this plan: {problem}; {hint}"));
     }
+    if let Err(problem) = exchange::check_exchange(&resolved, &device) {
+        let hint = problem.hint().unwrap_or_default();
+        progress.warn(&format!("training will reject this plan: {problem}; {hint}"));
+    }
     if arguments.dump == Some(Dump::Program) && experiment.train.memory_limit_mib.is_none() {
         // The program does not depend on measurements.
         drop(progress);

@@ -42,8 +42,10 @@ pub(super) fn render(summary: &PlanSummary) -> String {
     ];
     lines.extend(summary.shared.iter().flat_map(workers::summary_rows));
     let host = &summary.host_memory;
+    let shared = summary.shared.as_ref();
     let (exchange, pinned) =
-        summary.shared.as_ref().map_or((0, 0), |shared| (shared.exchange_memory_bytes, shared.pinned_bytes));
+        shared.map_or((0, 0), |shared| (shared.exchange_memory_bytes, shared.pinned_bytes));
+    let direct = shared.map_or(0, |shared| shared.direct_sum_bytes);
     let contents = if exchange > 0 { "data and exchange" } else { "data" };
     let other = bytes(host.bytes() + exchange + pinned);
     let free = summary.free_bytes.map(bytes);
@@ -54,11 +56,17 @@ pub(super) fn render(summary: &PlanSummary) -> String {
     };
     lines.push(line(
         "memory",
-        format!("{} for the network and {other} for {contents}{verdict}", bytes(summary.arena_bytes as u64)),
+        format!(
+            "{} for the network and {other} for {contents}{verdict}",
+            bytes(summary.arena_bytes as u64 + direct)
+        ),
     ));
     let mut rows = vec![[format!("memory at its peak, in {}", summary.peak_layer), String::new()]];
     let row = |part: &MemoryItem| [format!("  {}", part.what), bytes(part.bytes as u64)];
     rows.extend(summary.memory.iter().map(row));
+    if direct > 0 {
+        rows.push(["  sums between GPUs, with NCCL only".to_owned(), bytes(direct)]);
+    }
     rows.extend([
         [
             format!(
@@ -75,8 +83,8 @@ pub(super) fn render(summary: &PlanSummary) -> String {
     if exchange > 0 {
         rows.push(["  gradient exchange buffers".to_owned(), bytes(exchange)]);
     }
-    if let Some(shared) = summary.shared.as_ref().filter(|shared| shared.pinned_bytes > 0) {
-        rows.push(["  pinned memory for copies from and to the GPU".to_owned(), bytes(shared.pinned_bytes)]);
+    if pinned > 0 {
+        rows.push(["  pinned memory, for exchange through host memory only".to_owned(), bytes(pinned)]);
     }
     if !summary.largest.is_empty() {
         rows.push(["largest values".to_owned(), String::new()]);

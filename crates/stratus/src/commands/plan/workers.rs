@@ -7,7 +7,7 @@ use stratus_train::plan_summary::{GradientBucket, WorkerShare};
 /// The rows of the summary.
 pub(super) fn summary_rows(shared: &WorkerShare) -> [(String, String); 2] {
     let WorkerShare { workers, parts, parts_of_each, images_of_part, .. } = shared;
-    let note = shared.exactness_note.map_or(String::new(), |note| format!("; {note}"));
+    let note = shared.reproducibility_note.map_or(String::new(), |note| format!("; {note}"));
     [
         (
             "workers".to_owned(),

@@ -81,6 +81,9 @@ fn plan_counts_the_pinned_memory_of_a_gpu() {
     // Every bucket of the batch, and of the last one of an epoch, if that is smaller.
     let buckets = number("pinned_bytes") / number("exchanged_bytes");
     assert!((1..=2).contains(&buckets), "{shared}");
+    // They may also be summed by the GPUs, in 1.5 times the largest one.
+    let sizes = shared["buckets"].as_array().unwrap().iter().map(|bucket| bucket["bytes"].as_u64().unwrap());
+    assert!(number("direct_sum_bytes") >= sizes.max().unwrap() * 3 / 2, "{shared}");
     // Two pipelines of two stages: times are estimated, and values are copied in both directions.
     let pipelines = plan(&["train.stages=2"], &["--workers", "4"]);
     for stage in pipelines["stages"].as_array().unwrap() {
