@@ -44,7 +44,10 @@ fn strip_starting_options(arguments: impl Iterator<Item = OsString>) -> impl Ite
 impl From<WorkersError> for Failure {
     fn from(error: WorkersError) -> Self {
         let code = match error {
-            WorkersError::Count(_) | WorkersError::Library(_) | WorkersError::HostList { .. } => USAGE,
+            WorkersError::Count(_)
+            | WorkersError::Library(_)
+            | WorkersError::HostList { .. }
+            | WorkersError::ConnectTimeout { .. } => USAGE,
             WorkersError::Lost { .. } | WorkersError::NotConnected { .. } => INTERRUPTED,
             _ => FAILED,
         };

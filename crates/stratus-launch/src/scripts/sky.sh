@@ -80,7 +80,6 @@ restore() {
 saver_loop() {
   last=$(ls "$n/run/checkpoints" 2> /dev/null)
   while kill -0 "$1" 2> /dev/null; do
-    echo "$(uname -n) $(date +%s)" > "$saved/beat"
     if is_stopped && [ ! -e stop ]; then
       : > stop
       kill -TERM "$1"
@@ -93,7 +92,23 @@ saver_loop() {
     sleep "$pause"
   done
 }
+not_restarted='three attempts ended by losses without progress: not restarted; run stratus launch resume'
+# code_of_loss: sets `code` after the loss of a machine or a worker: to 75, by which SkyPilot restarts the
+# job, or to 0 after three losses in a row without progress.
+code_of_loss() {
+  code=75
+  if is_idle "$(iterations "$n")" "$rows_before" "$saved/idle"; then
+    say "$not_restarted"
+    code=0
+  fi
+}
 rm -f stop
+if [ "$node" = 0 ]; then
+  prepare_head
+else
+  read_head
+  old_seen="$seen $seen_code"
+fi
 is_stopped && exit 0
 lease_expired && exit 0
 # A machine that was given up may still train: its heartbeat is seen with the delay of the mount.
@@ -105,6 +120,10 @@ if [ "$node" = 0 ] && [ -f "$saved/beat" ] && read -r host _ < "$saved/beat" \
     say "repetition $n is already running on $host"
     exit 20
   fi
+fi
+if [ "$node" = 0 ]; then
+  begin_beat
+  trap 'stopped=1; [ -n "$child" ] && kill -TERM "$child"' TERM
 fi
 # Files on a mounted bucket cannot be executed.
 own_program=$folder/program/$launch
@@ -123,21 +142,25 @@ fi
 [ "$node" = 0 ] || follow_head
 restore
 [ -f "$n/spent" ] || cp "$saved/spent" "$n/spent" 2> /dev/null
-trap 'stopped=1; [ -n "$child" ] && kill -TERM "$child"' TERM
 take_ownership "$n" "$launch-$n"
 saver_loop $$ 9>&- < /dev/null > /dev/null 2>&1 &
 saver_pid=$!
+rows_before=$(iterations "$n")
 if [ "$nodes" -gt 1 ]; then
-  if ! prepare_ssh || ! wait_for_nodes; then
+  prepare_ssh || exit 1
+  if ! wait_for_nodes; then
     kill "$heartbeat_pid" "$saver_pid" 2> /dev/null
-    rm -f "$saved/beat"
+    wait "$saver_pid" 2> /dev/null
+    echo 75 > "$n/exit"
+    write_state
+    if is_stopped || lease_expired; then
+      exit 0
+    fi
     code=75
-    is_stopped && code=0
-    end_attempt "$code"
+    [ -n "$stopped" ] || code_of_loss
     exit "$code"
   fi
 fi
-rows_before=$(iterations "$n")
 say "training repetition $n"
 # Shows the log as it is written.
 : >> "$n/log.txt"
@@ -149,7 +172,6 @@ wait "$saver_pid" 2> /dev/null
 save_run || say 'the last state of the run could not be saved'
 cp "$n/spent" "$saved/spent"
 write_state
-rm -f "$saved/beat"
 sleep 1
 kill "$tail_pid" 2> /dev/null
 say "exited with $code${lost:+ after the loss of a worker}"
@@ -157,10 +179,8 @@ say "exited with $code${lost:+ after the loss of a worker}"
 if [ "$code" = 75 ]; then
   if [ -e stop ] || [ -z "$stopped$lost" ] || lease_expired; then
     code=0
-  elif [ -n "$lost" ] && is_idle "$n" "$rows_before" "$saved/idle"; then
-    say 'workers were lost in three attempts without progress: not restarted; run stratus launch resume'
-    code=0
+  elif [ -n "$lost" ]; then
+    code_of_loss
   fi
 fi
-end_attempt "$code"
 exit "$code"

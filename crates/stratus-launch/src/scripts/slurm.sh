@@ -75,7 +75,7 @@ if lease_expired; then
   exit 75
 fi
 # Stops requeueing a task that makes no progress.
-if is_idle "$n" "$rows_before" "$n/idle"; then
+if is_idle "$(iterations "$n")" "$rows_before" "$n/idle"; then
   say 'no progress in three attempts: not requeued; set a longer time limit or an earlier signal'
   exit 75
 fi

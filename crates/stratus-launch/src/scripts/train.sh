@@ -60,15 +60,29 @@ heartbeat_loop() {
 iterations() {
   { wc -l < "$1/run/iterations.csv"; } 2> /dev/null || echo 0
 }
-# is_idle N BEFORE FILE: succeeds if three attempts in a row made no progress, this one since BEFORE
-# iterations. FILE counts them.
+# is_idle NOW BEFORE FILE: succeeds if three attempts in a row made no progress. NOW is the progress at the
+# end of this attempt, BEFORE that at its start. FILE has the number of such attempts, and the progress at the
+# end of the last one that was counted: an attempt that ended otherwise may have made progress since. After
+# three, counting starts again.
 is_idle() {
-  idle=0
-  if [ "$(iterations "$1")" -le "$2" ]; then
-    idle=$(($(cat "$3" 2> /dev/null || echo 0) + 1))
+  idle=
+  last=
+  read -r idle last 2> /dev/null < "$3"
+  case $idle in '' | *[!0-9]*) idle=0 ;; esac
+  case $last in '' | *[!0-9]*) last=$1 ;; esac
+  if [ "$1" -gt "$2" ]; then
+    idle=0
+  elif [ "$1" -gt "$last" ]; then
+    idle=1
+  else
+    idle=$((idle + 1))
   fi
-  echo "$idle" > "$3"
+  echo "$((idle % 3)) $1" > "$3"
   [ "$idle" -ge 3 ]
+}
+# devices_failed: succeeds if all workers that `srun` started have recorded that their device has failed.
+devices_failed() {
+  [ "$(find "$n/exits" -name '.device-failed-*' | wc -l)" -eq $((nodes * workers_per_node)) ]
 }
 # stop_training: asks the training process for a checkpoint and its end.
 stop_training() {
@@ -143,6 +157,8 @@ train() {
       fi
       ;;
   esac
+  # Each would fail again.
+  [ -n "$lost" ] && [ -n "$start" ] && devices_failed && lost= && code=1
   [ -n "$lost" ] && code=75
   rm -f "$n/began"
   # A process that was just starting had no checkpoint to write and has lost nothing.

@@ -55,10 +55,12 @@ pub(super) fn task_file(sky: &SkyTarget, job: &Job, number: usize) -> String {
         file += &format!("num_nodes: {nodes}\n\n");
     }
     file += "resources:\n";
-    // Of each machine; an upper bound of the memory, since workers have parts of a batch.
+    // The forecast is that of one process, and more memory than a worker needs, since it has a part of each
+    // batch. Machines with several GPUs have few sizes: one with as many CPUs as are wished may not exist.
+    let is_sized_by_gpus = settings.gpus.is_some() && per_node > 1;
     let for_node = |amount: u64| amount.saturating_mul(per_node);
-    let memory_bytes = job.resources.memory_bytes.map(for_node);
-    let cpus = job.resources.cpus.map(for_node);
+    let memory_bytes = job.resources.memory_bytes.filter(|_| !is_sized_by_gpus).map(for_node);
+    let cpus = job.resources.cpus.filter(|_| !is_sized_by_gpus).map(for_node);
     // The forecast is a minimum.
     let memory = memory_bytes.map(|bytes| format!("{}+", bytes.div_ceil(1_000_000_000).max(1)));
     let cpus = cpus.map(|cpus| format!("{cpus}+"));

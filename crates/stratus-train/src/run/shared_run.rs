@@ -164,10 +164,11 @@ impl ProcessGroup {
         let run = probed.parent().unwrap_or(path);
         if self.is_first() && !blind.is_empty() {
             observer.info(&format!(
-                "{}: {} of {} on machines that do not see this folder; they get copies of its files",
-                run.display(),
-                counted(blind.len() as u64, "worker"),
-                sees_run.len()
+                "{} of {} {} {}; they get copies of its files",
+                blind.len(),
+                counted(sees_run.len() as u64, "worker"),
+                if blind.len() == 1 { "does not see" } else { "do not see" },
+                run.display()
             ));
         }
         if !blind.contains(&workers.rank()) {

@@ -1,7 +1,6 @@
 //! Errors of workers, with hints.
 
-use super::MPIEXEC_VAR;
-use super::monitor::MAX_CONNECT_TIME;
+use super::{CONNECT_TIMEOUT_VAR, MPIEXEC_VAR, THIS_MACHINE};
 use std::io;
 use std::path::PathBuf;
 use stratus_base::library::LibraryNotFound;
@@ -45,6 +44,14 @@ pub enum WorkersError {
         path: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// The variable with the time to connect is invalid.
+    #[error("{CONNECT_TIMEOUT_VAR}: `{value}` is not a number of seconds from 1 to {max}")]
+    ConnectTimeout {
+        /// Its value.
+        value: String,
+        /// The maximum number of seconds.
+        max: u64,
     },
     /// The list of hosts is invalid.
     #[error("--hosts: {problem}")]
@@ -97,15 +104,14 @@ pub enum WorkersError {
     #[error("the first worker has printed the reason")]
     Reported,
     /// A worker was started, but has never connected; all others were stopped.
-    #[error(
-        "worker {rank} on {host} has not connected within {} s; stopped all workers",
-        MAX_CONNECT_TIME.as_secs()
-    )]
+    #[error("worker {rank} on {host} has not connected within {seconds} s; stopped all workers")]
     NotConnected {
         /// The rank of the worker.
         rank: usize,
         /// Its host, or "this machine".
         host: String,
+        /// The time that it had.
+        seconds: u64,
     },
     /// A worker is lost; all others were stopped.
     #[error("worker {rank} on {host} {reason} after iteration {iteration}; stopped all workers")]
@@ -138,8 +144,12 @@ impl WorkersError {
                 "run `make deps`, which installs MPICH into .deps, or install mpich or openmpi"
             }
             Self::Folder { .. } => "set TMPDIR to a folder that this user may write to",
-            Self::NotConnected { .. } => {
-                "start the same command again; if the host hangs, leave it out of --hosts"
+            Self::NotConnected { host, .. } => {
+                let slow = format!("if the program starts slowly, set {CONNECT_TIMEOUT_VAR} to more seconds");
+                return Some(match host == THIS_MACHINE {
+                    true => slow,
+                    false => format!("{slow}; if the host hangs, leave it out of --hosts"),
+                });
             }
             Self::Wait { .. } | Self::Lost { .. } => {
                 "resume the run from its last checkpoint, with the same or another number of workers"

@@ -2,25 +2,28 @@
 
 use super::relay::{RELAY_VAR, RelayConnection, SocketPlace};
 use super::{
-    DEVICE_FAILED_WORD, EXITED_PREFIX, EXITS_VAR, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL,
-    HEARTBEAT_TIMEOUT, LAUNCHER_FILE, MAX_DEVICE_WAIT, POLL_INTERVAL, RANK_0_PRINT_TIME, RANK_0_TIMEOUTS,
-    SOCKET_FILE, STOP_FILE, WorkersError, age, all_devices_failed,
+    DEVICE_FAILED_PREFIX, DEVICE_FAILED_WORD, EXITED_PREFIX, EXITS_VAR, HEARTBEAT_FOLDER_VAR,
+    HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, LAUNCHER_FILE, MAX_DEVICE_WAIT, POLL_INTERVAL, RANK_0_PRINT_TIME,
+    RANK_0_TIMEOUTS, SOCKET_FILE, STOP_FILE, WorkersError, age, all_devices_failed, write_heartbeat,
 };
 use crate::{EpochResult, Observer, TrainingProgress};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// The heartbeat of a worker, with its iteration.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat {
     iteration: Arc<AtomicU64>,
-    ended: Arc<AtomicBool>,
+    /// Set once the last heartbeat is sent. Locked while one is sent, so that none follows the last one.
+    ended: Arc<Mutex<bool>>,
     device_failed: Arc<AtomicBool>,
     launcher: LauncherLink,
+    /// The folder of exit codes of a launcher of another kind.
+    exits: Option<PathBuf>,
 }
 
 /// The way to the launching process.
@@ -55,13 +58,12 @@ impl Heartbeat {
             let opened = RelayConnection::open(&variable, rank, Arc::clone(&stop), place);
             LauncherLink::Relay(opened.map_err(gone)?)
         } else {
-            return Ok(Self::default());
+            return Ok(Self { exits: exits_folder(), ..Self::default() });
         };
         let heartbeat = Self { launcher, ..Self::default() };
         let beats = heartbeat.clone();
         std::thread::spawn(move || {
-            while !beats.ended.load(Ordering::Relaxed) {
-                beats.write_heartbeat(beats.word());
+            while beats.beat(beats.word()) {
                 if let LauncherLink::Folder { folder, .. } = &beats.launcher
                     && (folder.join(STOP_FILE).exists()
                         || age(&folder.join(LAUNCHER_FILE)).is_none_or(|age| age > HEARTBEAT_TIMEOUT))
@@ -83,15 +85,22 @@ impl Heartbeat {
     /// whether the devices of all of `count` workers have failed: then none is lost, and each would fail
     /// again.
     #[must_use]
-    pub fn all_devices_failed(&self, count: usize) -> bool {
+    pub fn all_devices_failed(&self, rank: usize, count: usize) -> bool {
         self.device_failed.store(true, Ordering::Relaxed);
-        self.write_heartbeat(DEVICE_FAILED_WORD);
+        self.beat(DEVICE_FAILED_WORD);
+        if let Some(folder) = &self.exits {
+            // Without the record, the worker counts as lost.
+            let _ = std::fs::write(device_record(folder, rank), "");
+        }
         let started = Instant::now();
         while started.elapsed() < MAX_DEVICE_WAIT {
-            let all = match &self.launcher {
-                LauncherLink::None => return false,
-                LauncherLink::Folder { folder, .. } => all_devices_failed(folder, count),
-                LauncherLink::Relay(relay) => relay.all_devices_failed(),
+            let all = match (&self.launcher, &self.exits) {
+                (LauncherLink::None, None) => return false,
+                (LauncherLink::None, Some(folder)) => {
+                    (0..count).all(|rank| device_record(folder, rank).exists())
+                }
+                (LauncherLink::Folder { folder, .. }, _) => all_devices_failed(folder, count),
+                (LauncherLink::Relay(relay), _) => relay.all_devices_failed(),
             };
             if all {
                 // The others must see it too, before this worker's last heartbeat replaces this one.
@@ -103,13 +112,26 @@ impl Heartbeat {
         false
     }
 
-    fn write_heartbeat(&self, word: &str) {
+    /// Sends a heartbeat, unless the last one was sent. Returns whether it was sent.
+    fn beat(&self, word: &str) -> bool {
+        let ended = self.lock_ended();
+        if !*ended {
+            self.send(word);
+        }
+        !*ended
+    }
+
+    fn lock_ended(&self) -> MutexGuard<'_, bool> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send(&self, word: &str) {
         let text = format!("{word} {}", self.iteration.load(Ordering::Relaxed));
         // The launching process reports a missing heartbeat.
         match &self.launcher {
             LauncherLink::None => {}
             LauncherLink::Folder { folder, rank, .. } => {
-                let _ = std::fs::write(folder.join(rank.to_string()), text);
+                let _ = write_heartbeat(folder, *rank, &text);
             }
             LauncherLink::Relay(relay) => {
                 let _ = relay.send(&text);
@@ -156,18 +178,29 @@ impl Heartbeat {
 
     /// Records that the worker exits on its own, with an exit code.
     pub fn end(&self, code: u8) {
-        self.ended.store(true, Ordering::Relaxed);
-        self.write_heartbeat(&format!("{EXITED_PREFIX}{code}"));
+        let mut ended = self.lock_ended();
+        *ended = true;
+        self.send(&format!("{EXITED_PREFIX}{code}"));
     }
 
     /// Records the exit code of training for a launcher of another kind, which reports only one code of all
     /// workers: in the folder [`EXITS_VAR`], if it is set.
     pub fn record_exit(&self, rank: usize, code: u8) {
-        if let Some(folder) = std::env::var_os(EXITS_VAR).filter(|folder| !folder.is_empty()) {
+        if let Some(folder) = exits_folder() {
             // Without the record, the worker counts as lost.
-            let _ = std::fs::write(PathBuf::from(folder).join(rank.to_string()), format!("{code}\n"));
+            let _ = std::fs::write(folder.join(rank.to_string()), format!("{code}\n"));
         }
     }
+}
+
+/// The folder [`EXITS_VAR`], if it is set.
+fn exits_folder() -> Option<PathBuf> {
+    std::env::var_os(EXITS_VAR).filter(|folder| !folder.is_empty()).map(PathBuf::from)
+}
+
+/// The record in a folder of exit codes that the device of a worker has failed.
+fn device_record(folder: &Path, rank: usize) -> PathBuf {
+    folder.join(format!("{DEVICE_FAILED_PREFIX}{rank}"))
 }
 
 /// An observer that also records the iteration for heartbeats.
@@ -191,5 +224,34 @@ impl Observer for HeartbeatObserver<'_> {
     }
     fn warn(&mut self, text: &str) {
         self.observer.warn(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Workers that `srun` started only share the folder of exit codes.
+    #[test]
+    fn devices_of_all_workers_fail_without_a_launching_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = || Heartbeat { exits: Some(folder.path().to_owned()), ..Heartbeat::default() };
+        assert!(!worker().all_devices_failed(0, 2));
+        assert!(worker().all_devices_failed(1, 2));
+        assert!(!Heartbeat::default().all_devices_failed(0, 1));
+    }
+
+    #[test]
+    fn no_heartbeat_follows_the_last_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let launcher = LauncherLink::Folder { folder: folder.path().to_owned(), rank: 1 };
+        let worker = Heartbeat { launcher, ..Heartbeat::default() };
+        let written = || std::fs::read_to_string(folder.path().join("1")).unwrap();
+        assert!(worker.beat("at"));
+        assert_eq!(written(), "at 0");
+        worker.end(2);
+        assert!(!worker.beat("at"));
+        assert_eq!(written(), "ended:2 0");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

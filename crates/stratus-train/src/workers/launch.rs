@@ -1,11 +1,11 @@
 //! Starts workers by `mpiexec`, and waits for them.
 
 use super::hosts::{HostRequirements, WorkerHosts};
-use super::monitor::HeartbeatMonitor;
+use super::monitor::{HeartbeatMonitor, connect_timeout};
 use super::relay::{RELAY_VAR, Relay};
 use super::{
-    HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, LAUNCHER_FILE, MPIEXEC_VAR, POLL_INTERVAL, STOP_FILE,
-    WorkersError,
+    CONNECT_TIMEOUT_VAR, HEARTBEAT_FOLDER_VAR, HEARTBEAT_INTERVAL, LAUNCHER_FILE, MPIEXEC_VAR, POLL_INTERVAL,
+    STOP_FILE, THIS_MACHINE, WorkersError,
 };
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -51,7 +51,9 @@ pub fn run_workers(
         return Err(WorkersError::Count(ExchangeError::NotPowerOfTwo(count)));
     }
     let mpiexec = Mpiexec::find()?;
+    let timeout = connect_timeout(std::env::var_os(CONNECT_TIMEOUT_VAR).as_deref())?;
     let mut heartbeats = HeartbeatMonitor::new()?;
+    heartbeats.connect_timeout = timeout;
     let this_program = std::env::current_exe().map_err(WorkersError::ThisProgram)?;
     let mut command = Command::new(&mpiexec.program);
     match hosts {
@@ -61,7 +63,7 @@ pub fn run_workers(
         }
     }
     let Mpiexec { program, library } = mpiexec;
-    let host_of = |rank| hosts.and_then(|hosts| hosts.host_of(rank)).unwrap_or("this machine").to_owned();
+    let host_of = |rank| hosts.and_then(|hosts| hosts.host_of(rank)).unwrap_or(THIS_MACHINE).to_owned();
     command.arg("-n").arg(count.to_string()).arg(this_program).args(arguments);
     // A new process group, so that Ctrl-C reaches only this process, which stops the workers.
     command.stdin(Stdio::null()).process_group(0);
@@ -109,7 +111,7 @@ pub fn run_workers(
         }
         if let Some(rank) = heartbeats.first_missing(count) {
             kill(&mut child);
-            return Err(WorkersError::NotConnected { rank, host: host_of(rank) });
+            return Err(WorkersError::NotConnected { rank, host: host_of(rank), seconds: timeout.as_secs() });
         }
         std::thread::sleep(POLL_INTERVAL);
     }

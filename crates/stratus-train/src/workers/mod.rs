@@ -24,6 +24,7 @@ pub use heartbeat::{Heartbeat, HeartbeatObserver};
 pub use hosts::WorkerHosts;
 pub use launch::{WorkersOutcome, run_workers};
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -38,6 +39,13 @@ const MPIEXEC_VAR: &str = "STRATUS_MPIEXEC";
 const HEARTBEAT_FOLDER_VAR: &str = "STRATUS_WORKER_HEARTBEATS";
 /// The environment variable that names the folder of exit codes, which the script of a launch reads.
 const EXITS_VAR: &str = "STRATUS_WORKER_EXITS";
+/// The environment variable with the number of seconds that workers have to connect.
+const CONNECT_TIMEOUT_VAR: &str = "STRATUS_CONNECT_TIMEOUT";
+/// The name of this machine in messages.
+const THIS_MACHINE: &str = "this machine";
+/// The prefix of files in the folder [`EXITS_VAR`] of workers whose device has failed; the rank follows. The
+/// script reads exit codes from all files that are not hidden.
+const DEVICE_FAILED_PREFIX: &str = ".device-failed-";
 /// The heartbeat of the launching process.
 const LAUNCHER_FILE: &str = "started";
 /// The marker by which the launching process requests a stop.
@@ -101,6 +109,13 @@ impl WorkerContext {
         })?;
         Ok(Some(Self { launch_info: info, workers: Arc::new(workers), cpus, heartbeat }))
     }
+}
+
+/// Replaces the heartbeat of a worker in a folder. Readers see the old one or the new one.
+fn write_heartbeat(folder: &Path, rank: usize, text: &str) -> io::Result<()> {
+    let part = folder.join(format!(".{rank}.tmp"));
+    std::fs::write(&part, text)?;
+    std::fs::rename(&part, folder.join(rank.to_string()))
 }
 
 /// Returns whether the devices of all of `count` workers have failed, by the heartbeats in a folder.

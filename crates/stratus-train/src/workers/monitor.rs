@@ -5,15 +5,19 @@ use mio::event::Event;
 use mio::net::{TcpStream, UnixListener, UnixStream};
 use mio::{Events, Interest, Poll, Registry, Token};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind, Read};
 use std::net;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use stratus_base::printable;
 
-/// The time that a worker has to connect.
-pub(super) const MAX_CONNECT_TIME: Duration = Duration::from_secs(120);
+/// The time that a worker has to connect, unless `STRATUS_CONNECT_TIMEOUT` is set.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
+/// The maximum number of seconds in `STRATUS_CONNECT_TIMEOUT`, one day.
+const MAX_CONNECT_TIMEOUT_S: u64 = 86_400;
 /// The time to wait for workers to exit after their launcher has exited.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of folder names to try until one is unused.
@@ -25,6 +29,8 @@ pub(super) struct HeartbeatMonitor {
     pub sockets: Arc<SocketRegistry>,
     /// When the workers were started.
     started_at: Instant,
+    /// The time that a worker has to connect.
+    pub connect_timeout: Duration,
 }
 
 /// The token of the listening socket; those of connections follow.
@@ -46,7 +52,7 @@ pub(super) struct SocketRegistry {
 struct WatchedSockets {
     connections: BTreeMap<Token, Connection>,
     next_token: Token,
-    /// The number of workers that are connected, or whose last words are being read.
+    /// The number of workers that are connected, or whose last heartbeat is being read.
     alive: usize,
     /// Ranks in the order in which they exited.
     exited: Vec<usize>,
@@ -168,12 +174,25 @@ impl SocketRegistry {
     }
 }
 
-/// A worker on another machine, until its last words are read.
+/// A worker on another machine, until its last heartbeat is read.
 pub(super) struct AliveWorker(Arc<SocketRegistry>);
 
 impl Drop for AliveWorker {
     fn drop(&mut self) {
         self.0.watched().alive -= 1;
+    }
+}
+
+/// The time that a worker has to connect, from the value of `STRATUS_CONNECT_TIMEOUT`.
+pub(super) fn connect_timeout(value: Option<&OsStr>) -> Result<Duration, WorkersError> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(DEFAULT_CONNECT_TIMEOUT) };
+    let seconds = value.to_str().and_then(|value| value.parse().ok());
+    match seconds.filter(|seconds| (1..=MAX_CONNECT_TIMEOUT_S).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => {
+            let value = printable(&value.to_string_lossy());
+            Err(WorkersError::ConnectTimeout { value, max: MAX_CONNECT_TIMEOUT_S })
+        }
     }
 }
 
@@ -197,7 +216,8 @@ impl HeartbeatMonitor {
             let _ = std::fs::remove_dir_all(&folder);
             WorkersError::Folder { path: socket, source }
         })?;
-        let heartbeats = Self { folder, sockets, started_at: Instant::now() };
+        let connect_timeout = DEFAULT_CONNECT_TIMEOUT;
+        let heartbeats = Self { folder, sockets, started_at: Instant::now(), connect_timeout };
         heartbeats.write_marker(LAUNCHER_FILE);
         Ok(heartbeats)
     }
@@ -252,7 +272,7 @@ impl HeartbeatMonitor {
 
     /// The first worker that has not connected in time.
     pub fn first_missing(&self, count: usize) -> Option<usize> {
-        if self.started_at.elapsed() < MAX_CONNECT_TIME {
+        if self.started_at.elapsed() < self.connect_timeout {
             return None;
         }
         (0..count).find(|rank| !self.folder.join(rank.to_string()).exists())
@@ -314,9 +334,21 @@ mod tests {
         let mut heartbeats = HeartbeatMonitor::new().unwrap();
         std::fs::write(heartbeats.folder.join("0"), "at 0").unwrap();
         assert_eq!(heartbeats.first_missing(2), None);
-        heartbeats.started_at = Instant::now().checked_sub(MAX_CONNECT_TIME).unwrap();
+        heartbeats.started_at = Instant::now().checked_sub(DEFAULT_CONNECT_TIMEOUT).unwrap();
         assert_eq!(heartbeats.first_missing(2), Some(1));
         std::fs::write(heartbeats.folder.join("1"), "at 0").unwrap();
         assert_eq!(heartbeats.first_missing(2), None);
+    }
+
+    #[test]
+    fn time_to_connect_is_a_number_of_seconds() {
+        let parse = |value: &str| connect_timeout(Some(OsStr::new(value)));
+        assert_eq!(connect_timeout(None).unwrap(), DEFAULT_CONNECT_TIMEOUT);
+        assert_eq!(parse("").unwrap(), DEFAULT_CONNECT_TIMEOUT);
+        assert_eq!(parse("600").unwrap(), Duration::from_secs(600));
+        for value in ["0", "-1", "1.5", "ten", "86401", "99999999999999999999", "1\n"] {
+            let message = parse(value).unwrap_err().to_string();
+            assert!(message.starts_with("STRATUS_CONNECT_TIMEOUT: ") && !message.contains('\n'), "{message}");
+        }
     }
 }

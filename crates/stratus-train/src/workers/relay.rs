@@ -9,7 +9,7 @@
 use super::monitor::{HeartbeatMonitor, SocketRegistry};
 use super::{
     DEVICE_FAILED_WORD, EXITED_PREFIX, HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, STOP_FILE, WorkersError,
-    all_devices_failed,
+    all_devices_failed, write_heartbeat,
 };
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -126,7 +126,7 @@ impl Listening {
         });
         loop {
             let line = read_line(&mut lines)?;
-            std::fs::write(self.folder.join(rank.to_string()), line)?;
+            write_heartbeat(&self.folder, rank, &line)?;
         }
     }
 }

@@ -125,7 +125,7 @@ pub fn run(arguments: &TrainArguments, globals: &Globals, output: &Output) -> Re
         heartbeat.iteration() > 0
             && outcome.as_ref().is_err_and(Failure::is_of_device)
             // An error of all devices is no loss of one, and would occur again.
-            && !heartbeat.all_devices_failed(joined.launch_info.size)
+            && !heartbeat.all_devices_failed(rank, joined.launch_info.size)
     });
     let outcome = if device_failed { outcome.map_err(|failure| failure.of_worker(rank)) } else { outcome };
     let code = outcome.as_ref().map_or_else(|failure| failure.code, |()| 0);

@@ -65,7 +65,7 @@ fn workers_that_nodes_cannot_have_are_rejected_before_any_upload() {
 
 /// `srun` reports the code of the workers that it killed; that of the one that failed is recorded.
 #[test]
-fn failed_worker_is_no_lost_one() {
+fn worker_that_fails_is_not_requeued() {
     let mut dir = TestDir::without_kernel_cache();
     target(&dir, "cluster", NODES, "there");
     let data = format!("data.path={}", digits().display());
@@ -79,18 +79,28 @@ fn failed_worker_is_no_lost_one() {
     replace_program(
         &mut dir,
         "srun",
-        "[ -z \"$RECORDED\" ] || echo \"$RECORDED\" > \"$STRATUS_WORKER_EXITS/1\"\n\
-         echo 75 > \"$STRATUS_WORKER_EXITS/0\"\nexit 137",
+        "case $RECORDED in\n\
+         device*) touch \"$STRATUS_WORKER_EXITS/.device-failed-0\" ;;\n\
+         ?*) echo \"$RECORDED\" > \"$STRATUS_WORKER_EXITS/1\" ;;\nesac\n\
+         [ \"$RECORDED\" = devices ] && touch \"$STRATUS_WORKER_EXITS/.device-failed-1\"\n\
+         echo 75 > \"$STRATUS_WORKER_EXITS/0\"\nexit \"$REPORTED\"",
     );
     for program in ["squeue", "scontrol"] {
         replace_program(&mut dir, program, "");
     }
     let job = dir.path("job");
-    for (recorded, exit, message) in
-        [("2", 2, "exited with 2\n"), ("1", 1, "exited with 1\n"), ("", 75, "after the loss of a worker\n")]
-    {
+    let lost = "after the loss of a worker\n";
+    for (recorded, reported, exit, message) in [
+        ("2", "137", 2, "exited with 2\n"),
+        ("1", "137", 1, "exited with 1\n"),
+        ("", "137", 75, lost),
+        // The GPU of one worker fails, or that of each.
+        ("device", "75", 75, lost),
+        ("devices", "75", 1, "exited with 1\n"),
+        ("devices", "137", 1, "exited with 1\n"),
+    ] {
         let mut command = Command::new("sh");
-        command.arg("batch.sh").current_dir(&job).env("RECORDED", recorded);
+        command.arg("batch.sh").current_dir(&job).env("RECORDED", recorded).env("REPORTED", reported);
         command.envs(dir.variables.iter().map(|(name, value)| (name, value)));
         command.env("SLURM_SUBMIT_DIR", &job).env("SLURM_ARRAY_JOB_ID", "9").env("SLURM_ARRAY_TASK_ID", "1");
         let ran = CommandOutput::new(command.output().unwrap()).expect(exit);

@@ -2,7 +2,7 @@
 //! `scripts/check-sky.sh` checks that SkyPilot's own parser accepts the task files.
 
 use super::{launch, replace_program, should_skip, status, text, train_locally, wait_for_end};
-use crate::common::{RunResult, TestDir, digits, root};
+use crate::common::{CommandOutput, RunResult, TestDir, digits, root};
 use crate::workers::hosts::{has_mpich, replace_ssh};
 use std::fs;
 use std::path::PathBuf;
@@ -157,11 +157,12 @@ fn lost_machine_of_several_restarts_the_job_bit_identically() {
     assert_eq!(RunResult::read(&dir.path("runs/digits/1")), RunResult::read(&dir.path("near")));
     let shown = dir.run(&["launch", "logs"]).expect(0).out;
     for message in [
-        "2 workers of 4 on machines that do not see this folder; they get copies of its files",
+        "2 of 4 workers do not see ",
+        "; they get copies of its files",
         "exited with 75 after the loss of a worker",
         " on other was killed after iteration ",
-        "machine 0 exited with 75",
-        "machine 0 exited with 0",
+        "the first machine exited with 75",
+        "the first machine exited with 0",
     ] {
         assert!(shown.contains(message), "{message}: {shown}");
     }
@@ -170,7 +171,124 @@ fn lost_machine_of_several_restarts_the_job_bit_identically() {
     assert!(!sky.join(format!("machine-1-2-1/own disk/jobs/{id}/1/run")).exists());
 }
 
-/// `num_nodes` and the memory of each machine; the script starts workers on all machines.
+/// The script of a repetition on two machines, which shares a folder with the bucket, and does not pause. The
+/// program that it starts only shows a version.
+struct NodesScript {
+    dir: TestDir,
+    script: String,
+    /// The files of the repetition in the bucket.
+    saved: PathBuf,
+}
+
+impl NodesScript {
+    fn new() -> Self {
+        let mut dir = TestDir::without_kernel_cache();
+        cloud_with(&mut dir, "nodes = 2\nworkers_per_node = 2\n");
+        let data = format!("data.path={}", digits().display());
+        let settings = ["launch", "cloud", "digits", "--dry-run", "--json", "--set", &data];
+        let dry = dir.run(&settings).expect(0).out;
+        let dry: serde_json::Value = serde_json::from_str(&dry).unwrap();
+        let file = |name: &str| {
+            let files = dry["job"].as_array().unwrap();
+            files.iter().find(|file| file[0] == name).unwrap()[1].as_str().unwrap().to_owned()
+        };
+        let script = file("1/train.sh");
+        let value = |name: &str| {
+            let line = script.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim_matches('\'').to_owned()
+        };
+        let saved = PathBuf::from(value("root=")).join("jobs").join(value("launch=")).join("1");
+        let (program, mpi) = (value("program="), value("export STRATUS_MPI="));
+        let install = PathBuf::from(&mpi).ancestors().nth(2).unwrap().to_owned();
+        for (path, text) in [
+            (saved.join("experiment.toml"), file("1/experiment.toml")),
+            (program.into(), "#!/bin/sh\n".to_owned()),
+            (mpi.into(), String::new()),
+            (install.join("bin/mpiexec"), String::new()),
+        ] {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let script = script.replace("\npause=2\n", "\npause=0\n");
+        Self { dir, script, saved }
+    }
+
+    /// Runs the script of a machine.
+    fn run(&self, node: usize, exit: i32) -> String {
+        let mut command = Command::new("sh");
+        command.args(["-c", &self.script, "stratus"]).env("HOME", self.dir.path(&format!("home-{node}")));
+        command.env("SKYPILOT_NODE_RANK", node.to_string()).env("SKYPILOT_NODE_IPS", "192.0.2.1\n192.0.2.2");
+        CommandOutput::new(command.output().unwrap()).expect(exit).out
+    }
+
+    /// The state and exit code of the first machine, as the others read it.
+    fn head(&self) -> String {
+        let files = fs::read_dir(&self.saved).unwrap().flatten().map(|entry| entry.path());
+        let is_head = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("head.");
+        fs::read_to_string(files.into_iter().find(is_head).expect("the file of the first machine")).unwrap()
+    }
+}
+
+#[test]
+fn machine_that_is_never_ready_restarts_the_job_at_most_three_times_in_a_row() {
+    if !has_mpich() {
+        return;
+    }
+    let machines = NodesScript::new();
+    let lost = |exit: i32| {
+        let shown = machines.run(0, exit);
+        assert!(shown.contains("machine 2 of 2 was not ready after "), "{shown}");
+        assert_eq!(shown.contains("not restarted; run stratus launch resume"), exit == 0, "{shown}");
+        assert!(machines.head().ends_with(&format!(" {exit}\n")), "{}", machines.head());
+        assert!(!machines.saved.join("beat").exists());
+    };
+    lost(75);
+    lost(75);
+    // An attempt that ends by a preemption makes progress.
+    let id = machines.saved.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+    let run = machines.dir.path(&format!("home-0/own disk/jobs/{id}/1/run"));
+    fs::create_dir_all(&run).unwrap();
+    fs::write(run.join("iterations.csv"), "iteration\n1\n2\n").unwrap();
+    lost(75);
+    lost(75);
+    lost(0);
+    let state = fs::read_to_string(machines.saved.join("state")).unwrap();
+    assert!(state.contains("\nexit=75\n"), "{state}");
+}
+
+#[test]
+fn machine_that_loses_the_first_one_restarts_the_job_at_most_three_times() {
+    if !has_mpich() {
+        return;
+    }
+    let machines = NodesScript::new();
+    for exit in [75, 75, 0] {
+        let shown = machines.run(1, exit);
+        assert!(shown.contains("stratus: the first machine is lost\n"), "{shown}");
+    }
+    // The saved run has changed since.
+    fs::write(machines.saved.join("run.0.list"), "4\n").unwrap();
+    machines.run(1, 75);
+}
+
+/// A job that fails before its training is not restarted by the other machines.
+#[test]
+fn early_failure_of_the_first_machine_ends_the_others_with_its_exit_code() {
+    if !has_mpich() {
+        return;
+    }
+    let machines = NodesScript::new();
+    fs::rename(machines.saved.join("experiment.toml"), machines.saved.join("other.toml")).unwrap();
+    machines.run(0, 1);
+    assert!(machines.head().ends_with(" 1\n"), "{}", machines.head());
+    assert!(!machines.saved.join("beat").exists());
+    fs::rename(machines.saved.join("other.toml"), machines.saved.join("experiment.toml")).unwrap();
+    let shown = machines.run(1, 1);
+    assert!(shown.contains("stratus: the first machine exited with 1\n"), "{shown}");
+}
+
+/// `num_nodes`, and neither CPUs nor memory if the GPUs determine them. The script starts workers on all
+/// machines.
 #[test]
 fn task_file_has_the_machines_of_the_target() {
     if !has_mpich() {
@@ -185,6 +303,8 @@ fn task_file_has_the_machines_of_the_target() {
     for line in ["num_nodes: 2", "nodes=2", "workers_per_node=4", "parts = 8"] {
         assert!(dry.lines().any(|shown| shown == line), "{line}: {dry}");
     }
+    // The GPUs determine the machine: one with as many CPUs as its workers use may not exist.
+    assert!(!dry.contains("\n  cpus: ") && !dry.contains("\n  memory: "), "{dry}");
     // MPI is uploaded, since the machines load it.
     assert!(dry.contains("/libmpi_abi.so.1  from "), "{dry}");
     let message = dir.run(&[&settings[..], &["--workers", "2"]].concat()).expect(2).err;

@@ -191,7 +191,7 @@ fn a_lost_gpu_is_named_and_the_run_resumes() {
 /// An error that the devices of all workers have is no loss of one: it has its own exit code, and is printed
 /// once.
 #[test]
-fn an_error_of_all_gpus_is_no_interruption() {
+fn error_of_all_gpus_exits_with_1() {
     if !has_mpi() {
         return;
     }
