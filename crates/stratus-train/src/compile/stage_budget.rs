@@ -98,10 +98,10 @@ mod tests {
     fn resnet(keys: &[(&str, &str)]) -> (ResolvedProcess, Graph, OpenDevice) {
         let set = [
             ("data.name", "synthetic"),
-            ("data.synthetic.images", "32"),
-            ("data.shape", "[3, 16, 16]"),
-            ("model.width", "4"),
-            ("train.batch_size", "16"),
+            ("data.synthetic.images", "256"),
+            ("data.shape", "[3, 32, 32]"),
+            ("model.width", "8"),
+            ("train.batch_size", "128"),
             ("train.parts", "4"),
             ("train.stages", "2"),
         ];
