@@ -70,9 +70,9 @@ fn shortened(mut text: String) -> String {
     text
 }
 
-/// The outcome of a step before training that every worker takes; `None` if this process trains alone. If it
-/// failed on any worker, the error of all is [`TrainError::AllWorkers`]: they then end together instead of
-/// being killed by their launcher. A worker that did not fail has the error of the first that did.
+/// The outcome of a step before training that every worker takes; without `workers`, this process trains
+/// alone. If it failed on any worker, the error of all is [`TrainError::AllWorkers`]: they then end together
+/// instead of being killed by their launcher. A worker that did not fail has the error of the first that did.
 ///
 /// A step may agree itself: an error on which all workers have agreed, or a lost connection, is returned as
 /// it is.

@@ -37,7 +37,8 @@ fn rounded_gradients_train_repeatably() {
 
     train(&dir, "moved", 2, &[&settings[..], &["--until-epoch", "1"]].concat()).expect(0);
     let ran = dir.run(&["train", "moved", "--workers", "4"]).expect(0);
-    let warning = "resuming with another number of workers, on which results depend here";
+    let warning = "resuming with 4 workers instead of 2: with train.exchange_type = \"bf16\" results depend \
+                   on this number";
     assert_eq!(ran.err.matches(warning).count(), 1, "{}", ran.err);
     assert!(RunResult::read(&dir.path("moved")) != first);
 }
