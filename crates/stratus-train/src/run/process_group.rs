@@ -34,7 +34,8 @@ pub fn with_parts_for(experiment: &Experiment, workers: usize) -> Result<Experim
         experiment = experiment.with_overrides(&[("train.parts", workers.to_string())])?;
     }
     let parts = experiment.train.parts;
-    if workers > parts {
+    // Pipelines need more parts than that: see `pipelines`.
+    if workers > parts && experiment.train.stages <= 1 {
         return Err(TrainError::Configuration {
             problem: format!("{workers} workers exceed train.parts = {parts}"),
             hint: format!(

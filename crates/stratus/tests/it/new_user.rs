@@ -282,9 +282,9 @@ fn devices_are_called_as_typed_and_have_one_hint() {
         assert!(ran.err.starts_with(&format!("error: device `{device}`: ")), "{}", ran.err);
         assert_eq!(ran.err.matches("hint: ").count(), 1, "{}", ran.err);
     }
-    let err = error_of(&dir, &["forecast", "resnet18", "--on", "v100-16gb", "--devices", "1,8"], 2);
+    let err = error_of(&dir, &["forecast", "resnet18", "--on", "xeon-gold-6230", "--devices", "1,8"], 2);
     assert!(
-        err.starts_with("error: --devices needs --between, the bandwidth between the devices\n"),
+        err.starts_with("error: --devices needs --between, the bandwidth between the machines\n"),
         "{err}"
     );
     assert!(err.contains("`--between 10Gbit/s`"), "{err}");
