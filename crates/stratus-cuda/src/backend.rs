@@ -399,7 +399,7 @@ impl Backend for Cuda {
         nccl::check_version(&version)?;
         match &self.machine {
             ExecutionTarget::Gpu(gpu) => {
-                nccl::check_gpu(gpu).map_err(|reason| format!("NCCL {version} cannot be used: {reason}"))?
+                nccl::check_gpu(gpu).map_err(|reason| format!("NCCL {version} cannot be used: {reason}"))?;
             }
             #[cfg(feature = "emulation")]
             ExecutionTarget::Emulated { .. } | ExecutionTarget::CompileOnly | ExecutionTarget::Counting => {}

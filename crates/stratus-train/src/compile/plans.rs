@@ -66,7 +66,7 @@ impl Plans {
         let bytes_of = |plan: &Plan| -> usize {
             let steps = plan.program.steps.iter();
             let messages = steps.filter(|step| matches!(step.kernel, Kernel::StageTransfer(_)));
-            messages.flat_map(|step| step.operands()).map(|id| plan.placements[id.0].bytes).sum()
+            messages.flat_map(stratus_engine::Step::operands).map(|id| plan.placements[id.0].bytes).sum()
         };
         // Messages of all programs have the same indices, and share their memory.
         let plans = [Some(&self.train), self.tail.as_ref(), Some(&self.evaluate)];

@@ -182,17 +182,17 @@ fn training_program(
             split_into_parts(&program, parts)?
         }
     };
-    with_updates(program, settings, large)
+    with_updates(&program, settings, large)
 }
 
 /// Adds the updates, and the average of weights.
 fn with_updates(
-    program: Program,
+    program: &Program,
     settings: &Experiment,
     min_fused_weights: usize,
 ) -> Result<Program, TrainError> {
     let optimisers = Optimisers { clip_norm: settings.train.clip_norm, ..optimisers(&settings.optimiser) };
-    let program = update_with_threshold(&program, optimisers, min_fused_weights)?;
+    let program = update_with_threshold(program, optimisers, min_fused_weights)?;
     Ok(match settings.train.ema_decay {
         Some(decay) => average(&program, decay)?,
         None => program,
@@ -216,7 +216,7 @@ pub(crate) fn worker_program(
         synchronise_batch_norm: false,
         gradients: variant.gradients,
     };
-    with_updates(split_into_parts(&part, parts)?, settings, usize::MAX)
+    with_updates(&split_into_parts(&part, parts)?, settings, usize::MAX)
 }
 
 /// Returns whether the training loss has class weights. Their values may still be unknown; plans do not

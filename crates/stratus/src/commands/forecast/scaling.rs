@@ -93,8 +93,8 @@ impl ScalingArguments {
     /// Checks the numbers of devices and how they are connected.
     pub fn check(&self) -> Result {
         let devices = self.devices.iter().map(|count| ("--devices", *count));
-        let counts = devices.chain(self.per_machine.map(|count| ("--per-machine", count)));
-        for (option, count) in counts.filter(|(_, count)| !count.is_power_of_two()) {
+        let mut counts = devices.chain(self.per_machine.map(|count| ("--per-machine", count)));
+        if let Some((option, count)) = counts.find(|(_, count)| !count.is_power_of_two()) {
             let problem = format!("{option} {count} is not a power of two");
             return Err(Failure::usage(problem)
                 .with_hint("gradients are exchanged among powers of two: use 1, 2, 4, 8, …"));
