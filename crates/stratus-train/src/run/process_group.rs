@@ -61,7 +61,7 @@ pub fn with_parts_for(experiment: &Experiment, workers: usize) -> Result<Experim
 /// affect results.
 ///
 /// # Errors
-/// As [`with_parts_for`] and [`pipelines`].
+/// As [`with_parts_for`], or if the workers cannot be divided into pipelines.
 pub fn for_workers(
     experiment: &Experiment,
     workers: usize,

@@ -184,7 +184,7 @@ impl Heartbeat {
     }
 
     /// Records the exit code of training for a launcher of another kind, which reports only one code of all
-    /// workers: in the folder [`EXITS_VAR`], if it is set.
+    /// workers: in the folder that an environment variable names, if it is set.
     pub fn record_exit(&self, rank: usize, code: u8) {
         if let Some(folder) = exits_folder() {
             // Without the record, the worker counts as lost.
