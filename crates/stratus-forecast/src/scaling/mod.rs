@@ -6,7 +6,7 @@
 //! both                  ──▶ a simulated step: what is exchanged, hidden and waited for        (simulation)
 //! ```
 //!
-//! All devices wait for the slowest one ([`straggler`]). Each computes its own images. A bucket of gradients
+//! All devices wait for the slowest one. Each computes its own images. A bucket of gradients
 //! is exchanged as soon as it is complete, one bucket after the other, while the backward pass continues.
 
 mod connection;
