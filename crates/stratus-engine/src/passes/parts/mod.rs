@@ -6,7 +6,7 @@
 //! statistics the mean is used. Each of the `workers` processes has a block of parts, processes them in
 //! sequence, and all-reduces the sums. The result is bitwise equal to that of one process with all parts.
 //!
-//! Batch norm can also use the statistics of the whole batch: see [`synchronise`].
+//! Batch norm can also use the statistics of the whole batch, whose sums are added along the same tree.
 //!
 //! The all-reduce of a bucket of gradients starts as soon as its last gradient is complete, while the
 //! backward pass continues (Li et al., "PyTorch distributed: experiences on accelerating data parallel
