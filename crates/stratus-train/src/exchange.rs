@@ -123,12 +123,12 @@ impl Offer {
 
     /// Reads what another worker sent.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(bytes);
-        let (kind, rest) = text.split_at_checked(1).unwrap_or_default();
+        let (kind, rest) = bytes.split_first().unwrap_or((&b'h', &[]));
+        let text = String::from_utf8_lossy(rest).into_owned();
         match kind {
-            "p" => Self::Processes,
-            "d" => Self::Direct(rest.to_owned()),
-            _ => Self::HostMemory(rest.to_owned()),
+            b'p' => Self::Processes,
+            b'd' => Self::Direct(text),
+            _ => Self::HostMemory(text),
         }
     }
 }
