@@ -2,7 +2,7 @@
 
 use crate::backend::{Choices, PrepareRequest, PreparedStep};
 use crate::memory::{self, Block, aligned};
-use crate::ops::{Kernel, KernelSpec, Tiling};
+use crate::ops::{KernelSpec, Tiling};
 use crate::{Backend, EngineError, Layout, Program, Role, Section, Step, Value, ValueId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -217,16 +217,11 @@ impl Plan {
         memory::lower_bound(&blocks) + rest.map(Value::bytes).sum::<usize>()
     }
 
-    /// The bytes of the largest bucket of sums that is exchanged with other workers; 0 without any.
+    /// The bytes of the largest bucket of sums that is exchanged with other workers, padding included; 0
+    /// without any.
     #[must_use]
     pub fn largest_bucket_bytes(&self) -> usize {
-        let starts = self
-            .program
-            .steps
-            .iter()
-            .filter(|step| matches!(step.kernel, Kernel::AllReduceBucket(bucket) if !bucket.waits));
-        let bytes = starts.map(|step| step.inputs.iter().map(|id| self.placements[id.0].bytes).sum());
-        bytes.max().unwrap_or(0)
+        self.program.largest_bucket(|id| self.placements[id.0].bytes)
     }
 
     /// The lifetimes of transient values and of the steps' scratch.

@@ -204,9 +204,9 @@ mod tests {
         sum
     }
 
-    /// Plans of exact sums are stored as before there was another method, and read again.
+    /// Plans with reproducible sums are stored as before there was another method, and read again.
     #[test]
-    fn only_inexact_methods_are_stored() {
+    fn only_other_methods_are_stored() {
         for as_bf16 in [false, true] {
             let method = SumMethod { as_bf16, any_order: false };
             let half = AllReduceBucket { bucket: 3, waits: true, method };

@@ -48,8 +48,8 @@ pub fn recompute(program: &Program, bytes: usize) -> Result<Program, EngineError
     Ok(best)
 }
 
-/// The peak bytes of transient values, without scratch, padding of blocked layouts and savings of tiles. Of
-/// the program of one part of a pipeline stage, with the values of all parts in flight.
+/// The peak bytes of transient values, without scratch, padding of blocked layouts and savings of tiles. For
+/// one part of a pipeline stage, the values of all parts in flight are counted.
 #[must_use]
 pub fn live_bytes(program: &Program) -> usize {
     peak(&alive(program)).map_or(0, |(bytes, _)| bytes)

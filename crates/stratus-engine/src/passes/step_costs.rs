@@ -105,7 +105,7 @@ impl StepCosts {
         !self.factors.is_empty()
     }
 
-    /// The cost of a step. Of a transfer, it is that of its bytes.
+    /// The cost of a step; for a transfer, that of sending its bytes.
     #[must_use]
     pub fn of_step(&self, program: &Program, position: usize) -> f64 {
         let step = &program.steps[position];

@@ -327,15 +327,18 @@ impl Program {
         id
     }
 
-    /// The bytes of the largest bucket of sums that is exchanged with other workers; 0 without any.
+    /// The bytes of the largest bucket of sums that is exchanged with other workers, without padding; 0
+    /// without any.
     #[must_use]
     pub fn largest_bucket_bytes(&self) -> usize {
-        let starts = self
-            .steps
-            .iter()
-            .filter(|step| matches!(step.kernel, Kernel::AllReduceBucket(bucket) if !bucket.waits));
-        let bytes = starts.map(|step| step.inputs.iter().map(|id| self.value(*id).bytes()).sum());
-        bytes.max().unwrap_or(0)
+        self.largest_bucket(|id| self.value(id).bytes())
+    }
+
+    /// The size of the largest bucket of sums, whose values have the given sizes.
+    pub(crate) fn largest_bucket(&self, bytes_of: impl Fn(ValueId) -> usize) -> usize {
+        let is_start = |step: &&Step| matches!(step.kernel, Kernel::AllReduceBucket(bucket) if !bucket.waits);
+        let buckets = self.steps.iter().filter(is_start);
+        buckets.map(|step| step.inputs.iter().map(|&id| bytes_of(id)).sum()).max().unwrap_or(0)
     }
 
     /// The section that a step belongs to.

@@ -97,8 +97,10 @@ impl Program {
                 let early = step.inputs.iter().chain(&step.updates).find(|id| unfinished.contains(*id));
                 // Before the last micro-batch, an all-reduce does nothing, and the result of a reorder is not
                 // read.
-                let waits = matches!(step.kernel, Kernel::AllReduceBucket(_) | Kernel::Reorder(_));
-                let early = early.filter(|_| !(section.micro_batches && waits));
+                let waits = section.micro_batches
+                    && matches!(step.kernel, Kernel::AllReduceBucket(_) | Kernel::Reorder(_));
+                let is_reordered_sum = early.is_some() && waits;
+                let early = early.filter(|_| !waits);
                 let problem = match (tiling, early) {
                     (Tiling::WholeBatch, _) if !section.micro_batches => {
                         Some("needs the whole batch, but is in a tiled section".to_owned())
@@ -122,7 +124,7 @@ impl Program {
                 } else {
                     tiling == Tiling::Accumulates
                 };
-                if adds_up {
+                if adds_up || is_reordered_sum {
                     unfinished.extend(step.outputs.iter().chain(&step.updates).copied());
                 }
             }

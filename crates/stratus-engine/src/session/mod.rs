@@ -2,7 +2,7 @@
 
 use crate::backend::{Operands, PreparedStep, Tile};
 use crate::device::Arena;
-use crate::exchange::{Communicator, DeviceGroup, ExchangeAction, ExchangeStep};
+use crate::exchange::{Communicator, DeviceGroup, ExchangeStep};
 use crate::ops::{ITERATION_SCALAR_FIELDS, KernelSpec, METRICS_FIELDS};
 use crate::plan::{Location, Persistent, Plan, PreparedPlan, TileSpan};
 use crate::program::MAX_OPERANDS;
@@ -142,13 +142,6 @@ impl LoadedProgram {
         let bytes = self.steps[position].operand_bytes(&self.plan, position);
         ExchangeStep::of(&self.plan.program, position, bytes)
     }
-
-    /// The bytes of the largest bucket of sums.
-    fn largest_bucket(&self) -> usize {
-        let steps = (0..self.steps.len()).filter_map(|position| self.exchange_step(position));
-        let buckets = steps.filter(|step| matches!(step.action, ExchangeAction::StartAllReduce { .. }));
-        buckets.map(|bucket| bucket.value_bytes.iter().sum()).max().unwrap_or(0)
-    }
 }
 
 /// Programs bound to one arena: allocates once, runs many times.
@@ -244,7 +237,7 @@ impl Session {
         sums_directly: bool,
     ) -> Result<(), EngineError> {
         if let Arena::Device(arena) = &mut self.arena {
-            let buckets = self.programs.iter().map(LoadedProgram::largest_bucket);
+            let buckets = self.programs.iter().map(|program| program.plan.largest_bucket_bytes());
             let largest = sums_directly.then(|| buckets.max().unwrap_or(0));
             arena.allocated += arena.device.sum_directly(largest)?;
         }

@@ -18,7 +18,7 @@ mod template;
 
 pub use connection::{Between, Connection};
 pub use exchange::{ExchangeModel, Link, Network, Staging};
-pub use published::{PublishedScaling, published_scaling};
+pub use published::{PublishedScaling, PublishedTable, published_scaling};
 pub use template::{StepTemplate, TemplateAction, TemplateKernel};
 
 use serde::Serialize;

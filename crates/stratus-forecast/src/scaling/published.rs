@@ -2,12 +2,13 @@
 
 use crate::error::Result;
 use crate::table::Table;
+use serde::Serialize;
 
 const FILE: &str = "scaling.csv";
 
-/// A published table: images per second by number of devices.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PublishedScaling {
+/// A published table of speeds by number of devices, without them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PublishedTable {
     /// The publication.
     pub source: String,
     /// The network, a built-in experiment.
@@ -21,7 +22,15 @@ pub struct PublishedScaling {
     /// The link between devices, as in `--between`.
     pub between: String,
     /// The network between machines, and the devices of each, if there are several machines.
+    #[serde(skip)]
     pub network_between: Option<(String, u64)>,
+}
+
+/// A published table: images per second by number of devices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublishedScaling {
+    /// The table.
+    pub table: PublishedTable,
     /// Numbers of devices, the first of which is 1, with the images per second of all.
     pub rows: Vec<(u64, f64)>,
 }
@@ -52,16 +61,11 @@ fn parse(text: &str) -> Result<Vec<PublishedScaling>> {
             _ => Some((network_between, row.count(per_machine)? as u64)),
         };
         let batch = row.count(columns[4])? as u64;
-        let rows = Vec::new();
-        let found =
-            PublishedScaling { source, network, machine, precision, batch, between, network_between, rows };
+        let table = PublishedTable { source, network, machine, precision, batch, between, network_between };
         let entry = (row.count(devices)? as u64, row.count(speed)?);
-        match tables
-            .last_mut()
-            .filter(|last| entry.0 > 1 && PublishedScaling { rows: Vec::new(), ..(*last).clone() } == found)
-        {
+        match tables.last_mut().filter(|last| entry.0 > 1 && last.table == table) {
             Some(last) => last.rows.push(entry),
-            None if entry.0 == 1 => tables.push(PublishedScaling { rows: vec![entry], ..found }),
+            None if entry.0 == 1 => tables.push(PublishedScaling { table, rows: vec![entry] }),
             None => return Err(row.problem("a table must begin with one device".to_owned())),
         }
     }
@@ -78,17 +82,17 @@ mod tests {
     fn shipped_tables_are_complete() {
         let (tables, catalogue) = (published_scaling().unwrap(), Catalogue::builtin().unwrap());
         assert!(tables.len() > 20, "{}", tables.len());
-        for table in tables {
+        for PublishedScaling { table, rows } in tables {
             assert!(
                 catalogue.find(&table.machine).is_ok() && Between::parse(&table.between).is_ok(),
                 "{table:?}"
             );
-            let counts: Vec<u64> = table.rows.iter().map(|row| row.0).collect();
+            let counts: Vec<u64> = rows.iter().map(|row| row.0).collect();
             assert!(counts[0] == 1 && counts.len() > 1 && counts.is_sorted(), "{table:?}");
             assert!(counts.iter().all(|count| count.is_power_of_two()), "{table:?}");
             // No published speed-up is more than a few per cent above the number of devices.
-            for (devices, speed) in &table.rows {
-                let speed_up = speed / table.rows[0].1;
+            for (devices, speed) in &rows {
+                let speed_up = speed / rows[0].1;
                 assert!(speed_up > 0.4 * *devices as f64 && speed_up < 1.06 * *devices as f64, "{table:?}");
             }
         }

@@ -6,24 +6,15 @@ use serde::Serialize;
 use stratus_experiment::Experiment;
 use stratus_forecast::catalogue::Catalogue;
 use stratus_forecast::model::Framework;
-use stratus_forecast::scaling::{Between, Connection, PublishedScaling, published_scaling};
+use stratus_forecast::scaling::{Between, Connection, PublishedScaling, PublishedTable, published_scaling};
 use stratus_forecast::{shipped, text};
 
 /// A published table with its forecast.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DevicesComparison {
-    /// The publication.
-    pub source: String,
-    /// The network.
-    pub network: String,
-    /// The device.
-    pub machine: String,
-    /// The precision.
-    pub precision: String,
-    /// Images per device.
-    pub batch: u64,
-    /// The link between devices.
-    pub between: String,
+    /// The table.
+    #[serde(flatten)]
+    pub table: PublishedTable,
     /// Each number of devices above one.
     pub rows: Vec<SpeedUps>,
 }
@@ -53,7 +44,7 @@ impl SpeedUps {
 /// If a shipped file is damaged.
 pub fn compare_devices() -> Result<Vec<DevicesComparison>, TrainError> {
     let (catalogue, profiles) = (Catalogue::builtin()?, shipped::profiles()?);
-    let compare = |table: PublishedScaling| {
+    let compare = |PublishedScaling { table, rows }: PublishedScaling| {
         let machine = catalogue.find(&table.machine)?;
         let keys = [("data.name", "synthetic"), ("train.precision", table.precision.as_str())];
         let experiment = Experiment::builtin(&table.network)?.with_overrides(&keys)?;
@@ -66,15 +57,14 @@ pub fn compare_devices() -> Result<Vec<DevicesComparison>, TrainError> {
         };
         let between = Some(Between::parse(&table.between)?);
         let connection = Connection { between, network, devices_per_machine, ..Connection::default() };
-        let one = table.rows.first().map_or(f64::NAN, |row| row.1);
-        let rows = table.rows.iter().filter(|row| row.0 > 1).map(|&(devices, speed)| {
+        let one = rows.first().map_or(f64::NAN, |row| row.1);
+        let rows = rows.iter().filter(|row| row.0 > 1).map(|&(devices, speed)| {
             let model = connection.model(&machine, devices)?;
             let scaled = step.scale_to(devices, &model, single.device_images_per_second());
             Ok(SpeedUps { devices, published: speed / one, forecast: scaled.speed_up })
         });
         let rows = rows.collect::<Result<_, TrainError>>()?;
-        let PublishedScaling { source, network, machine, precision, batch, between, .. } = table;
-        Ok(DevicesComparison { source, network, machine, precision, batch, between, rows })
+        Ok(DevicesComparison { table, rows })
     };
     published_scaling()?.into_iter().map(compare).collect()
 }

@@ -8,7 +8,7 @@ use crate::TrainError;
 use crate::resolve::ResolvedProcess;
 use stratus_engine::EngineError;
 
-/// The largest fraction of the memory limit that the next budget may have if a stage exceeds the limit.
+/// The maximum ratio of the next budget to the previous one, if a stage exceeded the memory limit.
 const MAX_BUDGET_SHARE: f64 = 0.98;
 
 /// Plans of stages within a budget.
@@ -54,7 +54,8 @@ pub(super) fn fit_stage_budget<T>(
 }
 
 /// Reduces the budget by which the network is cut until the largest stage, with its scratch, is within the
-/// limit. `None` if no budget is small enough; `min_bytes` becomes the bytes of the smallest largest stage.
+/// limit. `None` if no budget is small enough; `min_bytes` becomes the bytes of
+/// the largest stage, in the budget in which that is smallest.
 fn within_limit<T>(
     limit: usize,
     budget: StageBudget,

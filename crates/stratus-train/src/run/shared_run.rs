@@ -171,11 +171,18 @@ impl ProcessGroup {
                 run.display()
             ));
         }
+        let sends = files == SharedFiles::ForResume && !blind.is_empty();
+        let opened = match sends && self.is_first() {
+            true => RunDir::open(run).map_err(TrainError::from).and_then(|run| open_files(&run)),
+            false => Ok(Vec::new()),
+        };
+        // The others would wait for files that cannot be opened.
+        let opened = self.agree(opened)?;
         if !blind.contains(&workers.rank()) {
-            let sent = match (files, blind.is_empty()) {
-                (SharedFiles::ForResume, false) if self.is_first() => send(&RunDir::open(run)?, workers),
-                (SharedFiles::ForResume, false) => receive(None, workers),
-                _ => Ok(()),
+            let sent = match sends {
+                true if self.is_first() => send(opened, workers),
+                true => receive(None, workers),
+                false => Ok(()),
             };
             self.agree(sent)?;
             let run = RunDir::open(run)?;
@@ -207,8 +214,8 @@ impl ProcessGroup {
     }
 }
 
-/// Sends the files of a run that workers read, with the newest good checkpoint.
-fn send(run: &RunDir, workers: &WorkerGroup) -> Result<(), TrainError> {
+/// Opens the files of a run that workers read, with the newest good checkpoint: each with its path.
+fn open_files(run: &RunDir) -> Result<Vec<(SentFile, PathBuf, File)>, TrainError> {
     let mut paths: Vec<PathBuf> = READ_FILES.iter().map(PathBuf::from).collect();
     let checkpoints = Checkpoints::new(run.checkpoints());
     if let Some(checkpoint) = checkpoints.load_latest()?.checkpoint {
@@ -227,18 +234,27 @@ fn send(run: &RunDir, workers: &WorkerGroup) -> Result<(), TrainError> {
             Err(error) => return Err(file_error("read", &source)(error)),
         }
     }
+    Ok(opened)
+}
+
+/// Sends opened files. A file that cannot be read is an error after all were sent, since the others wait for
+/// its bytes.
+fn send(opened: Vec<(SentFile, PathBuf, File)>, workers: &WorkerGroup) -> Result<(), TrainError> {
     let list: Vec<&SentFile> = opened.iter().map(|(sent, ..)| sent).collect();
     workers.broadcast(serde_json::to_vec(&list).unwrap_or_default())?;
+    let mut outcome = Ok(());
     for (sent, source, mut file) in opened {
         let mut left = sent.bytes;
         while left > 0 {
             let mut chunk = vec![0; left.min(CHUNK_BYTES as u64) as usize];
-            file.read_exact(&mut chunk).map_err(file_error("read", &source))?;
+            if outcome.is_ok() {
+                outcome = file.read_exact(&mut chunk).map_err(file_error("read", &source));
+            }
             left -= chunk.len() as u64;
             workers.broadcast(chunk)?;
         }
     }
-    Ok(())
+    outcome
 }
 
 /// Receives the files that worker 0 sends; without a copy, they are not stored. A file that cannot be written

@@ -70,8 +70,8 @@ fn render_devices(compared: &[DevicesComparison]) -> String {
         "error of the last",
     ];
     let numbers = |numbers: &mut dyn Iterator<Item = String>| numbers.collect::<Vec<_>>().join(", ");
-    let rows = compared.iter().map(|table| {
-        let rows = table.rows.iter();
+    let rows = compared.iter().map(|DevicesComparison { table, rows: all }| {
+        let rows = all.iter();
         [
             table.source.clone(),
             table.network.clone(),
@@ -80,7 +80,7 @@ fn render_devices(compared: &[DevicesComparison]) -> String {
             table.batch.to_string(),
             numbers(&mut rows.clone().map(|row| row.devices.to_string())),
             numbers(&mut rows.clone().map(|row| format!("{:.2} {:.2}", row.published, row.forecast))),
-            table.rows.last().map_or_else(String::new, |row| format!("{:+.1} %", row.error_percent())),
+            all.last().map_or_else(String::new, |row| format!("{:+.1} %", row.error_percent())),
         ]
     });
     let mut text = table(&[heading.map(str::to_owned)].into_iter().chain(rows).collect::<Vec<_>>());

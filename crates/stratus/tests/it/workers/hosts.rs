@@ -331,6 +331,9 @@ impl Drop for Network {
     }
 }
 
+/// Four workers on both machines.
+const ON_BOTH: [&str; 4] = ["--workers", "4", "--hosts", "192.0.2.1,192.0.2.2"];
+
 /// Waits for a program and returns its output.
 fn end(child: Child) -> CommandOutput {
     CommandOutput::new(child.wait_with_output().unwrap())
@@ -348,20 +351,19 @@ fn lost_machine_ends_the_run_resumably_on_the_others() {
     let run = dir.path("run");
     let first = train_arguments("run", EPOCHS, &PARTS);
     let first: Vec<&str> = first.iter().map(String::as_str).collect();
-    let both = ["--workers", "4", "--hosts", "192.0.2.1,192.0.2.2"];
     let is_running = |child: &mut Child, path: &Path, more: u64| {
         let before = iterations(path);
         wait_until(child, || iterations(path) > before + more)
     };
     // All processes of a machine are killed: the system closes their connections.
-    let mut child = network.start_program(&dir, &[&first[..], &both].concat());
+    let mut child = network.start_program(&dir, &[&first[..], &ON_BOTH].concat());
     assert!(is_running(&mut child, &run, 60), "{}", end(child).err);
     Network::kill_all(&network.namespaces[1]);
     let message = end(child).expect(75).err;
     assert!(message.contains(" on 192.0.2.2 was killed after iteration "), "{message}");
 
     // The machine is gone.
-    let child = network.start_program(&dir, &[&["train", "run"], &both[..]].concat());
+    let child = network.start_program(&dir, &[&["train", "run"], &ON_BOTH[..]].concat());
     let message = end(child).expect(1).err;
     assert!(message.contains("host 192.0.2.2 cannot be reached: "), "{message}");
 
@@ -394,11 +396,10 @@ fn cut_link_is_noticed_and_the_run_resumes() {
     let run = dir.path("run");
     let first = train_arguments("run", EPOCHS, &PARTS);
     let first: Vec<&str> = first.iter().map(String::as_str).collect();
-    let both = ["--workers", "4", "--hosts", "192.0.2.1,192.0.2.2"];
     let mut times = Vec::new();
     for number in 0..failures() {
         let start = if number == 0 { &first[..] } else { &["train", "run"] };
-        let mut child = network.start_program(&dir, &[start, &both].concat());
+        let mut child = network.start_program(&dir, &[start, &ON_BOTH].concat());
         let before = iterations(&run);
         assert!(wait_until(&mut child, || iterations(&run) > before + 20), "{}", end(child).err);
         // Each machine in turn: the first one writes the run, here to a folder that stays.
