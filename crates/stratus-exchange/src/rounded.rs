@@ -1,4 +1,4 @@
-//! Sums of f32 values that travel as bf16, which halves the bytes.
+//! Sums of f32 values that are sent as bf16, which halves the bytes.
 //!
 //! The scheme is that of [`tree`](crate::tree). Each worker rounds what it sends, and adds what it receives
 //! to its own f32 values. The sum of each range is rounded by the worker that has it before it is gathered,

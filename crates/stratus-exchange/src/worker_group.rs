@@ -16,7 +16,7 @@ use stratus_engine::ops::SumMethod;
 enum BucketBuffer {
     F32(Vec<f32>, Vec<f32>),
     F64(Vec<f64>, Vec<f64>),
-    /// f32 values that travel as bf16.
+    /// f32 values that are sent as bf16.
     Rounded(Vec<f32>, Vec<u16>),
 }
 

@@ -60,11 +60,9 @@ pub fn check_exchange(resolved: &ResolvedProcess, device: &OpenDevice) -> Result
     if resolved.rank().world_size < 2 || !gradient_sums(resolved.settings()).any_order {
         return Ok(());
     }
-    let offer = match device.is_accelerator {
-        true => device.backend.direct_exchange().map_or_else(Offer::HostMemory, Offer::Direct),
-        false => Offer::Processes,
-    };
-    ExchangePath::choose(&[offer]).refuses_fast().map_or(Ok(()), |reason| Err(fast_refused(reason)))
+    ExchangePath::choose(&[Offer::of(device)])
+        .refuses_fast()
+        .map_or(Ok(()), |reason| Err(fast_refused(reason)))
 }
 
 /// Says what results depend on; `None` if they do not depend on the workers.
@@ -73,10 +71,10 @@ pub fn reproducibility_note(settings: &Experiment) -> Option<&'static str> {
     let SumMethod { as_bf16, any_order } = gradient_sums(settings);
     match (as_bf16, any_order) {
         (false, false) => None,
-        (true, false) => Some("gradients travel as bf16: results depend on the number of workers"),
+        (true, false) => Some("gradients are sent as bf16: results depend on the number of workers"),
         (false, true) => Some("NCCL chooses the order of sums: results depend on the GPUs and their number"),
         (true, true) => Some(
-            "gradients travel as bf16, and NCCL chooses the order of sums: results depend on the GPUs and \
+            "gradients are sent as bf16, and NCCL chooses the order of sums: results depend on the GPUs and \
              their number",
         ),
     }
@@ -111,6 +109,14 @@ pub(crate) enum Offer {
 }
 
 impl Offer {
+    /// What a worker whose device nobody shares offers.
+    pub fn of(device: &OpenDevice) -> Self {
+        match device.is_accelerator {
+            true => device.backend.direct_exchange().map_or_else(Self::HostMemory, Self::Direct),
+            false => Self::Processes,
+        }
+    }
+
     /// The bytes that other workers receive.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (kind, text) = match self {

@@ -107,7 +107,7 @@ fn relative_distance(one: &[u32], other: &[u32]) -> f64 {
     difference / norm(&mut other.iter().map(value))
 }
 
-/// A sum over one GPU is its own value, however it travels; as bf16 by a library it is rounded.
+/// A sum over one GPU is its own value, however it is sent; as bf16 by a library it is rounded.
 fn check_group_of_one(backend: &Cuda) {
     let alone = trained(backend, SumMethod::default(), None);
     for (as_bf16, any_order) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -88,13 +88,13 @@ impl KernelSpec for TreeSum {
     }
 }
 
-/// How a bucket is summed over all workers. The default is reproducible: each value travels in its own type,
+/// How a bucket is summed over all workers. The default is reproducible: each value is sent in its own type,
 /// and sums follow the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SumMethod {
-    /// True if f32 values travel as bf16, rounded to nearest even, and are added in f32. Sums then depend on
-    /// the number of workers.
+    /// True if f32 values are sent as bf16, rounded to nearest even, and are added in f32. Sums then depend
+    /// on the number of workers.
     pub as_bf16: bool,
     /// True if a library may add the values in an order of its own. Sums then depend on the devices, how they
     /// are connected, and their number. Only devices in a group do so; else sums follow the tree.
@@ -108,7 +108,7 @@ impl SumMethod {
         *self == Self::default()
     }
 
-    /// The number of bytes that values of `bytes` bytes have while they travel.
+    /// The number of bytes that values of `bytes` bytes have when they are sent.
     #[must_use]
     pub fn sent_bytes(&self, bytes: u64) -> u64 {
         if self.as_bf16 { bytes / 2 } else { bytes }
@@ -158,7 +158,7 @@ impl KernelSpec for AllReduceBucket {
         let count = operands.len().max(1);
         expect_counts(counts, &[if self.waits { [0, count, 0] } else { [count, 0, 0] }])?;
         if self.method.as_bf16 && operands.iter().any(|value| value.dtype != DType::F32) {
-            return Err("only f32 values can travel as bf16".to_owned());
+            return Err("only f32 values can be sent as bf16".to_owned());
         }
         expect_bucket(operands)
     }

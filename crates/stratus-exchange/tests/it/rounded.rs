@@ -1,4 +1,4 @@
-//! Gradients that travel as bf16: all workers have the same bits, and everything else is exact.
+//! Gradients that are sent as bf16: all workers have the same bits, and everything else is exact.
 
 use crate::training::{Trained, branches, digits, of_part, train, train_workers, with_method, with_updates};
 use stratus_cuda::Cuda;

@@ -1,4 +1,4 @@
-//! The tree all-reduce against `MPI_Allreduce`, and with values that travel as bf16.
+//! The tree all-reduce against `MPI_Allreduce`, and with values that are sent as bf16.
 
 use serde::Serialize;
 use std::time::Instant;
@@ -16,7 +16,7 @@ pub struct ExchangeTiming {
     pub bytes: usize,
     /// Median milliseconds of the tree.
     pub tree_ms: f64,
-    /// Median milliseconds with values that travel as bf16.
+    /// Median milliseconds with values that are sent as bf16.
     pub bf16_ms: f64,
     /// Median milliseconds of `MPI_Allreduce`.
     pub all_reduce_ms: f64,

@@ -23,9 +23,9 @@ pub struct WorkerShare {
     /// The dependence of results; `None` if they do not depend on the workers.
     #[serde(skip)]
     pub reproducibility_note: Option<&'static str>,
-    /// The number format in which gradients travel.
+    /// The number format in which gradients are sent.
     pub exchange_type: &'static str,
-    /// Bytes of all buckets, as they travel.
+    /// Bytes of all buckets, as they are sent.
     pub exchanged_bytes: u64,
     /// Bytes that a worker sends in a step.
     pub sent_bytes: u64,
@@ -41,7 +41,7 @@ pub struct WorkerShare {
 /// Gradients that are exchanged together.
 #[derive(Clone, Debug, Serialize)]
 pub struct GradientBucket {
-    /// Their size in bytes, as they travel.
+    /// Their size in bytes, as they are sent.
     pub bytes: u64,
     /// The number of gradients.
     pub tensors: usize,
@@ -89,7 +89,7 @@ impl WorkerShare {
 pub struct GradientExchange {
     /// The number of buckets.
     pub buckets: usize,
-    /// Bytes of all buckets, as they travel.
+    /// Bytes of all buckets, as they are sent.
     pub bytes: u64,
     /// Bytes that a worker sends in a step.
     pub sent_bytes: u64,

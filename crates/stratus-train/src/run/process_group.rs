@@ -188,14 +188,18 @@ impl ProcessGroup {
         device: &mut OpenDevice,
         warn: &mut dyn FnMut(&str),
     ) -> Result<(), TrainError> {
-        let address = device.backend.device_address();
-        let devices = self.identities(address.as_deref().unwrap_or_default().as_bytes())?;
+        let devices = self.devices(device)?;
         let own = &devices[self.rank().rank];
         let users = devices.iter().filter(|other| *other == own).count();
-        if address.is_some() && users > 1 {
+        if device.backend.device_address().is_some() && users > 1 {
             warn(&device.divide_among(users));
         }
         Ok(())
+    }
+
+    /// The device of each worker: equal if they share one, or have none on the same machine.
+    fn devices(&self, own: &OpenDevice) -> Result<Vec<Vec<u8>>, TrainError> {
+        self.identities(own.backend.device_address().unwrap_or_default().as_bytes())
     }
 
     /// The machine of each worker together with something on it, as a checksum.
@@ -223,14 +227,11 @@ impl ProcessGroup {
         if self.is_alone() || resolved.rank().world_size < 2 {
             return Ok(ExchangePath::Processes);
         }
-        let backend = device.backend.as_ref();
-        let address = backend.device_address();
-        let devices = self.identities(address.as_deref().unwrap_or_default().as_bytes())?;
+        let devices = self.devices(device)?;
         let is_shared = (1..devices.len()).any(|rank| devices[..rank].contains(&devices[rank]));
-        let offer = match address {
-            None => Offer::Processes,
-            Some(_) if is_shared => Offer::HostMemory("workers share a GPU".to_owned()),
-            Some(_) => backend.direct_exchange().map_or_else(Offer::HostMemory, Offer::Direct),
+        let offer = match device.is_accelerator && is_shared {
+            true => Offer::HostMemory("workers share a GPU".to_owned()),
+            false => Offer::of(device),
         };
         self.check_path(self.choose(&offer)?, resolved)
     }

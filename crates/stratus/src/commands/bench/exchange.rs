@@ -1,4 +1,4 @@
-//! `stratus bench exchange`: compares the tree all-reduce, also with values that travel as bf16,
+//! `stratus bench exchange`: compares the tree all-reduce, also with values that are sent as bf16,
 //! with MPI_Allreduce, in alternation.
 
 use crate::errors::{Failure, Result};

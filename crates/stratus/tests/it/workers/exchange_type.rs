@@ -1,4 +1,4 @@
-//! `train.exchange_type`: gradients that travel as bf16.
+//! `train.exchange_type`: gradients that are sent as bf16.
 
 use super::{PARTS, has_mpi, train};
 use crate::common::{RunResult, TestDir, digits, json, last_epoch};
@@ -16,7 +16,7 @@ fn rounded_gradients_train_repeatably() {
     let dir = TestDir::new();
     let settings = [&BF16[..], &TWO].concat();
     train(&dir, "exact", 2, &TWO).expect(0);
-    let note = "gradients travel as bf16: results depend on the number of workers";
+    let note = "gradients are sent as bf16: results depend on the number of workers";
     for name in ["first", "second"] {
         let ran = train(&dir, name, 2, &settings).expect(0);
         assert_eq!(ran.err.matches(note).count(), 1, "{}", ran.err);
@@ -43,7 +43,7 @@ fn rounded_gradients_train_repeatably() {
     assert!(RunResult::read(&dir.path("moved")) != first);
 }
 
-/// With one worker nothing travels: the key is ignored, with a warning.
+/// With one worker nothing is sent: the key is ignored, with a warning.
 #[test]
 fn one_worker_rounds_nothing() {
     let dir = TestDir::new();
@@ -62,7 +62,7 @@ fn one_worker_rounds_nothing() {
     );
 }
 
-/// The plan counts the bytes that travel: half of those of the gradients, and all of the others.
+/// The plan counts the bytes that are sent: half of those of the gradients, and all of the others.
 #[test]
 fn plan_counts_half_of_the_bytes() {
     let dir = TestDir::new();
@@ -79,11 +79,11 @@ fn plan_counts_half_of_the_bytes() {
     assert_eq!((&exact["exchange_type"], &rounded["exchange_type"]), (&json("\"f32\""), &json("\"bf16\"")));
     for key in ["exchanged_bytes", "sent_bytes"] {
         let ratio = bytes(&rounded, key) as f64 / bytes(&exact, key) as f64;
-        // Metrics, counts and running statistics travel as they are.
+        // Metrics, counts and running statistics are sent as they are.
         assert!((0.5..0.52).contains(&ratio), "{key}: {ratio}");
     }
     let ran = plan(&[&BF16[..], &TWO].concat());
-    assert!(ran.out.contains("gradients travel as bf16"), "{}", ran.out);
+    assert!(ran.out.contains("gradients are sent as bf16"), "{}", ran.out);
     let alone = plan(&BF16);
     assert_eq!(alone.err.matches("has no effect with one worker").count(), 1, "{}", alone.err);
 }

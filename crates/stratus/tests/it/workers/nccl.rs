@@ -114,7 +114,7 @@ fn fast_sums_are_announced_and_recorded() {
     assert!(ran.err.contains(warning), "{}", ran.err);
     let both = ["train.exchange=fast", "train.exchange_type=bf16"];
     let ran = train(&dir, "both", "1", &both, &four).expect(0);
-    assert!(ran.err.contains("travel as bf16, and NCCL chooses the order"), "{}", ran.err);
+    assert!(ran.err.contains("sent as bf16, and NCCL chooses the order"), "{}", ran.err);
     let ran = train(&dir, "one", "1", &both, &[]).expect(0);
     for key in ["train.exchange = \"fast\"", "train.exchange_type = \"bf16\""] {
         assert!(ran.err.contains(&format!("{key} has no effect with one worker")), "{}", ran.err);
