@@ -109,7 +109,7 @@ pub(crate) enum Offer {
 }
 
 impl Offer {
-    /// What a worker whose device nobody shares offers.
+    /// The offer of a worker whose device nobody shares.
     pub fn of(device: &OpenDevice) -> Self {
         match device.is_accelerator {
             true => device.backend.direct_exchange().map_or_else(Self::HostMemory, Self::Direct),
