@@ -25,6 +25,28 @@ impl Experiment {
                 "set both to one number per channel of the images",
             );
         }
+        if let (Some(mean), Some(std)) = (&self.data.target_mean, &self.data.target_std)
+            && mean.len() != std.len()
+        {
+            return conflict(
+                format!("`data.target_mean` has {} numbers, but `data.target_std` has {}", mean.len(), std.len()),
+                "set both to one number per target",
+            );
+        }
+        if self.data.target_mean.is_some() != self.data.target_std.is_some() {
+            return conflict(
+                "only one of `data.target_mean` and `data.target_std` is set".to_owned(),
+                "set both, or none",
+            );
+        }
+        if let Some(separator) = &self.data.label_separator
+            && separator.chars().count() != 1
+        {
+            return conflict(
+                format!("`data.label_separator` is \"{separator}\""),
+                "set a single character, such as |",
+            );
+        }
         for (key, list) in [("data.mean", &self.data.mean), ("data.std", &self.data.std)] {
             if list.as_ref().is_some_and(Vec::is_empty) {
                 return conflict(

@@ -132,6 +132,31 @@ choices! {
     }
 }
 
+choices! {
+    /// The training loss, which decides what the network predicts.
+    LossFunction {
+        /// Softmax and cross-entropy: one class of each image or pixel.
+        CrossEntropy = "cross_entropy",
+        /// Binary cross-entropy: labels of an image, each of which applies or does not; or whether a pixel is
+        /// of the foreground.
+        BinaryCrossEntropy = "binary_cross_entropy",
+        /// The squared error of numbers.
+        SquaredError = "squared_error",
+        /// Squared for errors up to one standard deviation of the target, then linear (Huber, 1964).
+        Huber = "huber",
+    }
+}
+
+choices! {
+    /// The weights of the images to which a label applies.
+    PositiveWeighting {
+        /// Equal weights.
+        None = "none",
+        /// By label, the number of images to which it does not apply divided by the number of the others.
+        Auto = "auto",
+    }
+}
+
 /// The constraint on a value beyond its type; of a list, on every element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Constraint {
@@ -290,8 +315,8 @@ settings! {
         name: String = String::new(), Constraint::NotEmpty;
         /// Filters of the first convolution; all others scale with it. Default: as published.
         width: Option<usize> = None, Constraint::Inclusive(1.0, 65_536.0);
-        /// Number of classes. Default: that of the data set.
-        classes: Option<usize> = None, Constraint::Inclusive(2.0, 1_000_000.0);
+        /// Number of outputs: classes, labels or targets. Default: as many as the data set has.
+        classes: Option<usize> = None, Constraint::Inclusive(1.0, 1_000_000.0);
         /// Initial weights: a safetensors file, a PyTorch state dict (`.pth`, `.pt`), or a run directory, of
         /// which the newest checkpoint is used. A classifier with a different number of classes is
         /// reinitialised. Default: random initial weights.
@@ -307,8 +332,8 @@ settings! {
     data "data": Data {
         /// Data set; `stratus data list` lists them.
         name: String = "mnist".into(), Constraint::NotEmpty;
-        /// Folder of the data set. For `folder` also a tar archive of it; for `shards` also an address such
-        /// as `s3://bucket/folder` or `https://host/path`. A path in an experiment file is resolved against
+        /// Folder of the data set. For `folder` also a tar archive of it; for `table` a CSV or Parquet file;
+        /// for `shards` also an address such as `s3://bucket/folder` or `https://host/path`. A path in an experiment file is resolved against
         /// the file's folder, then the working directory. Default: `data/<data.name>`.
         path: Option<String> = None, Constraint::NotEmpty;
         /// Check files against published checksums, if there are any, and the start and end of every image
@@ -330,13 +355,27 @@ settings! {
         /// windows of one, one, two and four shards first, so that it starts sooner. Changes the order of
         /// images.
         shuffle_shards: usize = 8, Constraint::Inclusive(1.0, 1_000_000.0);
-        /// folder, camvid: re-split the images with this seed: 60 % training, 20 % validation, 20 % test,
-        /// within each class. The split is a function of the file names. Default: the data set's own split.
+        /// folder, table, camvid: re-split the images with this seed: 60 % training, 20 % validation, 20 %
+        /// test, within each class, or so that rare labels keep their frequencies. The split is a function of
+        /// the file names and labels. Default: the data set's own split.
         split_seed: Option<u64> = None, Constraint::AtLeast(0.0);
-        /// folder, camvid: two or three files that list the training, validation and test images, one path
+        /// folder, table, camvid: two or three files that list the training, validation and test images, one path
         /// per line; for camvid the path of the image and that of its mask. Default: the data set's own
         /// split.
         lists: Option<Vec<String>> = None, Constraint::NotEmpty;
+        /// table: the columns of labels or targets. Default: all except `path`, `split` and `data.group_by`.
+        columns: Option<Vec<String>> = None, Constraint::NotEmpty;
+        /// table: the character between the labels of a cell, such as `|`, if one column lists them all.
+        /// Default: a column for each label.
+        label_separator: Option<String> = None, Constraint::NotEmpty;
+        /// table: the column of groups, such as patients, whose images `data.split_seed` keeps in one split.
+        /// Default: each image is its own group.
+        group_by: Option<String> = None, Constraint::NotEmpty;
+        /// Numbers: mean of each target, which the network learns as (target - mean) / standard deviation.
+        /// Default: of the training images.
+        target_mean: Option<Vec<f64>> = None, Constraint::Any;
+        /// Numbers: standard deviation of each target. Default: of the training images.
+        target_std: Option<Vec<f64>> = None, Constraint::Above(0.0);
         /// shards: folder for local copies of remote shards. Default: `data` in the folder that
         /// `STRATUS_CACHE` names, or `~/.cache/stratus/data`.
         cache: Option<String> = None, Constraint::NotEmpty;
@@ -417,6 +456,9 @@ settings! {
         cutmix: f64 = 0.0, Constraint::Inclusive(0.0, 10_000.0);
         /// mixup, cutmix: fraction of images that are mixed.
         mixed_share: f64 = 1.0, Constraint::Inclusive(0.0, 1.0);
+        /// Numbers: states that targets stay true if images are mirrored, rotated, zoomed or cropped, which
+        /// an angle or a count does not. Without it, such augmentation of images with numbers is refused.
+        keeps_targets: bool = false, Constraint::Any;
     }
 
     /// The size of synthetic data, `data.name = "synthetic"`.
@@ -434,6 +476,11 @@ settings! {
 
     /// Training.
     train "train": Train {
+        /// Training loss. `cross_entropy`: one class of each image or pixel; `binary_cross_entropy`: labels,
+        /// each of which applies or does not, or masks of one class; `squared_error`, `huber`: numbers. A
+        /// data set with one class per image can be learned with each of them: its classes are then labels,
+        /// or the numbers that are their names. Default: by the data set.
+        loss: Option<LossFunction> = None, Constraint::Any;
         /// Passes over the training images.
         epochs: u64 = 10, Constraint::Inclusive(1.0, 1e9);
         /// Images per iteration.
@@ -461,8 +508,8 @@ settings! {
         /// Number format of the gradients that workers send to each other. Changes results, and makes them
         /// depend on the number of workers, unless it is f32. No effect with one worker.
         exchange_type: ExchangeType = ExchangeType::F32, Constraint::Any;
-        /// Label smoothing: fraction of the target that is spread evenly over all classes. Not used in
-        /// validation.
+        /// Label smoothing: fraction of the target that is spread evenly over all classes, or over yes and no
+        /// of each label. Not used in validation, nor for numbers.
         label_smoothing: f64 = 0.0, Constraint::HalfOpen(0.0, 1.0);
         /// Gradient clipping: if the norm of all gradients exceeds this, they are scaled down to it before
         /// weight decay, like PyTorch's `clip_grad_norm_`. Default: no clipping.
@@ -477,9 +524,16 @@ settings! {
         /// does not occur has weight 0.
         class_weighting: ClassWeighting = ClassWeighting::None, Constraint::Any;
         /// Weight of each class in the training loss, like PyTorch's `CrossEntropyLoss(weight=…)`: the loss
-        /// is divided by the weights of the batch's labels, or by their number if samples are mixed. Default:
-        /// as `train.class_weighting` sets.
+        /// is divided by the weights of the batch's labels, or by their number if samples are mixed. With
+        /// labels or numbers, the weight of each; the loss is divided by their number. Default: as
+        /// `train.class_weighting` sets.
         class_weights: Option<Vec<f64>> = None, Constraint::AtLeast(0.0);
+        /// Weighting of the images to which a label applies, in binary cross-entropy. `auto`: by label, the
+        /// number of training images to which it does not apply divided by the number of the others.
+        positive_weighting: PositiveWeighting = PositiveWeighting::None, Constraint::Any;
+        /// By label, the weight of the images to which it applies, like PyTorch's
+        /// `BCEWithLogitsLoss(pos_weight=…)`. Default: as `train.positive_weighting` sets.
+        positive_weights: Option<Vec<f64>> = None, Constraint::AtLeast(0.0);
         /// Directory of a finished run whose network is the teacher: training also follows the
         /// probabilities that it gives to the same images, in inference (knowledge distillation). With
         /// w = `train.teacher_weight` and T = `train.teacher_temperature`, the loss is (1 - w) times that of

@@ -20,6 +20,7 @@ mod parse;
 mod resolve;
 mod schedule;
 mod schema;
+mod task;
 mod value;
 mod xml;
 
@@ -32,13 +33,14 @@ pub use experiment::{ExperimentText, MAX_FILE_BYTES, ParsedExperiment};
 pub use fake_quantisation::FakeQuantisedLayer;
 pub use keys::{
     Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, ExchangeMode,
-    ExchangeType, Experiment, ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, Model,
-    OnBadSample, Optimiser, OptimiserName, Padding, Precision, ScheduleName, ScheduleSettings, Synthetic,
-    Train, Validation,
+    ExchangeType, Experiment, ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, LossFunction,
+    Model, OnBadSample, Optimiser, OptimiserName, Padding, PositiveWeighting, Precision, ScheduleName,
+    ScheduleSettings, Synthetic, Train, Validation,
 };
 pub use metric::{Direction, EpochMetric};
 pub use resolve::{DatasetFacts, DeviceFacts, NetworkFacts, ResolvedExperiment};
 pub use schedule::{Schedule, ScheduleShape};
 pub use schema::schema;
+pub use task::Annotation;
 pub use value::{Value, ValueKind};
 pub use xml::{ROOTS as XML_ROOTS, XmlExperiment};

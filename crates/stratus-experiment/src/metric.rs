@@ -59,6 +59,10 @@ metrics! {
     TrainTop1 = "train_top1", HigherIsBetter, |row| Some(row.train_accuracy);
     /// Segmentation: accuracy over the training pixels.
     TrainAccuracy = "train_accuracy", HigherIsBetter, |row| Some(row.train_accuracy);
+    /// Several labels: accuracy over the labels of the training samples.
+    TrainLabelAccuracy = "train_label_accuracy", HigherIsBetter, |row| Some(row.train_accuracy);
+    /// Regression: R² over the training samples.
+    TrainR2 = "train_r2", HigherIsBetter, |row| Some(row.train_accuracy);
     /// Mean loss over the validation samples.
     ValLoss = "val_loss", LowerIsBetter, |row| row.val_loss;
     /// Top-1 accuracy on the validation samples.
@@ -73,6 +77,22 @@ metrics! {
     ValMiou = "val_miou", HigherIsBetter, |row| row.val_miou;
     /// Segmentation: mean boundary F1 on the validation images.
     ValBf = "val_bf", HigherIsBetter, |row| row.val_bf;
+    /// Several labels: accuracy over the labels of the validation samples.
+    ValLabelAccuracy = "val_label_accuracy", HigherIsBetter, |row| row.val_accuracy;
+    /// Several labels: mean average precision on the validation samples.
+    ValMap = "val_map", HigherIsBetter, |row| row.labels.val_map;
+    /// Several labels: mean area under the ROC curve on the validation samples.
+    ValAuc = "val_auc", HigherIsBetter, |row| row.labels.val_auc;
+    /// Several labels: mean F1 on the validation samples, at the threshold of each label.
+    ValF1 = "val_f1", HigherIsBetter, |row| row.labels.val_f1;
+    /// Several labels: the fraction of validation samples with all labels correct.
+    ValExactMatch = "val_exact_match", HigherIsBetter, |row| row.labels.val_exact_match;
+    /// Regression: mean R² of the targets on the validation samples.
+    ValR2 = "val_r2", HigherIsBetter, |row| row.val_accuracy;
+    /// Regression: mean absolute error on the validation samples.
+    ValMae = "val_mae", LowerIsBetter, |row| row.numbers.val_mae;
+    /// Regression: root mean squared error on the validation samples.
+    ValRmse = "val_rmse", LowerIsBetter, |row| row.numbers.val_rmse;
 }
 
 /// The direction of better values of a metric.
@@ -120,7 +140,8 @@ mod tests {
             assert_eq!(metric.applies_to(task), column.is_some(), "{name}");
             let Some(column) = column else { continue };
             assert_eq!(metric.value_in(&row), Some((column + 1) as f64), "{name}");
-            assert_eq!(metric.direction() == Direction::LowerIsBetter, name.ends_with("loss"), "{name}");
+            let is_error = ["loss", "mae", "rmse"].iter().any(|end| name.ends_with(end));
+            assert_eq!(metric.direction() == Direction::LowerIsBetter, is_error, "{name}");
         }
         assert_eq!(EpochMetric::ValTop1.value_in(&EpochRow::default()), None);
         let names = ["train_loss", "train_top1", "val_loss", "val_top1", "val_top5"];

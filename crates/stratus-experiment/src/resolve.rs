@@ -10,7 +10,8 @@
 //! A run's `experiment.toml` is its [`ResolvedExperiment`]; resolving it again gives the same value, so a
 //! resumed run equals the interrupted one.
 
-use crate::{EpochMetric, Experiment, ExperimentError, Precision, Schedule};
+use crate::task::{Annotation, check_metrics, task};
+use crate::{Experiment, ExperimentError, LossFunction, Precision, Schedule};
 use stratus_run::csv::Task;
 use stratus_run::layout::NETWORK;
 
@@ -21,8 +22,10 @@ pub struct DatasetFacts<'a> {
     pub name: &'a str,
     /// Its number of samples.
     pub samples: usize,
-    /// True if its images have masks.
-    pub has_masks: bool,
+    /// What its images are annotated with.
+    pub annotation: Annotation,
+    /// Mean and standard deviation of each target of the training data, if it has numbers.
+    pub target_scales: Option<[Vec<f32>; 2]>,
     /// The shape `[C, H, W]` of the network's input.
     pub input_shape: [usize; 3],
     /// The mean of each channel, for images scaled to 0 to 1.
@@ -64,6 +67,7 @@ fn default_images(task: Task) -> usize {
     match task {
         Task::Classification => 24,
         Task::Segmentation => 8,
+        Task::MultiLabel | Task::Regression => 24,
     }
 }
 
@@ -122,9 +126,14 @@ impl ResolvedExperiment {
         device: &DeviceFacts<'_>,
     ) -> Result<Self, ExperimentError> {
         let precision = device.precision(experiment.train.precision)?;
-        let task = task(dataset, network)?;
+        let (task, loss) = task(experiment, dataset, network)?;
         check_metrics(experiment, task)?;
         let mut settings = experiment.completed();
+        settings.train.loss = Some(loss);
+        if let Some([mean, std]) = &dataset.target_scales {
+            settings.data.target_mean.get_or_insert_with(|| shortest_decimals(mean));
+            settings.data.target_std.get_or_insert_with(|| shortest_decimals(std));
+        }
         settings.data.workers = settings.data.workers.or(device.loader_threads);
         settings.train.precision = precision;
         settings.train.threads = device.threads;
@@ -177,6 +186,12 @@ impl ResolvedExperiment {
     #[must_use]
     pub fn task(&self) -> Task {
         self.task
+    }
+
+    /// The training loss.
+    #[must_use]
+    pub fn loss(&self) -> LossFunction {
+        self.settings.train.loss.unwrap_or(LossFunction::CrossEntropy)
     }
 
     /// The number of samples of an epoch.
@@ -232,55 +247,6 @@ impl ResolvedExperiment {
     }
 }
 
-/// The task of a network on the images of a data set.
-///
-/// # Errors
-/// If they are for different tasks.
-fn task(dataset: &DatasetFacts<'_>, network: &NetworkFacts<'_>) -> Result<Task, ExperimentError> {
-    let data_task = if dataset.has_masks { Task::Segmentation } else { Task::Classification };
-    let network_task = match network.output_shape.len() {
-        3 => Task::Segmentation,
-        _ => Task::Classification,
-    };
-    let (problem, hint) = match (data_task, network_task) {
-        (Task::Segmentation, Task::Classification) => (
-            format!(
-                "data set `{}` is for segmentation, but network `{}` is for classification",
-                dataset.name, network.name
-            ),
-            "choose a segmentation network with model.name, or a classification data set with data.name; \
-             `stratus model list` and `stratus data list` list them",
-        ),
-        (Task::Classification, Task::Segmentation) => (
-            format!(
-                "network `{}` is for segmentation, but data set `{}` is for classification",
-                network.name, dataset.name
-            ),
-            "choose a data set with masks, such as camvid, with data.name; `stratus data list` lists them",
-        ),
-        _ => return Ok(data_task),
-    };
-    Err(ExperimentError::Unsuitable { problem, hint: hint.to_owned() })
-}
-
-/// Checks that the metrics of an experiment's settings are metrics of its task.
-fn check_metrics(experiment: &Experiment, task: Task) -> Result<(), ExperimentError> {
-    let stopping = &experiment.early_stopping;
-    let metrics = [
-        ("train.early_stopping.measure", stopping.patience.map(|_| stopping.measure)),
-        ("checkpoint.keep_best", experiment.checkpoint.keep_best),
-    ];
-    for (key, metric) in metrics {
-        if let Some(metric) = metric.filter(|metric| !metric.applies_to(task)) {
-            return Err(ExperimentError::Unsuitable {
-                problem: format!("{key}: this run does not record {metric}"),
-                hint: format!("choose one of: {}", EpochMetric::names(task).join(", ")),
-            });
-        }
-    }
-    Ok(())
-}
-
 /// The shortest decimals that parse to the same `f32`, as `f64`: 0.1307, not 0.13070000708.
 fn shortest_decimals(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| value.to_string().parse().unwrap_or(f64::from(value))).collect()
@@ -297,7 +263,8 @@ mod tests {
         DatasetFacts {
             name: "mnist",
             samples: 22,
-            has_masks: false,
+            annotation: Annotation::Class,
+            target_scales: None,
             input_shape: [1, 28, 28],
             mean: vec![0.1307],
             std: vec![0.3081],
@@ -358,7 +325,7 @@ mod tests {
             "train.precision = f16 is not supported: onednn computes in f32, bf16 on this machine"
         );
         assert_eq!(
-            problem(&[], &DatasetFacts { has_masks: true, ..images() }, &DIGITS),
+            problem(&[], &DatasetFacts { annotation: Annotation::Mask, ..images() }, &DIGITS),
             "data set `mnist` is for segmentation, but network `digits` is for classification"
         );
         assert_eq!(

@@ -191,6 +191,6 @@ fn metadata(graph: &Graph) -> NetworkMetadata {
         mean: (0..input.0[0]).map(|channel| 0.1 + channel as f64 / 7.0).collect(),
         std: vec![0.225; input.0[0]],
         input_shape: input.0.clone(),
-        resize: None,
+        ..NetworkMetadata::default()
     }
 }

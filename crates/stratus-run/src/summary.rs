@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use stratus_measures::ClassMetrics;
-
 use crate::checkpoint::BestCheckpoint;
+use crate::classes::OutputMetrics;
+use crate::csv::{LabelColumns, NumberColumns};
 use crate::{Result, atomic};
 
 pub use crate::forecast::Forecast;
@@ -101,10 +101,10 @@ pub struct Summary {
     /// The pre-training stage; not written without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_stage: Option<FirstStageSummary>,
-    /// Metrics of each class in the last validation; not written before the first validation, nor for more
+    /// Metrics of each class, label or target in the last validation; not written before the first validation, nor for more
     /// than 100 classes (see `classes.csv`).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub classes: Vec<ClassMetrics>,
+    #[serde(flatten)]
+    pub outputs: OutputMetrics,
     /// The early stop, if training stopped before its last epoch; not written otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_early: Option<StoppedEarly>,
@@ -296,6 +296,19 @@ pub struct FinalMetrics {
     /// Segmentation: mean boundary F1 score.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_bf: Option<f64>,
+    /// Several labels: the fraction of validation labels that are predicted correctly. Not written for other
+    /// tasks, like the fields down to `val_rmse`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_label_accuracy: Option<f64>,
+    /// Several labels: their other measures.
+    #[serde(flatten)]
+    pub labels: LabelColumns,
+    /// Regression: mean R² of the targets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_r2: Option<f64>,
+    /// Regression: the errors.
+    #[serde(flatten)]
+    pub numbers: NumberColumns,
     /// Number of views per image whose probabilities were averaged; not written for a single view.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_views: Option<u64>,

@@ -21,5 +21,5 @@ pub use contents::{Dtype, Format, NamedTensor};
 pub use error::{Error, Problem, Result};
 pub use file::WeightsFile;
 pub use matching::{MatchReport, ShapeMismatch, match_tensors};
-pub use metadata::NetworkMetadata;
+pub use metadata::{NetworkMetadata, OutputScales};
 pub use tensor::{ExternalValues, Tensor, TensorRef, Values, ValuesRef, write_safetensors};

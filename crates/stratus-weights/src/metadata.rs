@@ -1,4 +1,4 @@
-//! The metadata of a network: class names and image preprocessing.
+//! The metadata of a network: class names, image preprocessing, and the meaning of its outputs.
 //!
 //! It is stored as strings by key in the `__metadata__` of a safetensors file or the `metadata_props` of an
 //! ONNX model. Lists are JSON:
@@ -11,6 +11,10 @@
 //!                                             largest crop with the input's aspect ratio is resized
 //! crop            center                      the position of the crop
 //! channel_order   RGB                         or `gray`
+//! loss            binary_cross_entropy        of the training; without it, `cross_entropy`
+//! thresholds      [0.31,0.5]                  by label: it applies if the sigmoid of its output is at least this
+//! target_mean,    [37.2], [11.8]              by target, of numbers: output · target_std + target_mean
+//! target_std
 //! ```
 
 use std::collections::BTreeMap;
@@ -21,7 +25,12 @@ const MAX_CLASSES: usize = 100_000;
 const MAX_CHANNELS: usize = 1 << 16;
 
 /// The keys of lists, in the order of the fields.
-const KEYS: [&str; 4] = ["class_names", "mean", "std", "input_shape"];
+const KEYS: [&str; 7] =
+    ["class_names", "mean", "std", "input_shape", "thresholds", "target_mean", "target_std"];
+/// The key of the training loss.
+const LOSS_KEY: &str = "loss";
+/// The losses that networks are trained with.
+const LOSSES: [&str; 4] = ["cross_entropy", "binary_cross_entropy", "squared_error", "huber"];
 /// The key of the shorter side of the resized image.
 const RESIZE_KEY: &str = "resize";
 /// The key of the crop position and its only value.
@@ -45,6 +54,21 @@ pub struct NetworkMetadata {
     /// The shorter side in pixels to which an image is resized before the centre crop. If `None`, the largest
     /// centre crop with the input's aspect ratio is resized.
     pub resize: Option<usize>,
+    /// The training loss, which decides what outputs mean; `None` for `cross_entropy`.
+    pub loss: Option<String>,
+    /// The meaning of outputs that are not classes.
+    pub outputs: OutputScales,
+}
+
+/// How outputs become labels or numbers, by output. Empty lists are unknown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OutputScales {
+    /// Labels: the probabilities, 0 to 1, from which they apply.
+    pub thresholds: Vec<f64>,
+    /// Numbers: the means of the targets, in their units.
+    pub target_mean: Vec<f64>,
+    /// Numbers: the standard deviations of the targets.
+    pub target_std: Vec<f64>,
 }
 
 impl NetworkMetadata {
@@ -57,6 +81,9 @@ impl NetworkMetadata {
             json(self.mean.iter().copied().collect()),
             json(self.std.iter().copied().collect()),
             json(self.input_shape.iter().copied().collect()),
+            json(self.outputs.thresholds.iter().copied().collect()),
+            json(self.outputs.target_mean.iter().copied().collect()),
+            json(self.outputs.target_std.iter().copied().collect()),
         ];
         let texts = KEYS.into_iter().zip(lists).filter_map(|(key, list)| Some((key, list?.to_string())));
         let order = match self.input_shape.first() {
@@ -67,7 +94,8 @@ impl NetworkMetadata {
         let resize = self.resize.map(|side| (RESIZE_KEY, side.to_string()));
         // Without preprocessing, the crop is unknown too.
         let crop = (resize.is_some() || !self.mean.is_empty()).then_some((CROP[0], CROP[1].to_owned()));
-        texts.chain(resize).chain(crop).chain(order).map(|(key, text)| (key.to_owned(), text)).collect()
+        let loss = self.loss.clone().map(|loss| (LOSS_KEY, loss));
+        texts.chain(resize).chain(crop).chain(order).chain(loss).map(|(key, text)| (key.to_owned(), text)).collect()
     }
 
     /// Parses strings by key. Other keys are ignored.
@@ -83,6 +111,11 @@ impl NetworkMetadata {
                 "mean" => found.mean = list(key, text)?,
                 "std" => found.std = list(key, text)?,
                 "input_shape" => found.input_shape = list(key, text)?,
+                "thresholds" => found.outputs.thresholds = list(key, text)?,
+                "target_mean" => found.outputs.target_mean = list(key, text)?,
+                "target_std" => found.outputs.target_std = list(key, text)?,
+                // Other programs use this key for other things.
+                LOSS_KEY if LOSSES.contains(&text) => found.loss = Some(text.to_owned()),
                 RESIZE_KEY => match text.parse() {
                     Ok(side) if (1..=MAX_RESIZE_SIDE_PIXELS).contains(&side) => found.resize = Some(side),
                     _ => return invalid("a number of pixels from 1 to 65536"),
@@ -110,10 +143,41 @@ impl NetworkMetadata {
         if !mean.iter().all(is_number) || !std.iter().all(|std| is_number(std) && *std as f32 > 0.0) {
             return Err("`mean` and `std` must be finite, `std` positive".to_owned());
         }
+        found.outputs.check()?;
         if !input_shape.is_empty() && (input_shape.len() != 3 || input_shape.contains(&0)) {
             return Err("`input_shape` must be channels, height and width".to_owned());
         }
         Ok(found)
+    }
+}
+
+impl OutputScales {
+    /// Checks the lists.
+    ///
+    /// # Errors
+    /// If a number is out of range, or a list too long; the message names its key.
+    fn check(&self) -> Result<(), String> {
+        let Self { thresholds, target_mean, target_std } = self;
+        if thresholds.len().max(target_mean.len()) > MAX_CLASSES {
+            return Err(format!("`thresholds` or `target_mean` has more than {MAX_CLASSES} entries"));
+        }
+        if !thresholds.iter().all(|threshold| (0.0..=1.0).contains(threshold)) {
+            return Err("`thresholds` must be from 0 to 1".to_owned());
+        }
+        if target_mean.len() != target_std.len() {
+            return Err(format!(
+                "`target_mean` has {} values, `target_std` {}",
+                target_mean.len(),
+                target_std.len()
+            ));
+        }
+        let is_number = |number: &f64| (*number as f32).is_finite();
+        if !target_mean.iter().all(is_number)
+            || !target_std.iter().all(|std| is_number(std) && *std as f32 > 0.0)
+        {
+            return Err("`target_mean` and `target_std` must be finite, `target_std` positive".to_owned());
+        }
+        Ok(())
     }
 }
 
@@ -137,6 +201,12 @@ mod tests {
             std: vec![0.229, 1.0, 1e-3],
             input_shape: vec![3, 360, 480],
             resize: Some(400),
+            loss: Some("huber".to_owned()),
+            outputs: OutputScales {
+                thresholds: vec![0.1 + 0.2, 1.0],
+                target_mean: vec![-3.5],
+                target_std: vec![1e-3],
+            },
         };
         let entries = metadata.entries();
         assert_eq!([&entries["resize"], &entries["crop"]], ["400", "center"]);
@@ -163,6 +233,9 @@ mod tests {
             (&[("resize", "0")], "`resize` must be a number of pixels"),
             (&[("resize", "256,256")], "`resize` must be a number of pixels"),
             (&[("crop", "border")], "`crop` must be `center`"),
+            (&[("thresholds", "[1.5]")], "`thresholds` must be from 0 to 1"),
+            (&[("target_mean", "[1]")], "`target_mean` has 1 values, `target_std` 0"),
+            (&[("target_mean", "[1]"), ("target_std", "[0]")], "`target_std` positive"),
             (&[("channel_order", "BGR")], "`channel_order` must be `RGB` or `gray`"),
         ] {
             let error = read(entries).unwrap_err();

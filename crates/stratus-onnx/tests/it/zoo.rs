@@ -326,6 +326,7 @@ fn metadata_survives_a_round_trip() {
         std: vec![0.25, 0.5, 1.0],
         input_shape: graph.input_shape().0.clone(),
         resize: Some(256),
+        ..NetworkMetadata::default()
     };
     let written = |metadata: &BTreeMap<String, String>| {
         let mut bytes = Vec::new();

@@ -14,7 +14,7 @@ mod tests;
 mod usage;
 
 pub use parser::RowParser;
-pub use rows::{EpochRow, Field, IterationRow, Row, Task};
+pub use rows::{EpochRow, Field, IterationRow, LabelColumns, NumberColumns, Row, Task};
 pub use usage::UsageRow;
 
 use std::fs::File;

@@ -14,18 +14,25 @@ pub enum Task {
     Classification,
     /// One class per pixel.
     Segmentation,
+    /// Several labels per image, each of which applies or does not.
+    MultiLabel,
+    /// Numbers per image, the targets.
+    Regression,
 }
 
 impl Task {
     /// Every task.
-    pub const ALL: [Self; 2] = [Self::Classification, Self::Segmentation];
+    pub const ALL: [Self; 4] =
+        [Self::Classification, Self::Segmentation, Self::MultiLabel, Self::Regression];
 
-    /// The name of the fraction of correct predictions.
+    /// The name of the measure of training batches: the fraction of correct predictions, or R².
     #[must_use]
     pub fn accuracy_name(self) -> &'static str {
         match self {
             Self::Classification => "top-1",
             Self::Segmentation => "accuracy",
+            Self::MultiLabel => "label accuracy",
+            Self::Regression => "R²",
         }
     }
 }
@@ -154,8 +161,9 @@ pub struct IterationRow {
     pub iteration: u64,
     /// The mean loss over the batch.
     pub loss: f64,
-    /// The fraction of the batch, or of its labelled pixels, whose predicted class is correct, 0 to 1: `top1`
-    /// or `accuracy`. `None` if nothing was labelled.
+    /// The fraction of the batch, of its labelled pixels or of its labels that is predicted correctly, 0 to
+    /// 1: `top1`, `accuracy` or `label_accuracy`. Regression: `r2`, 1 minus the mean squared error of the
+    /// standardised targets. `None` if nothing was labelled.
     pub accuracy: Option<f64>,
     /// Classification: the fraction whose class is among the five most probable; `None` with fewer classes.
     pub top5: Option<f64>,
@@ -176,11 +184,13 @@ pub struct EpochRow {
     pub epoch: u32,
     /// Mean loss over the epoch's training samples.
     pub train_loss: f64,
-    /// Accuracy over the epoch's training samples or their pixels: `train_top1` or `train_accuracy`.
+    /// Accuracy over the epoch's training samples, their pixels or their labels: `train_top1`,
+    /// `train_accuracy` or `train_label_accuracy`. Regression: `train_r2`, as [`IterationRow::accuracy`].
     pub train_accuracy: f64,
     /// Mean loss over the validation samples.
     pub val_loss: Option<f64>,
-    /// Accuracy on the validation samples or their pixels: `val_top1` or `val_accuracy`.
+    /// Accuracy on the validation samples, their pixels or their labels: `val_top1`, `val_accuracy` or
+    /// `val_label_accuracy`. Regression: `val_r2`, the mean R² of the targets.
     pub val_accuracy: Option<f64>,
     /// Classification: top-5 accuracy on the validation samples.
     pub val_top5: Option<f64>,
@@ -190,12 +200,47 @@ pub struct EpochRow {
     pub val_miou: Option<f64>,
     /// Segmentation: mean boundary F1 score.
     pub val_bf: Option<f64>,
+    /// Several labels: their measures.
+    pub labels: LabelColumns,
+    /// Regression: the errors.
+    pub numbers: NumberColumns,
     /// Seconds of training in this epoch.
     pub train_s: f64,
     /// Seconds of validation in this epoch.
     pub val_s: f64,
     /// Seconds since the start of the run, including those before a resume.
     pub elapsed_s: f64,
+}
+
+/// The columns of `epochs.csv` for several labels an image, each a mean over the labels that have it, except
+/// the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LabelColumns {
+    /// Mean average precision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_map: Option<f64>,
+    /// Mean area under the ROC curve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_auc: Option<f64>,
+    /// Mean F1 at the thresholds of the labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_f1: Option<f64>,
+    /// The fraction of samples all of whose labels are predicted correctly at these thresholds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_exact_match: Option<f64>,
+}
+
+/// The columns of `epochs.csv` for regression, in the unit of the targets; of several targets, their mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NumberColumns {
+    /// Mean absolute error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_mae: Option<f64>,
+    /// Root mean squared error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_rmse: Option<f64>,
 }
 
 impl Row for IterationRow {
@@ -211,6 +256,8 @@ impl Row for IterationRow {
                 visit("top5", Field::OptionalExact(&mut self.top5));
             }
             Task::Segmentation => visit("accuracy", Field::OptionalExact(&mut self.accuracy)),
+            Task::MultiLabel => visit("label_accuracy", Field::OptionalExact(&mut self.accuracy)),
+            Task::Regression => visit("r2", Field::OptionalExact(&mut self.accuracy)),
         }
         visit("learning_rate", Field::Exact(&mut self.learning_rate));
         visit("data_s", Field::Fixed(&mut self.data_s, 6));
@@ -226,6 +273,8 @@ impl Row for EpochRow {
         let [train, validation] = match task {
             Task::Classification => ["train_top1", "val_top1"],
             Task::Segmentation => ["train_accuracy", "val_accuracy"],
+            Task::MultiLabel => ["train_label_accuracy", "val_label_accuracy"],
+            Task::Regression => ["train_r2", "val_r2"],
         };
         visit("epoch", Field::Epoch(&mut self.epoch));
         visit("train_loss", Field::Exact(&mut self.train_loss));
@@ -238,6 +287,17 @@ impl Row for EpochRow {
                 visit("val_mean_accuracy", Field::OptionalExact(&mut self.val_mean_accuracy));
                 visit("val_miou", Field::OptionalExact(&mut self.val_miou));
                 visit("val_bf", Field::OptionalExact(&mut self.val_bf));
+            }
+            Task::MultiLabel => {
+                let LabelColumns { val_map, val_auc, val_f1, val_exact_match } = &mut self.labels;
+                visit("val_map", Field::OptionalExact(val_map));
+                visit("val_auc", Field::OptionalExact(val_auc));
+                visit("val_f1", Field::OptionalExact(val_f1));
+                visit("val_exact_match", Field::OptionalExact(val_exact_match));
+            }
+            Task::Regression => {
+                visit("val_mae", Field::OptionalExact(&mut self.numbers.val_mae));
+                visit("val_rmse", Field::OptionalExact(&mut self.numbers.val_rmse));
             }
         }
         visit("train_s", Field::Fixed(&mut self.train_s, 6));

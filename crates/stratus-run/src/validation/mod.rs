@@ -26,6 +26,7 @@ pub use confusion::{
     Confusion, MAX_CONFUSIONS, confusion_epoch, confusions, read_confusion, write_confusion,
 };
 
+use crate::classes::OutputMetrics;
 use crate::csv::{Field, Row, Task};
 use crate::{Error, Result, atomic, csv};
 
@@ -219,6 +220,42 @@ pub enum TaskImages {
         /// The colour of each class.
         colours: Vec<[u8; 3]>,
     },
+    /// Several labels per image.
+    MultiLabel {
+        /// The number of images with a wrong label at a threshold of 0.5, among those of the first worker.
+        mistake_count: u64,
+        /// The worst mistakes, the worst first: the pictures of the newest epoch.
+        mistakes: Vec<LabelMistake>,
+    },
+    /// Numbers per image.
+    Regression {
+        /// The worst errors, the worst first: the pictures of the newest epoch.
+        mistakes: Vec<NumberMistake>,
+    },
+}
+
+/// An image with wrong labels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LabelMistake {
+    /// The file.
+    pub file: String,
+    /// The labels that were predicted, but do not apply.
+    pub wrong: Vec<u32>,
+    /// The labels that apply, but were not predicted.
+    pub missed: Vec<u32>,
+}
+
+/// An image with a wrong number.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NumberMistake {
+    /// The file.
+    pub file: String,
+    /// The target with the largest error in standard deviations.
+    pub target: u32,
+    /// Its number.
+    pub number: f64,
+    /// The predicted number.
+    pub predicted: f64,
 }
 
 /// An image that was classified wrongly.
@@ -281,6 +318,12 @@ impl ValidationImages {
                 let is_short = mistakes.len().max(samples.len()) <= MAX_IMAGES;
                 return (!is_short).then_some("it has too many images");
             }
+            TaskImages::MultiLabel { mistakes, .. } => {
+                return (mistakes.len() > MAX_IMAGES).then_some("it has too many images");
+            }
+            TaskImages::Regression { mistakes } => {
+                return (mistakes.len() > MAX_IMAGES).then_some("it has too many images");
+            }
             TaskImages::Segmentation { samples, predictions, colours } => (samples, predictions, colours),
         };
         let is_complete = predictions.iter().all(|epoch| epoch.iou.len() == samples.len());
@@ -309,6 +352,12 @@ impl ValidationImages {
                 (PictureFile::Epoch(self.epoch), mistakes.len(), CLASS_COLUMNS),
                 (PictureFile::Samples, samples.len(), CLASS_COLUMNS),
             ],
+            TaskImages::MultiLabel { mistakes, .. } => {
+                vec![(PictureFile::Epoch(self.epoch), mistakes.len(), CLASS_COLUMNS)]
+            }
+            TaskImages::Regression { mistakes } => {
+                vec![(PictureFile::Epoch(self.epoch), mistakes.len(), CLASS_COLUMNS)]
+            }
             TaskImages::Segmentation { samples, predictions, .. } => {
                 let count = MASK_COLUMNS * samples.len();
                 let epochs = predictions.iter().map(|shown| PictureFile::Epoch(shown.epoch));
@@ -372,14 +421,14 @@ pub fn is_in_history(number: u64, validations: u64, classes: usize) -> bool {
     number >= validations || number.saturating_sub(1).is_multiple_of(distance)
 }
 
-/// A row of [`CLASS_HISTORY`]: a class after a validation.
+/// A row of [`CLASS_HISTORY`]: a class, label or target after a validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClassRow {
     /// The epoch, counted from 1.
     pub epoch: u32,
-    /// The class.
+    /// The class, label or target.
     pub class: u64,
-    /// The number of its images or pixels.
+    /// The number of its images or pixels: those of the class, to which the label applies, or with the target.
     pub samples: u64,
     /// The fraction of them that was predicted correctly.
     pub accuracy: Option<f64>,
@@ -387,16 +436,100 @@ pub struct ClassRow {
     pub iou: Option<f64>,
     /// Boundary F1.
     pub bf: Option<f64>,
+    /// The columns of labels.
+    pub label: LabelFields,
+    /// The columns of targets.
+    pub target: TargetFields,
+}
+
+/// The columns of [`CLASS_HISTORY`] for labels.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LabelFields {
+    /// Average precision.
+    pub average_precision: Option<f64>,
+    /// The area under the ROC curve.
+    pub auc: Option<f64>,
+    /// The threshold that maximises F1, a probability.
+    pub threshold: Option<f64>,
+    /// F1 at this threshold.
+    pub f1: Option<f64>,
+}
+
+/// The columns of [`CLASS_HISTORY`] for targets, in their units.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TargetFields {
+    /// Mean absolute error.
+    pub mae: Option<f64>,
+    /// Root mean squared error.
+    pub rmse: Option<f64>,
+    /// R².
+    pub r2: Option<f64>,
 }
 
 impl Row for ClassRow {
-    fn visit(&mut self, _: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
+    fn visit(&mut self, task: Task, visit: &mut dyn FnMut(&'static str, Field<'_>)) {
+        let [class, samples] = match task {
+            Task::Classification | Task::Segmentation => ["class", "samples"],
+            Task::MultiLabel => ["label", "positives"],
+            Task::Regression => ["target", "samples"],
+        };
         visit("epoch", Field::Epoch(&mut self.epoch));
-        visit("class", Field::Count(&mut self.class));
-        visit("samples", Field::Count(&mut self.samples));
-        visit("accuracy", Field::OptionalExact(&mut self.accuracy));
-        visit("iou", Field::OptionalExact(&mut self.iou));
-        visit("bf", Field::OptionalExact(&mut self.bf));
+        visit(class, Field::Count(&mut self.class));
+        visit(samples, Field::Count(&mut self.samples));
+        match task {
+            Task::Classification | Task::Segmentation => {
+                visit("accuracy", Field::OptionalExact(&mut self.accuracy));
+                visit("iou", Field::OptionalExact(&mut self.iou));
+                visit("bf", Field::OptionalExact(&mut self.bf));
+            }
+            Task::MultiLabel => {
+                let LabelFields { average_precision, auc, threshold, f1 } = &mut self.label;
+                visit("average_precision", Field::OptionalExact(average_precision));
+                visit("auc", Field::OptionalExact(auc));
+                visit("threshold", Field::OptionalExact(threshold));
+                visit("f1", Field::OptionalExact(f1));
+            }
+            Task::Regression => {
+                visit("mae", Field::OptionalExact(&mut self.target.mae));
+                visit("rmse", Field::OptionalExact(&mut self.target.rmse));
+                visit("r2", Field::OptionalExact(&mut self.target.r2));
+            }
+        }
+    }
+}
+
+impl ClassRow {
+    /// The rows of the metrics of a validation, one per class, label or target.
+    pub fn of_validation(epoch: u32, outputs: &OutputMetrics) -> impl Iterator<Item = Self> {
+        let classes = outputs.classes.iter().map(move |class| Self {
+            epoch,
+            class: class.class as u64,
+            samples: class.samples,
+            accuracy: class.accuracy,
+            iou: class.iou,
+            bf: class.bf,
+            ..Self::default()
+        });
+        let labels = outputs.labels.iter().map(move |label| Self {
+            epoch,
+            class: label.label as u64,
+            samples: label.positives,
+            label: LabelFields {
+                average_precision: label.average_precision,
+                auc: label.auc,
+                threshold: label.at_chosen.map(|point| f64::from(point.threshold)),
+                f1: label.at_chosen.and_then(|point| point.f1),
+            },
+            ..Self::default()
+        });
+        let targets = outputs.targets.iter().map(move |target| Self {
+            epoch,
+            class: target.target as u64,
+            samples: target.samples,
+            target: TargetFields { mae: target.mae, rmse: target.rmse, r2: target.r2 },
+            ..Self::default()
+        });
+        classes.chain(labels).chain(targets)
     }
 }
 

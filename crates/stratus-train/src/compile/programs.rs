@@ -14,7 +14,7 @@ use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_with;
 use stratus_engine::passes::images::with_byte_images;
 use stratus_engine::passes::lower::{
-    lower, refresh_copies, with_class_weights, with_label_smoothing, with_mixed_labels,
+    self, lower, refresh_copies, with_class_weights, with_label_smoothing, with_loss, with_mixed_labels,
 };
 use stratus_engine::passes::micro_batch::split_into_micro_batches;
 use stratus_engine::passes::parts::{BatchParts, split_into_parts};
@@ -24,7 +24,7 @@ use stratus_engine::passes::step_costs::{ProgramCost, StepCosts};
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::{MIN_FUSED_UPDATE_WEIGHTS, Optimisers, update_with_threshold};
 use stratus_engine::program::Mode;
-use stratus_experiment::{ClassWeighting, Experiment};
+use stratus_experiment::{ClassWeighting, Experiment, LossFunction, PositiveWeighting};
 use stratus_graph::Graph;
 
 /// Minimum samples of a tile. Kernels divide them among threads and blocks, and lose more with fewer samples
@@ -143,6 +143,7 @@ fn micro_batch_program(
     let settings = resolved.settings();
     let samples = micro_batch_samples(resolved, batch);
     let forward = lower(graph, Mode::Train, resolved.precision(), samples)?;
+    let forward = with_loss(forward, engine_loss(resolved.loss()))?;
     let forward = with_label_smoothing(forward, settings.train.label_smoothing as f32)?;
     let forward = if uses_class_weights(settings) { with_class_weights(forward)? } else { forward };
     let forward = if resolved.input().mixes() { with_mixed_labels(forward)? } else { forward };
@@ -222,7 +223,21 @@ pub(crate) fn worker_program(
 /// Returns whether the training loss has class weights. Their values may still be unknown; plans do not
 /// depend on them.
 fn uses_class_weights(settings: &Experiment) -> bool {
-    settings.train.class_weights.is_some() || settings.train.class_weighting != ClassWeighting::None
+    let train = &settings.train;
+    train.class_weights.is_some()
+        || train.class_weighting != ClassWeighting::None
+        || train.positive_weights.is_some()
+        || train.positive_weighting != PositiveWeighting::None
+}
+
+/// The loss of programs for a loss of an experiment.
+pub(crate) fn engine_loss(loss: LossFunction) -> lower::LossFunction {
+    match loss {
+        LossFunction::CrossEntropy => lower::LossFunction::CrossEntropy,
+        LossFunction::BinaryCrossEntropy => lower::LossFunction::BinaryCrossEntropy,
+        LossFunction::SquaredError => lower::LossFunction::SquaredError,
+        LossFunction::Huber => lower::LossFunction::Huber,
+    }
 }
 
 /// Forward and loss for validation, with the fake quantisation of training.
@@ -241,6 +256,7 @@ fn untiled_validation_program(
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
     let forward = lower(graph, Mode::Evaluate, resolved.precision(), resolved.validation_batch())?;
+    let forward = with_loss(forward, engine_loss(resolved.loss()))?;
     finish_evaluation(&fake_quantised(forward, resolved.settings(), device)?, resolved, device)
 }
 
@@ -260,6 +276,7 @@ pub(super) fn untiled_evaluation_program(
     device: &OpenDevice,
 ) -> Result<Program, TrainError> {
     let forward = lower(graph, Mode::Evaluate, resolved.precision(), resolved.validation_batch())?;
+    let forward = with_loss(forward, engine_loss(resolved.loss()))?;
     finish_evaluation(&forward, resolved, device)
 }
 

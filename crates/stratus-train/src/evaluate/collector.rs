@@ -3,6 +3,7 @@
 
 use super::mistakes::{MistakeCollector, MistakeRequest, mean_iou};
 use super::scorer::{BatchPredictions, Scorer};
+use super::targets::TargetMistake;
 use super::views::ViewAverage;
 use crate::TrainError;
 use crate::resolve::Rank;
@@ -61,6 +62,12 @@ pub(crate) enum CollectedPredictions {
         /// Height and width of the masks as the network predicts them.
         size: [usize; 2],
     },
+    Targets {
+        /// The number of images with a mistake.
+        mistake_count: u64,
+        /// The worst mistakes, the worst first, with the index of their image in the data set.
+        mistakes: Vec<(u32, TargetMistake)>,
+    },
 }
 
 /// Collects predictions, batch by batch. Several workers each collect those of their own batches.
@@ -74,6 +81,7 @@ pub(super) struct PredictionCollector {
 enum Kind {
     Classes { mistakes: MistakeCollector, samples: Vec<ClassPrediction>, counts: Vec<usize> },
     Masks { chosen: Vec<u32>, samples: Vec<MaskPrediction>, size: [usize; 2], counts: ConfusionMatrix },
+    Targets(MistakeCollector),
 }
 
 impl PredictionCollector {
@@ -91,6 +99,10 @@ impl PredictionCollector {
                 size: [0; 2],
                 counts: ConfusionMatrix::new(classes),
             },
+            Task::MultiLabel | Task::Regression => Kind::Targets(MistakeCollector::new(MistakeRequest {
+                max_listed: images.max(1),
+                gallery: false,
+            })),
         };
         Self { request, kind }
     }
@@ -134,6 +146,9 @@ impl PredictionCollector {
                     }
                 }
             }
+            (Kind::Targets(mistakes), BatchPredictions::Targets(scorer)) => {
+                mistakes.add_targets(scorer, batch);
+            }
             // The task of a scorer does not change.
             _ => {}
         }
@@ -150,6 +165,10 @@ impl PredictionCollector {
             Kind::Masks { mut samples, size, .. } => {
                 samples.sort_by_key(|sample| sample.index);
                 CollectedPredictions::Masks { samples, size }
+            }
+            Kind::Targets(mistakes) => {
+                let (count, mistakes) = mistakes.into_target_mistakes();
+                CollectedPredictions::Targets { mistake_count: count as u64, mistakes }
             }
         }
     }

@@ -2,6 +2,7 @@
 //! of lowest IoU of a segmentation network.
 
 use super::scorer::{BatchPredictions, ClassPrediction, PredictedImage, Scorer};
+use super::targets::{TargetMistake, TargetScorer};
 use super::views::ViewAverage;
 use crate::TrainError;
 use crate::infer::picture;
@@ -82,21 +83,45 @@ pub enum MistakeKind {
         /// The mean IoU of the classes in the image or its prediction.
         iou: f64,
     },
+    /// Other labels, the most confident first.
+    Labels {
+        /// Labels that were predicted, but do not apply.
+        wrong: Vec<String>,
+        /// Labels that apply, but were not predicted.
+        missed: Vec<String>,
+        /// How far the worst of these outputs is from 0, as a logit.
+        severity: f64,
+    },
+    /// Other numbers.
+    Numbers {
+        /// The target with the largest error, in standard deviations.
+        name: String,
+        /// Its number.
+        number: f64,
+        /// The predicted number.
+        predicted_number: f64,
+    },
 }
 
 /// An image with a mistake.
 #[derive(Clone, Debug)]
 struct Candidate {
     index: u32,
-    /// The probability of the wrong class, or the negative IoU.
+    /// The probability of the wrong class, the negative IoU, or that of [`TargetScorer::mistake`].
     severity: f64,
     class: usize,
     predicted: usize,
     /// The predicted mask, if it is drawn.
     mask: Vec<u8>,
+    /// The mistake in labels or numbers, if the network predicts these.
+    target: Option<TargetMistake>,
 }
 
 impl Candidate {
+    fn without_class(index: u32, severity: f64, target: Option<TargetMistake>) -> Self {
+        Self { index, severity, class: 0, predicted: 0, mask: Vec::new(), target }
+    }
+
     /// The worst first, and of equal ones the first in the data set.
     fn order(&self, other: &Self) -> Ordering {
         other.severity.total_cmp(&self.severity).then(self.index.cmp(&other.index))
@@ -143,8 +168,25 @@ impl MistakeCollector {
                     }
                 }
             }
+            BatchPredictions::Targets(scorer) => self.add_targets(scorer, batch),
         }
         Ok(())
+    }
+
+    /// Adds the images of the batch that a scorer of labels or numbers has added last.
+    pub(super) fn add_targets(&mut self, scorer: &TargetScorer, batch: &BatchBuffer) {
+        for (&index, (outputs, targets)) in batch.indices.iter().zip(scorer.last_batch()) {
+            if let Some((severity, mistake)) = scorer.mistake(outputs, targets) {
+                self.insert(Candidate::without_class(index, severity, Some(mistake)));
+            }
+        }
+    }
+
+    /// The number of images with a mistake, and the worst mistakes in labels or numbers with the index of
+    /// their image.
+    pub(super) fn into_target_mistakes(self) -> (usize, Vec<(u32, TargetMistake)>) {
+        let mistake = |candidate: Candidate| Some((candidate.index, candidate.target?));
+        (self.count, self.worst.into_iter().filter_map(mistake).collect())
     }
 
     /// Adds an image of a classifier, if its prediction is wrong.
@@ -154,7 +196,8 @@ impl MistakeCollector {
         }
         let ClassPrediction { index, class, predicted, probability } = image.prediction();
         if probability.is_finite() {
-            self.insert(Candidate { index, severity: probability, class, predicted, mask: Vec::new() });
+            let (mask, target) = (Vec::new(), None);
+            self.insert(Candidate { index, severity: probability, class, predicted, mask, target });
         }
     }
 
@@ -170,7 +213,7 @@ impl MistakeCollector {
     }
 
     fn insert_mask(&mut self, index: u32, iou: f64, predictions: &[i32]) {
-        let candidate = Candidate { index, severity: -iou, class: 0, predicted: 0, mask: Vec::new() };
+        let candidate = Candidate::without_class(index, -iou, None);
         let drawn = self.request.gallery && self.position(&candidate) < MAX_GALLERY_IMAGES;
         let value = |&class: &i32| u8::try_from(class).unwrap_or(u8::MAX);
         let mask = if drawn { predictions.iter().map(value).collect() } else { Vec::new() };
@@ -234,9 +277,20 @@ impl MistakeCollector {
 
     fn describe(&self, candidate: &Candidate, dataset: &dyn Dataset) -> Mistake {
         let &Candidate { index, severity, class, predicted, .. } = candidate;
-        let kind = match self.mask_size {
-            Some(_) => MistakeKind::Pixels { iou: -severity },
-            None => MistakeKind::Class {
+        let name = |target: &usize| dataset.class_name(*target);
+        let kind = match (self.mask_size, &candidate.target) {
+            (Some(_), _) => MistakeKind::Pixels { iou: -severity },
+            (None, Some(TargetMistake::Labels { wrong, missed })) => MistakeKind::Labels {
+                wrong: wrong.iter().map(name).collect(),
+                missed: missed.iter().map(name).collect(),
+                severity,
+            },
+            (None, Some(TargetMistake::Number { target, number, predicted })) => MistakeKind::Numbers {
+                name: name(target),
+                number: f64::from(*number),
+                predicted_number: f64::from(*predicted),
+            },
+            (None, None) => MistakeKind::Class {
                 class,
                 name: dataset.class_name(class),
                 predicted,
@@ -256,8 +310,23 @@ impl Mistake {
                 format!("{name} → {predicted_name} {:.0} %", 100.0 * probability)
             }
             MistakeKind::Pixels { iou } => format!("IoU {:.1} %", 100.0 * iou),
+            MistakeKind::Labels { wrong, missed, .. } => {
+                let signed = |sign: char, names: &[String]| -> Vec<String> {
+                    names.iter().map(|name| format!("{sign}{name}")).collect()
+                };
+                [signed('+', wrong), signed('−', missed)].concat().join(" ")
+            }
+            MistakeKind::Numbers { number, predicted_number, .. } => {
+                format!("{} → {}", rounded(*number), rounded(*predicted_number))
+            }
         }
     }
+}
+
+/// A number with four significant digits.
+fn rounded(number: f64) -> String {
+    let digits = 3 - number.abs().max(1e-9).log10().floor() as i32;
+    format!("{number:.*}", usize::try_from(digits).unwrap_or(0).min(9))
 }
 
 /// The mean IoU of the classes in the labels or the predictions of an image, over its labelled pixels; `None`
@@ -356,7 +425,7 @@ mod tests {
     }
 
     fn candidate(index: u32, severity: f64) -> Candidate {
-        Candidate { index, severity, class: 1, predicted: 2, mask: vec![1; 4] }
+        Candidate { index, severity, class: 1, predicted: 2, mask: vec![1; 4], target: None }
     }
 
     #[test]

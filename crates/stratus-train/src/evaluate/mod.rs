@@ -4,6 +4,7 @@ pub(crate) mod collector;
 mod images;
 pub(crate) mod mistakes;
 mod scorer;
+pub(crate) mod targets;
 mod views;
 mod windows;
 
@@ -17,7 +18,8 @@ use crate::resolve::{Rank, ResolvedProcess, validation_views};
 use crate::run::pipeline::forward_labels;
 use crate::weights::session_state::{RestoreMode, refresh, restore};
 use crate::weights::{
-    CheckpointChoice, Pretrained, RecordedMetadata, WeightsPurpose, load_checkpoint, model_from_tensors,
+    CheckpointChoice, Pretrained, RecordedMetadata, WeightsPurpose, load_checkpoint, logit_thresholds,
+    model_from_tensors,
 };
 use collector::{CollectedPredictions, CollectorRequest, PredictionCollector};
 use std::path::Path;
@@ -39,6 +41,7 @@ use images::{OpenedImages, check_known};
 use mistakes::MistakeCollector;
 pub use mistakes::{Gallery, MAX_GALLERY_IMAGES, Mistake, MistakeKind, MistakeRequest, Mistakes};
 use scorer::{PartialScores, Scorer};
+use targets::{LogitThresholds, TargetScaling};
 pub use scorer::{Scores, TaskMetrics};
 pub use windows::{evaluate_run_in_windows, evaluate_weights_in_windows};
 
@@ -114,7 +117,7 @@ pub fn view_count(experiment: &Experiment) -> usize {
 }
 
 impl Evaluator {
-    /// Starts reading `dataset` in order, for `program` of `session`.
+    /// Starts reading `dataset` in order, for `program` of `session`. Thresholds of labels are chosen on it.
     ///
     /// # Errors
     /// If the loader cannot be started.
@@ -123,6 +126,21 @@ impl Evaluator {
         session: &Session,
         program: usize,
         dataset: Arc<dyn Dataset>,
+    ) -> Result<Self, TrainError> {
+        Self::with_thresholds(resolved, session, program, dataset, LogitThresholds::new())
+    }
+
+    /// As [`Self::new`], with the thresholds of labels that were chosen before; none are chosen if the list
+    /// is empty.
+    ///
+    /// # Errors
+    /// As there.
+    fn with_thresholds(
+        resolved: &ResolvedProcess,
+        session: &Session,
+        program: usize,
+        dataset: Arc<dyn Dataset>,
+        thresholds: LogitThresholds,
     ) -> Result<Self, TrainError> {
         let plan = session.plan(program);
         let format = BatchFormat::from_plan(plan);
@@ -147,9 +165,11 @@ impl Evaluator {
         let clock = Clock::disabled(session.slots(program));
         let multi_view = MultiView::new(resolved, &plan.program, format)?;
         let classes = resolved.settings().model.classes.unwrap_or(0);
+        let (task, threads) = (resolved.task(), resolved.settings().train.threads);
+        let scaling = TargetScaling::new(resolved).with_thresholds(thresholds);
         let scorer = match stage {
-            Some(stage) if !stage.is_last() => Scorer::placeholder(resolved.task(), classes),
-            _ => Scorer::new(&plan.program, resolved.task(), resolved.settings().train.threads)?,
+            Some(stage) if !stage.is_last() => Scorer::placeholder(task, classes, scaling),
+            _ => Scorer::new(&plan.program, task, threads, scaling)?,
         };
         let loader = Loader::new(dataset, config)?;
         loader.set_active_workers(resolved.settings().data.workers.unwrap_or(1));
@@ -292,7 +312,8 @@ impl Evaluator {
                 }
             };
             let average = self.multi_view.as_ref().map(|multi_view| &multi_view.average);
-            self.scorer.add(session, self.program, batch.samples, &batch.labels, metrics, average)?;
+            let dataset = self.loader.dataset();
+            self.scorer.add(session, self.program, (&batch, dataset), metrics, average)?;
             if let Some(mistakes) = &mut self.mistakes {
                 mistakes.add(&self.scorer, average, &batch)?;
             }
@@ -401,7 +422,9 @@ pub(crate) fn evaluate_run_as(
             evaluation
         }
     };
-    let mut evaluator = Evaluator::new(&resolved, &session, evaluate, Arc::clone(&set))?;
+    let thresholds = logit_thresholds(&checkpoint.state);
+    let mut evaluator =
+        Evaluator::with_thresholds(&resolved, &session, evaluate, Arc::clone(&set), thresholds)?;
     let (scores, mistakes) = evaluator.run_collecting(&mut session, mistakes, &resolved, &set)?;
     evaluated.skipped = evaluator.skipped_images();
     evaluated.check_any_decoded()?;
@@ -465,7 +488,9 @@ pub fn evaluate_weights(
         compile_evaluation(&resolved, &graph, &device, None, warn)?;
     weights.write_to(&mut session)?;
     refresh(&mut session, copies)?;
-    let mut evaluator = Evaluator::new(&resolved, &session, evaluate, Arc::clone(&set))?;
+    let thresholds = recorded.logit_thresholds();
+    let mut evaluator =
+        Evaluator::with_thresholds(&resolved, &session, evaluate, Arc::clone(&set), thresholds)?;
     let (scores, mistakes) = evaluator.run_collecting(&mut session, mistakes, &resolved, &set)?;
     evaluated.skipped = evaluator.skipped_images();
     evaluated.check_any_decoded()?;

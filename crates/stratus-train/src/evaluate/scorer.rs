@@ -1,18 +1,23 @@
 //! Scores a network's predictions batch by batch, of images or of their pixels.
 
+use super::targets::{LogitThresholds, TargetScaling, TargetScorer, no_predictions};
 use super::views::{ViewAverage, largest, largest_probability};
 use crate::TrainError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use stratus_data::{BatchBuffer, Dataset};
 use stratus_engine::passes::lower::PREDICTIONS;
-use stratus_engine::session::{Metrics, PixelMetrics};
-use stratus_engine::{EngineError, Program, Session, ValueId};
+use stratus_engine::session::{Metrics, PixelMetrics, TargetMetrics};
+use stratus_engine::{EngineError, Kernel, Program, Session, Step, ValueId};
 use stratus_measures::{
-    BoundaryScore, BoundaryWorkspace, ClassMetrics, ClassificationMetrics, ConfusionMatrix, MetricError,
-    SegmentationMetrics,
+    BoundaryScore, BoundaryWorkspace, ClassMetrics, ClassificationMetrics, ConfusionMatrix, LabelScores,
+    MetricError, ScoreTable, SegmentationMetrics, TargetErrors,
 };
+use stratus_run::classes::OutputMetrics;
 use stratus_run::csv::Task;
+
+/// The classes of pixels of a network with one output: background and foreground.
+const MIN_PIXEL_CLASSES: usize = 2;
 
 /// The results of evaluating a data set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,9 +29,12 @@ pub struct Scores {
     /// Metrics by task.
     #[serde(flatten)]
     pub metrics: TaskMetrics,
-    /// How often each class (row) was predicted to be each (column).
+    /// How often each class (row) was predicted to be each (column); empty for labels and numbers.
     #[serde(skip)]
     pub confusion: ConfusionMatrix,
+    /// The logit from which each label applies, for several labels.
+    #[serde(skip)]
+    pub(crate) thresholds: LogitThresholds,
 }
 
 /// Metrics by task. Fractions are from 0 to 1; undefined ones are `None`.
@@ -37,15 +45,22 @@ pub enum TaskMetrics {
     Classification(ClassificationMetrics),
     /// Metrics of pixels.
     Segmentation(SegmentationMetrics),
+    /// Metrics of labels.
+    MultiLabel(LabelScores),
+    /// Errors of numbers.
+    Regression(TargetErrors),
 }
 
 impl TaskMetrics {
-    /// Top-1 accuracy or mean IoU.
+    /// The measure by which networks are compared, the higher the better: top-1 accuracy, mean IoU, mean
+    /// average precision or R².
     #[must_use]
     pub fn score(&self) -> Option<f64> {
         match self {
             Self::Classification(metrics) => metrics.top1,
             Self::Segmentation(metrics) => metrics.miou,
+            Self::MultiLabel(metrics) => metrics.mean_average_precision,
+            Self::Regression(metrics) => metrics.r2,
         }
     }
 
@@ -65,6 +80,17 @@ impl TaskMetrics {
                 ("weighted_iou", metrics.weighted_iou),
                 ("bf", metrics.bf),
             ]),
+            Self::MultiLabel(metrics) => BTreeMap::from([
+                ("label_accuracy", metrics.at_default.accuracy),
+                ("map", metrics.mean_average_precision),
+                ("auc", metrics.mean_auc),
+                ("f1", metrics.at_chosen.macro_f1),
+                ("micro_f1", metrics.at_chosen.micro_f1),
+                ("exact_match", metrics.at_chosen.exact_match),
+            ]),
+            Self::Regression(metrics) => {
+                BTreeMap::from([("r2", metrics.r2), ("mae", metrics.mae), ("rmse", metrics.rmse)])
+            }
         }
     }
 }
@@ -85,21 +111,35 @@ impl Scores {
         Err(TrainError::OutputsNotFinite { problem })
     }
 
-    /// The fraction of correct predictions, of images or of pixels.
+    /// The fraction of correct predictions, of images, of pixels or of labels; R² of numbers.
     #[must_use]
     pub fn accuracy(&self) -> Option<f64> {
         match &self.metrics {
             TaskMetrics::Classification(measures) => measures.top1,
             TaskMetrics::Segmentation(measures) => measures.accuracy,
+            TaskMetrics::MultiLabel(measures) => measures.at_default.accuracy,
+            TaskMetrics::Regression(measures) => measures.r2,
         }
     }
 
-    /// The metrics of each class.
+    /// The metrics of each class; none for labels and numbers.
     #[must_use]
     pub fn classes(&self) -> &[ClassMetrics] {
         match &self.metrics {
             TaskMetrics::Classification(measures) => &measures.classes,
             TaskMetrics::Segmentation(measures) => &measures.classes,
+            TaskMetrics::MultiLabel(_) | TaskMetrics::Regression(_) => &[],
+        }
+    }
+
+    /// The metrics of each class, label or target.
+    #[must_use]
+    pub fn outputs(&self) -> OutputMetrics {
+        let outputs = OutputMetrics { classes: self.classes().to_vec(), ..OutputMetrics::default() };
+        match &self.metrics {
+            TaskMetrics::Classification(_) | TaskMetrics::Segmentation(_) => outputs,
+            TaskMetrics::MultiLabel(measures) => OutputMetrics { labels: measures.labels.clone(), ..outputs },
+            TaskMetrics::Regression(measures) => OutputMetrics { targets: measures.targets.clone(), ..outputs },
         }
     }
 }
@@ -125,6 +165,8 @@ pub(super) struct PartialScores {
     boundaries: Option<BoundaryScore>,
     samples: u64,
     top5_hits: u64,
+    /// The outputs for labels and numbers, and whether all were finite.
+    outputs: Option<(ScoreTable, bool)>,
     /// The bits of [`Scorer::batches`].
     batches: Vec<[u64; 2]>,
 }
@@ -132,6 +174,7 @@ pub(super) struct PartialScores {
 enum Counts {
     PerImage { classes: usize, top5_hits: f64 },
     PerPixel { size: [usize; 2], boundaries: BoundaryScore, threads: Vec<BoundaryWorker> },
+    PerTarget(TargetScorer),
 }
 
 /// The predictions of a batch.
@@ -140,6 +183,8 @@ pub(super) enum BatchPredictions<'a> {
     Classes(ImagePredictions<'a>),
     /// The class of each pixel.
     Pixels(PixelPredictions<'a>),
+    /// The outputs for labels or numbers.
+    Targets(&'a TargetScorer),
 }
 
 /// The predicted classes of a batch's images.
@@ -242,8 +287,13 @@ impl Scorer {
     ///
     /// # Errors
     /// If the program has no predictions.
-    pub fn new(program: &Program, task: Task, threads: usize) -> Result<Self, EngineError> {
-        let none = || EngineError::InvalidRequest(format!("`{}` makes no predictions", program.network));
+    pub fn new(
+        program: &Program,
+        task: Task,
+        threads: usize,
+        scaling: TargetScaling,
+    ) -> Result<Self, EngineError> {
+        let none = || no_predictions(&program.network);
         let (value, classes, counts) = match task {
             Task::Classification => {
                 let ViewAverage { logits, classes, .. } =
@@ -255,10 +305,17 @@ impl Scorer {
                 let &[_, height, width] = program.value(value).shape.as_slice() else { return Err(none()) };
                 let loss =
                     program.steps.iter().find(|step| step.outputs.contains(&value)).ok_or_else(none)?;
-                let classes = program.value(loss.inputs[0]).shape[1];
+                let classes = program.value(loss.inputs[0]).shape[1].max(MIN_PIXEL_CLASSES);
                 let boundaries = BoundaryScore::new(classes);
                 let threads = (0..threads.max(1)).map(|_| BoundaryWorker::new(&boundaries)).collect();
                 (value, classes, Counts::PerPixel { size: [height, width], boundaries, threads })
+            }
+            Task::MultiLabel | Task::Regression => {
+                let is_loss = |step: &&Step| matches!(&step.kernel, Kernel::TargetLoss(_));
+                let loss = program.steps.iter().find(is_loss).ok_or_else(none)?;
+                let value = loss.inputs[0];
+                let columns = program.value(value).shape[1];
+                (value, 0, Counts::PerTarget(TargetScorer::new(task, columns, scaling)))
             }
         };
         let confusion = ConfusionMatrix::new(classes);
@@ -267,15 +324,19 @@ impl Scorer {
     }
 
     /// An empty scorer, for pipeline stages before the last.
-    pub fn placeholder(task: Task, classes: usize) -> Self {
+    pub fn placeholder(task: Task, classes: usize, scaling: TargetScaling) -> Self {
         let counts = match task {
             Task::Classification => Counts::PerImage { classes, top5_hits: 0.0 },
             Task::Segmentation => {
                 let boundaries = BoundaryScore::new(classes);
                 Counts::PerPixel { size: [0, 0], threads: vec![BoundaryWorker::new(&boundaries)], boundaries }
             }
+            Task::MultiLabel | Task::Regression => {
+                Counts::PerTarget(TargetScorer::new(task, classes, scaling))
+            }
         };
-        let (confusion, value) = (ConfusionMatrix::new(classes), ValueId(0));
+        let confused = if matches!(counts, Counts::PerTarget(_)) { 0 } else { classes };
+        let (confusion, value) = (ConfusionMatrix::new(confused), ValueId(0));
         let (predictions, logits, batches) = (Vec::new(), Vec::new(), Vec::new());
         Self { value, confusion, predictions, logits, samples: 0, batches, counts }
     }
@@ -291,11 +352,12 @@ impl Scorer {
                 boundaries.clear();
                 threads.iter_mut().for_each(|worker| worker.score.clear());
             }
+            Counts::PerTarget(scorer) => scorer.clear(),
         }
     }
 
-    /// Counts the predictions of the program's last run, for a batch of `samples` images with these labels.
-    /// With `views`, counts the predictions averaged over views, and `metrics` are theirs.
+    /// Counts the predictions of the program's last run, for a batch of images of `dataset`. With `views`,
+    /// counts the predictions averaged over views, and `metrics` are theirs.
     ///
     /// # Errors
     /// If the device fails, or a label exceeds the number of classes.
@@ -303,11 +365,11 @@ impl Scorer {
         &mut self,
         session: &Session,
         program: usize,
-        samples: usize,
-        labels: &[i32],
+        (batch, dataset): (&BatchBuffer, &dyn Dataset),
         metrics: Metrics,
         views: Option<&ViewAverage>,
     ) -> Result<(), TrainError> {
+        let (samples, labels) = (batch.samples, &batch.labels[..]);
         match &mut self.counts {
             Counts::PerImage { classes, top5_hits } => {
                 self.samples += metrics.samples as u64;
@@ -338,25 +400,35 @@ impl Scorer {
                 self.samples += images.iter().filter(is_counted).count() as u64;
                 Ok(compare_boundaries(threads, &images, size)?)
             }
+            Counts::PerTarget(scorer) => {
+                let TargetMetrics { loss, targets, samples, .. } = metrics.into();
+                self.samples += samples as u64;
+                self.batches.push([loss * targets, targets]);
+                scorer.add(session, [program, self.value.0], batch, dataset)
+            }
         }
     }
 
-    /// The number of classes.
+    /// The number of classes, labels or targets.
     pub fn classes(&self) -> usize {
-        self.confusion.classes()
+        match &self.counts {
+            Counts::PerTarget(scorer) => scorer.columns(),
+            Counts::PerImage { .. } | Counts::PerPixel { .. } => self.confusion.classes(),
+        }
     }
 
     /// The predictions of the batch that was added last, with the same `views`.
     pub fn last_predictions<'a>(&'a self, views: Option<&'a ViewAverage>) -> BatchPredictions<'a> {
         let predicted = &self.predictions[..];
-        match self.counts {
-            Counts::PerImage { classes, .. } => {
+        match &self.counts {
+            &Counts::PerImage { classes, .. } => {
                 let logits = &self.logits;
                 BatchPredictions::Classes(ImagePredictions { predicted, classes, logits, views })
             }
-            Counts::PerPixel { size, .. } => {
+            &Counts::PerPixel { size, .. } => {
                 BatchPredictions::Pixels(PixelPredictions { classes: predicted, size })
             }
+            Counts::PerTarget(scorer) => BatchPredictions::Targets(scorer),
         }
     }
 
@@ -393,6 +465,14 @@ impl Scorer {
                 threads.iter().try_for_each(|worker| all.merge(&worker.score))?;
                 (Some(all), 0)
             }
+            Counts::PerTarget(_) => (None, 0),
+        };
+        let outputs = match &self.counts {
+            Counts::PerTarget(scorer) => {
+                let (table, is_finite) = scorer.table();
+                Some((table.clone(), is_finite))
+            }
+            Counts::PerImage { .. } | Counts::PerPixel { .. } => None,
         };
         let batches = self.batches.iter().map(|batch| batch.map(f64::to_bits)).collect();
         Ok(PartialScores {
@@ -400,6 +480,7 @@ impl Scorer {
             boundaries,
             samples: self.samples,
             top5_hits,
+            outputs,
             batches,
         })
     }
@@ -418,8 +499,12 @@ impl Scorer {
                 (Counts::PerPixel { threads, .. }, Some(score)) => {
                     threads.first_mut().map_or(Ok(()), |worker| worker.score.merge(score))?;
                 }
-                (Counts::PerPixel { .. }, None) => {}
+                (Counts::PerPixel { .. } | Counts::PerTarget(_), _) => {}
             }
+        }
+        if let Counts::PerTarget(scorer) = &mut self.counts {
+            let tables: Vec<(ScoreTable, bool)> = all.iter().filter_map(|part| part.outputs.clone()).collect();
+            scorer.merge_turns(&tables)?;
         }
         // Losses are summed in the order of batches, as a single worker does.
         let rounds = all.iter().map(|part| part.batches.len()).max().unwrap_or(0);
@@ -435,6 +520,7 @@ impl Scorer {
     /// If the counts of threads do not match.
     pub fn scores(&self, dataset: &dyn Dataset) -> Result<Scores, TrainError> {
         let name = |class: usize| dataset.class_name(class);
+        let mut thresholds = LogitThresholds::new();
         let measures = match &self.counts {
             Counts::PerImage { top5_hits, .. } => {
                 let top5_hits = Some(*top5_hits as u64);
@@ -446,11 +532,18 @@ impl Scorer {
                 let measures = SegmentationMetrics::new(&self.confusion, Some(&all), name);
                 TaskMetrics::Segmentation(measures?)
             }
+            Counts::PerTarget(scorer) if scorer.is_labels() => {
+                let (labels, chosen) = scorer.labels(name)?;
+                thresholds = chosen;
+                TaskMetrics::MultiLabel(labels)
+            }
+            Counts::PerTarget(scorer) => TaskMetrics::Regression(scorer.numbers(name)),
         };
         let [loss, weight] =
             self.batches.iter().fold([0.0; 2], |[loss, weight], batch| [loss + batch[0], weight + batch[1]]);
         let loss = if weight > 0.0 { loss / weight } else { 0.0 };
-        Ok(Scores { samples: self.samples, loss, metrics: measures, confusion: self.confusion.clone() })
+        let confusion = self.confusion.clone();
+        Ok(Scores { samples: self.samples, loss, metrics: measures, confusion, thresholds })
     }
 }
 

@@ -164,8 +164,7 @@ impl<'a> MeasuredNetwork<'a> {
         let images = ImagesInMemory::new(images, predictor.classes(), predictor.has_masks())?;
         let config = inference.input.evaluation(inference.format, batch);
         let images = Loader::new(Arc::new(images), config)?.next()?;
-        let mut images = images.ok_or(TrainError::Loader(LoaderError::Stopped))?;
-        images.labels.fill(0);
+        let images = images.ok_or(TrainError::Loader(LoaderError::Stopped))?;
         let clock = Clock::new(inference.network.session.slots(inference.network.program));
         let steps = vec![Vec::new(); inference.network.plan().program.steps.len()];
         Ok(Self { inference, images, clock, seconds: Vec::new(), steps })
@@ -173,12 +172,11 @@ impl<'a> MeasuredNetwork<'a> {
 
     fn run(&mut self, is_measured: bool) -> Result<(), TrainError> {
         let Self { inference, images, clock, seconds, steps } = self;
-        let labels = bytemuck::cast_slice_mut(&mut images.labels);
         let network = &mut inference.network;
         clock.begin_iteration();
         clock.restart();
         let started = Instant::now();
-        network.session.run(network.program, &mut images.images, labels, clock, 0)?;
+        network.session.run(network.program, &mut images.images, &mut network.labels, clock, 0)?;
         if is_measured {
             seconds.push(started.elapsed().as_secs_f64());
             for (times, &nanoseconds) in steps.iter_mut().zip(clock.slots()) {

@@ -16,7 +16,7 @@ use crate::weights::{
     load_trained_network, model_from_tensors,
 };
 pub use latency::{BatchLatency, InferenceLatency, StepLatency, measure_latency};
-pub(crate) use session::{ImageError, WindowedPrediction, picture};
+pub(crate) use session::{ImageError, WindowedPrediction, picture, sigmoid};
 pub use session::{Inference, Int8Layers};
 use std::path::Path;
 use stratus_base::text::shell_path;
@@ -39,6 +39,8 @@ pub struct Predictor {
     weights: Weights,
     /// The names of the classes; empty if unknown.
     class_names: Vec<String>,
+    /// The probability from which each label applies; empty if unknown.
+    thresholds: Vec<f64>,
     windows: Option<SlidingWindows>,
     /// The layers that run in int8; `None` for none.
     quantisation: Option<Quantisation>,
@@ -129,6 +131,10 @@ pub enum Output {
     Classes(Vec<(usize, f64)>),
     /// The class of every pixel, row-major, and height and width.
     Mask(Vec<i32>, [usize; 2]),
+    /// The probability of each label.
+    Labels(Vec<f64>),
+    /// Each target, in its unit.
+    Numbers(Vec<f64>),
 }
 
 impl Predictor {
@@ -163,12 +169,14 @@ impl Predictor {
         let trained = load_trained_network(path, choice, warn)?;
         check_weights(path, quantisation.as_ref(), &trained.checkpoint)?;
         let class_names = trained.metadata.class_names.clone();
+        let thresholds = trained.metadata.outputs.thresholds.clone();
         let graph = for_images(&experiment, &trained.graph)?;
         Ok(Self {
             experiment,
             graph,
             weights: Weights::Checkpoint(Box::new(trained)),
             class_names,
+            thresholds,
             windows: None,
             quantisation,
         })
@@ -194,11 +202,13 @@ impl Predictor {
         let file = Pretrained::open(weights, &graph, WeightsPurpose::Evaluation, warn)?;
         recorded.prepare(&mut experiment, &graph.input_shape().0, warn);
         let class_names = recorded.class_names().to_vec();
+        let thresholds = recorded.thresholds().to_vec();
         Ok(Self {
             experiment,
             graph,
             weights: Weights::File(Box::new(file)),
             class_names,
+            thresholds,
             windows: None,
             quantisation: None,
         })
@@ -216,6 +226,7 @@ impl Predictor {
             graph,
             weights: Weights::Initial,
             class_names,
+            thresholds: Vec::new(),
             windows: None,
             quantisation: None,
         })
@@ -230,7 +241,8 @@ impl Predictor {
     ) -> Self {
         let (graph, class_names) = (model.graph.clone(), Vec::new());
         let weights = Weights::Model(Box::new(model));
-        Self { experiment, graph, weights, class_names, windows: None, quantisation }
+        let thresholds = Vec::new();
+        Self { experiment, graph, weights, class_names, thresholds, windows: None, quantisation }
     }
 
     /// The names of the classes, by their indices; empty if unknown.
@@ -241,11 +253,17 @@ impl Predictor {
     /// The task of the network.
     #[must_use]
     pub fn task(&self) -> Task {
-        if self.graph.shape(self.graph.output).0.len() == 3 {
-            Task::Segmentation
-        } else {
-            Task::Classification
+        match self.experiment.train.loss {
+            _ if self.graph.shape(self.graph.output).0.len() == 3 => Task::Segmentation,
+            Some(loss) => loss.task_of_images(),
+            None => Task::Classification,
         }
+    }
+
+    /// The probability from which each label applies, by label. Labels without one apply from 0.5.
+    #[must_use]
+    pub fn thresholds(&self) -> &[f64] {
+        &self.thresholds
     }
 
     /// The number of classes.

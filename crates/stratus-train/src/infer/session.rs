@@ -13,13 +13,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
+use stratus_base::AlignedBytes;
 use stratus_data::contact_sheet::RgbImage;
 use stratus_data::images::ImageFiles;
 use stratus_data::memory::{ImagesInMemory, StoredImage};
 use stratus_data::{DataError, Dataset, Element, Layout, Loader, LoaderConfig, LoaderError, Scratch};
 use stratus_engine::passes::lower::{PREDICTIONS, output_name};
 use stratus_engine::passes::quantise::QuantisedMap;
-use stratus_engine::{Clock, EngineError, Phase, Plan, Session};
+use stratus_engine::{Clock, EngineError, Phase, Plan, Role, Session};
+use stratus_experiment::Experiment;
 use stratus_optimise::quantise::QuantisedWeights;
 use stratus_run::csv::Task;
 use stratus_run::machine::allocatable_memory_bytes;
@@ -52,6 +54,8 @@ pub(super) struct LoadedNetwork {
     pub(super) program: usize,
     clock: Clock,
     outputs: OutputReader,
+    /// The labels of a batch, all 0: the program computes a loss, which is finite only if all outputs are.
+    pub(super) labels: AlignedBytes,
 }
 
 /// The results for an image that is evaluated in windows.
@@ -139,9 +143,11 @@ impl Predictor {
         let EvaluationSession { session, evaluate, .. } =
             inference_session(&resolved, &model, &device, form, warn)?;
         let plan = session.plan(evaluate);
-        let (format, outputs) = (BatchFormat::from_plan(plan), OutputReader::from_plan(plan)?);
+        let outputs = OutputReader::from_plan(plan, OutputMeaning::new(resolved.settings(), self.task()))?;
+        let format = BatchFormat::from_plan(plan);
         let clock = Clock::disabled(session.slots(evaluate));
-        let network = LoadedNetwork { session, program: evaluate, clock, outputs };
+        let labels = zero_labels(plan)?;
+        let network = LoadedNetwork { session, program: evaluate, clock, outputs, labels };
         let input = resolved.input().clone();
         let library = device.backend.describe();
         Ok(Inference { predictor: self, input, format, batch, network, library, logits: Vec::new() })
@@ -402,7 +408,7 @@ impl Inference<'_> {
             let crops = in_memory(part.iter().map(crop).collect(), true)?;
             let config = single_pass(self.input.evaluation(self.format, self.batch));
             let mut loader = Loader::new(Arc::new(crops), config)?;
-            let LoadedNetwork { session, program, clock, outputs } = &mut self.network;
+            let LoadedNetwork { session, program, clock, outputs, .. } = &mut self.network;
             while let Some(mut batch) = loader.next()? {
                 let started = Instant::now();
                 let labels = bytemuck::cast_slice_mut(&mut batch.labels);
@@ -501,8 +507,7 @@ impl LoadedNetwork {
         loader: &mut Loader,
         on_output: &mut dyn FnMut(usize, SampleOutput) -> Result<(), E>,
     ) -> Result<(), E> {
-        let Self { session, program, clock, outputs } = self;
-        let label_len = loader.label_len();
+        let Self { session, program, clock, outputs, labels } = self;
         for _ in 0..loader.batches_per_epoch() {
             let Some(mut batch) = loader.next().map_err(TrainError::from)? else { break };
             let problems: Vec<Option<String>> =
@@ -511,9 +516,6 @@ impl LoadedNetwork {
             let started = Instant::now();
             let mut batch_outputs = Vec::new();
             if decoded > 0 {
-                // With labels the program computes a loss, which is finite only if all logits are.
-                batch.labels[..batch.samples * label_len].fill(0);
-                let labels = bytemuck::cast_slice_mut(&mut batch.labels);
                 session.run(*program, &mut batch.images, labels, clock, 0).map_err(TrainError::from)?;
             }
             let network_s = started.elapsed().as_secs_f64() / decoded.max(1) as f64;
@@ -537,6 +539,14 @@ impl LoadedNetwork {
     }
 }
 
+/// Memory for the labels of a plan's program, all 0.
+fn zero_labels(plan: &Plan) -> Result<AlignedBytes, TrainError> {
+    let program = &plan.program;
+    let labels = program.find_role(Role::Labels).map(|id| program.value(id));
+    let bytes = labels.map_or(0, |labels| labels.elements() * labels.dtype.bytes());
+    AlignedBytes::zeroed(bytes, "the labels of a batch").map_err(|error| EngineError::from(error).into())
+}
+
 /// The output for an image and the seconds of the network, or the reason why there is none.
 type SampleOutput = Result<(Output, f64), ImageFailure>;
 
@@ -545,14 +555,16 @@ struct OutputReader {
     /// The value with the logits.
     logits: usize,
     classes: usize,
-    /// The value with the classes of pixels, and their height and width; `None` for classification.
+    /// The value with the classes of pixels, and their height and width; `None` for whole images.
     masks: Option<(usize, [usize; 2])>,
+    /// The meaning of the outputs for an image.
+    meaning: OutputMeaning,
     /// Memory for the logits of a batch.
     memory: Vec<f32>,
 }
 
 impl OutputReader {
-    fn from_plan(plan: &Plan) -> Result<Self, TrainError> {
+    fn from_plan(plan: &Plan, meaning: OutputMeaning) -> Result<Self, TrainError> {
         let program = &plan.program;
         let masks = program.find(PREDICTIONS).and_then(|id| match program.value(id).shape[..] {
             [_, height, width] => Some((id.0, [height, width])),
@@ -561,7 +573,9 @@ impl OutputReader {
         let loss = program.steps.iter().find(|step| step.phase == Phase::Loss);
         let logits = loss.and_then(|step| step.inputs.first());
         match logits.map(|&id| (id.0, &program.value(id).shape[..])) {
-            Some((logits, &[_, classes, ..])) => Ok(Self { logits, classes, masks, memory: Vec::new() }),
+            Some((logits, &[_, classes, ..])) => {
+                Ok(Self { logits, classes, masks, meaning, memory: Vec::new() })
+            },
             _ => Err(EngineError::InvalidRequest(format!("`{}` has no predictions", program.network)).into()),
         }
     }
@@ -575,7 +589,8 @@ impl OutputReader {
         let Some((value, size)) = self.masks else {
             session.read_f32(program, self.logits, &mut self.memory)?;
             let logits = self.memory.chunks_exact(self.classes).take(samples);
-            return Ok(logits.map(|logits| check_finite(logits).map(|()| ranked(logits))).collect());
+            let output = |logits| check_finite(logits).map(|()| self.meaning.output(logits));
+            return Ok(logits.map(output).collect());
         };
         let mut all = Vec::new();
         session.read_labels(program, value, &mut all)?;
@@ -596,6 +611,51 @@ fn check_finite(logits: &[f32]) -> Result<(), ImageFailure> {
     if logits.iter().all(|logit| logit.is_finite()) { Ok(()) } else { Err(ImageFailure::not_finite()) }
 }
 
+/// The meaning of a network's outputs for an image.
+#[derive(Clone, Debug, PartialEq)]
+enum OutputMeaning {
+    /// Logits of classes, one of which is right.
+    Classes,
+    /// A logit for each label.
+    Labels,
+    /// Standardised targets, with the mean and standard deviation of each; without them, as they are.
+    Numbers(Vec<[f64; 2]>),
+}
+
+impl OutputMeaning {
+    fn new(settings: &Experiment, task: Task) -> Self {
+        let numbers = |key: &Option<Vec<f64>>| key.clone().unwrap_or_default();
+        match task {
+            Task::Classification | Task::Segmentation => Self::Classes,
+            Task::MultiLabel => Self::Labels,
+            Task::Regression => {
+                let [mean, std] = [&settings.data.target_mean, &settings.data.target_std].map(numbers);
+                Self::Numbers(mean.into_iter().zip(std).map(|(mean, std)| [mean, std]).collect())
+            }
+        }
+    }
+
+    fn output(&self, outputs: &[f32]) -> Output {
+        match self {
+            Self::Classes => ranked(outputs),
+            Self::Labels => Output::Labels(outputs.iter().map(|&logit| sigmoid(f64::from(logit))).collect()),
+            Self::Numbers(scales) => {
+                let scale = |target: usize| scales.get(target).copied().unwrap_or([0.0, 1.0]);
+                let number = |(target, &output): (usize, &f32)| {
+                    let [mean, std] = scale(target);
+                    f64::from(output) * std + mean
+                };
+                Output::Numbers(outputs.iter().enumerate().map(number).collect())
+            }
+        }
+    }
+}
+
+/// The probability of a label with this logit.
+pub(crate) fn sigmoid(logit: f64) -> f64 {
+    1.0 / (1.0 + (-logit).exp())
+}
+
 /// Ranks the classes by probability; equal ones by index.
 fn ranked(logits: &[f32]) -> Output {
     let logits = || logits.iter().copied().map(f64::from);
@@ -613,7 +673,6 @@ mod tests {
     use crate::network::Network;
     use crate::weights::initialise::values;
     use std::collections::BTreeMap;
-    use stratus_experiment::Experiment;
     use stratus_weights::{TensorRef, ValuesRef, write_safetensors};
 
     /// The outcome of an image for `erfnet`, the last layer of which has these weights and bias for `class`.

@@ -1,17 +1,54 @@
-//! Class weights of the training loss, by the frequencies of classes.
+//! Weights of classes and labels in the training loss, by their frequencies.
 
 use crate::TrainError;
 use std::borrow::Cow;
-use stratus_data::{Dataset, stats};
-use stratus_experiment::{ClassWeighting, Experiment};
+use stratus_data::{Dataset, TargetKind, stats, target_statistics};
+use stratus_experiment::{ClassWeighting, Experiment, PositiveWeighting};
 use stratus_measures::weights::{ERFNET_TERM, inverse_logarithmic, or_zero};
 
-/// The experiment with the class weights of `train.class_weighting`, by the frequencies in the training data
-/// `dataset`. A run records them, and resumes with the recorded ones.
+/// The experiment with the weights of `train.class_weighting` and `train.positive_weighting`, by the
+/// frequencies in the training data `dataset`. A run records them, and resumes with the recorded ones.
 ///
 /// # Errors
-/// If the data cannot be read, or `train.class_weights` does not have a number per class, or only zeros.
+/// If the data cannot be read, or a list does not have a number per class, or only zeros.
 pub fn with_class_weights<'a>(
+    experiment: &'a Experiment,
+    dataset: &dyn Dataset,
+) -> Result<Cow<'a, Experiment>, TrainError> {
+    let experiment = with_weights_of_classes(experiment, dataset)?;
+    let train = &experiment.train;
+    let count = dataset.classes();
+    if let Some(found) = train.positive_weights.as_ref().map(Vec::len).filter(|&found| found != count) {
+        return Err(TrainError::Configuration {
+            problem: format!(
+                "train.positive_weights has {found} numbers, but data set `{}` has {count} labels",
+                dataset.name()
+            ),
+            hint: "set a weight for each label, in the order of `stratus data stats`".to_owned(),
+        });
+    }
+    let is_unset = train.positive_weights.is_none() && train.positive_weighting == PositiveWeighting::Auto;
+    if !is_unset || dataset.target_kind() != Some(TargetKind::Labels) {
+        return Ok(experiment);
+    }
+    let ratio = |label: &stratus_data::TargetStatistics| match label.positives {
+        // It never occurs in training, so its weight has no effect.
+        0 => 1.0,
+        positives => (label.count - positives) as f64 / positives as f64,
+    };
+    let weights = target_statistics(dataset).iter().map(|label| as_f32(ratio(label))).collect();
+    let mut experiment = experiment.into_owned();
+    experiment.train.positive_weights = Some(weights);
+    Ok(Cow::Owned(experiment))
+}
+
+/// The `f32` value of the loss, as the decimal that parses to the same `f32`.
+fn as_f32(weight: f64) -> f64 {
+    (weight as f32).to_string().parse().unwrap_or(weight)
+}
+
+/// The experiment with the weights of `train.class_weighting`.
+fn with_weights_of_classes<'a>(
     experiment: &'a Experiment,
     dataset: &dyn Dataset,
 ) -> Result<Cow<'a, Experiment>, TrainError> {
@@ -37,18 +74,27 @@ pub fn with_class_weights<'a>(
     if experiment.train.class_weighting == ClassWeighting::None {
         return Ok(Cow::Borrowed(experiment));
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let survey = stats::compute_stats(dataset, threads)?;
-    let weights = match experiment.train.class_weighting {
-        ClassWeighting::MedianFrequency => survey.median_frequency_weights(),
-        ClassWeighting::Logarithmic | ClassWeighting::None => {
-            let (counts, total) = survey.class_counts();
-            inverse_logarithmic(counts, total, ERFNET_TERM)
+    let is_median = experiment.train.class_weighting == ClassWeighting::MedianFrequency;
+    let weights = if dataset.target_kind().is_some() {
+        let targets = target_statistics(dataset);
+        let counts: Vec<u64> = targets.iter().map(|label| label.positives).collect();
+        let known: Vec<u64> = targets.iter().map(|label| label.count).collect();
+        match is_median {
+            true => median_frequency(&counts, &known),
+            false => inverse_logarithmic(&counts, dataset.len() as u64, ERFNET_TERM),
+        }
+    } else {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let survey = stats::compute_stats(dataset, threads)?;
+        match is_median {
+            true => survey.median_frequency_weights(),
+            false => {
+                let (counts, total) = survey.class_counts();
+                inverse_logarithmic(counts, total, ERFNET_TERM)
+            }
         }
     };
-    // The f32 values of the loss, as decimals that parse to the same f32.
-    let rounded = |weight: f64| (weight as f32).to_string().parse().unwrap_or(weight);
     let mut experiment = experiment.clone();
-    experiment.train.class_weights = Some(or_zero(&weights).into_iter().map(rounded).collect());
+    experiment.train.class_weights = Some(or_zero(&weights).into_iter().map(as_f32).collect());
     Ok(Cow::Owned(experiment))
 }

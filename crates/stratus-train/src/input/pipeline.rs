@@ -7,7 +7,8 @@ use stratus_data::{
 };
 use stratus_engine::ops::{FULL_SHARE, MAX_IMAGE_CHANNELS, MIXED_LABEL_LEN};
 use stratus_engine::{DType, Plan, Role};
-use stratus_experiment::{self as experiment, DatasetFacts, Decode, Experiment, OnBadSample};
+use std::sync::Arc;
+use stratus_experiment::{self as experiment, Annotation, DatasetFacts, Decode, Experiment, OnBadSample};
 
 /// The format of a batch's images in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,33 @@ fn normalisation(experiment: &Experiment, set: &dyn Dataset, [channels, ..]: [us
 pub(crate) fn dataset_facts<'a>(experiment: &Experiment, set: &'a dyn Dataset) -> DatasetFacts<'a> {
     let input_shape = image_shape(experiment, set);
     let Normalisation { mean, std } = normalisation(experiment, set, input_shape);
-    DatasetFacts { name: set.name(), samples: set.len(), has_masks: set.has_masks(), input_shape, mean, std }
+    let annotation = annotation(set);
+    // Those of the training images, which a run records: an evaluation has them.
+    let target_scales = match (annotation, &experiment.data.target_mean) {
+        (Annotation::Numbers, None) => Some(target_scales(set)),
+        _ => None,
+    };
+    let (name, samples) = (set.name(), set.len());
+    DatasetFacts { name, samples, annotation, target_scales, input_shape, mean, std }
+}
+
+/// The mean and the standard deviation of each target of a data set with numbers.
+fn target_scales(set: &dyn Dataset) -> [Vec<f32>; 2] {
+    let targets = target_statistics(set);
+    let mean = targets.iter().map(|target| target.mean as f32).collect();
+    // Of a constant target, which the data set's own check refuses, nothing can be learned.
+    let std = |deviation: f64| if deviation > 0.0 { deviation as f32 } else { 1.0 };
+    [mean, targets.iter().map(|target| std(target.deviation)).collect()]
+}
+
+/// What the images of a data set are annotated with.
+pub(crate) fn annotation(set: &dyn Dataset) -> Annotation {
+    match set.target_kind() {
+        Some(TargetKind::Labels) => Annotation::Labels,
+        Some(TargetKind::Numbers) => Annotation::Numbers,
+        None if set.has_masks() => Annotation::Mask,
+        None => Annotation::Class,
+    }
 }
 
 /// Makes batches of an experiment's images.
@@ -90,7 +117,14 @@ impl InputPipeline {
         let data = &experiment.data;
         let shape = image_shape(experiment, set);
         let normalisation = normalisation(experiment, set, shape);
+        let numbers = |key: &Option<Vec<f64>>| key.clone().unwrap_or_default();
+        let scales: Arc<[TargetScale]> = numbers(&data.target_mean)
+            .into_iter()
+            .zip(numbers(&data.target_std))
+            .map(|(mean, deviation)| TargetScale { mean: mean as f32, deviation: deviation as f32 })
+            .collect();
         let evaluation = LoaderConfig {
+            target_scales: (!scales.is_empty()).then_some(scales),
             normalisation: Some(normalisation.clone()),
             order: Order::Sequential,
             last: LastBatch::Keep,

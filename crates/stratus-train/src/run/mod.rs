@@ -234,7 +234,7 @@ fn start_training(
     }
     machine.write(&run.machine())?;
     stratus_run::atomic::write_json(&run.plan(), &setup.compiled.plans)?;
-    stratus_run::classes::write(&run.classes(), &setup.class_names_only())?;
+    stratus_run::classes::write(&run.classes(), &setup.output_names_only())?;
     setup.copy_sources(run)?;
     setup.data.write(&run.data())?;
     // Written last, since it makes the directory a run, which must have all other files.

@@ -213,9 +213,22 @@ impl RunSetup {
         session_state::refresh(session, ids.refresh)
     }
 
-    /// The classes before the first validation: names without metrics.
-    pub fn class_names_only(&self) -> Vec<ClassMetrics> {
+    /// The classes, labels or targets before the first validation: names without metrics.
+    pub fn output_names_only(&self) -> OutputMetrics {
         let set = self.datasets.train.as_ref();
+        let table = ScoreTable::new(set.classes());
+        let name = |output: usize| set.class_name(output);
+        let outputs = OutputMetrics::default();
+        match self.resolved.task() {
+            Task::Classification | Task::Segmentation => {}
+            Task::MultiLabel => {
+                let labels = LabelScores::new(&table, LabelScores::LOGIT_THRESHOLD, name).labels;
+                return OutputMetrics { labels, ..outputs };
+            }
+            Task::Regression => {
+                return OutputMetrics { targets: TargetErrors::new(&table, name).targets, ..outputs };
+            }
+        }
         let class = |class| ClassMetrics {
             class,
             name: set.class_name(class),
@@ -224,7 +237,7 @@ impl RunSetup {
             iou: None,
             bf: None,
         };
-        (0..set.classes()).map(class).collect()
+        OutputMetrics { classes: (0..set.classes()).map(class).collect(), ..outputs }
     }
 
     /// The external files that the run starts from.

@@ -12,7 +12,10 @@ pub(crate) use pretrained::batches_tracked;
 pub use pretrained::{Pretrained, WeightsPurpose, initial_tensors};
 pub use recorded::RecordedMetadata;
 pub use trained::{CheckpointChoice, TrainedNetwork, load_trained_network, model_tensors};
-pub(crate) use trained::{finished_epochs, load_checkpoint, metadata_of_run, model_from_tensors};
+pub(crate) use trained::{
+    THRESHOLDS, finished_epochs, load_checkpoint, logit_thresholds, metadata_of_run, model_from_tensors,
+    thresholds_of,
+};
 
 /// Returns whether class names are just their indices, as in a data set without names.
 pub(crate) fn are_numbers(names: &[String]) -> bool {

@@ -67,7 +67,7 @@ impl Pretrained {
     ) -> Result<Self, TrainError> {
         let (path, run) = if path.is_dir() {
             let run = RunDir::open(path)?;
-            let metadata = metadata_of_run(&run, &Experiment::load(&run.experiment())?);
+            let metadata = metadata_of_run(&run, &Experiment::load(&run.experiment())?, Vec::new());
             (load_checkpoint(&run, CheckpointChoice::Newest, warn)?.evaluation_weights_file(), Some(metadata))
         } else {
             (path.to_owned(), None)

@@ -1,12 +1,12 @@
 //! The metadata of images and classes that weights record.
 
-use super::metadata_of_run;
+use super::{CheckpointChoice, load_checkpoint, metadata_of_run, thresholds_of};
 use crate::TrainError;
 use std::path::Path;
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, LossFunction};
 use stratus_graph::Shape;
 use stratus_run::RunDir;
-use stratus_weights::{NetworkMetadata, WeightsFile};
+use stratus_weights::{NetworkMetadata, OutputScales, WeightsFile};
 
 /// The metadata that weights record: class names, and how images were normalised and resized. Keys that the
 /// experiment sets take precedence, with a warning if they differ.
@@ -25,7 +25,9 @@ impl RecordedMetadata {
     pub fn read(weights: &Path, warn: &mut dyn FnMut(&str)) -> Result<Self, TrainError> {
         if weights.is_dir() {
             let run = RunDir::open(weights)?;
-            let metadata = metadata_of_run(&run, &Experiment::load(&run.experiment())?);
+            let newest = load_checkpoint(&run, CheckpointChoice::Newest, &mut |_| ()).ok();
+            let thresholds = newest.map_or_else(Vec::new, |newest| thresholds_of(&newest.state));
+            let metadata = metadata_of_run(&run, &Experiment::load(&run.experiment())?, thresholds);
             return Ok(Self { metadata, origin: weights.display().to_string() });
         }
         let file = WeightsFile::open(weights)?;
@@ -44,12 +46,27 @@ impl RecordedMetadata {
         &self.metadata.class_names
     }
 
+    /// The probability from which each label applies; empty if not recorded.
+    #[must_use]
+    pub fn thresholds(&self) -> &[f64] {
+        &self.metadata.outputs.thresholds
+    }
+
+    /// The logits of [`Self::thresholds`].
+    pub(crate) fn logit_thresholds(&self) -> Vec<Option<f32>> {
+        let logit = |&probability: &f64| Some((probability / (1.0 - probability)).ln() as f32);
+        self.thresholds().iter().map(logit).collect()
+    }
+
     /// Unsets the keys of an experiment that these metadata replace, except the keys in `kept`. Needed to
     /// evaluate other weights with the experiment of a run, which has every key set.
     pub fn replace(&self, experiment: &mut Experiment, kept: &[(String, String)]) {
         let NetworkMetadata { mean, std, .. } = &self.metadata;
         let is_kept = |key: &str| kept.iter().any(|(name, _)| name == key);
         let data = &mut experiment.data;
+        if !self.metadata.outputs.target_mean.is_empty() && !is_kept("data.target_mean") {
+            (data.target_mean, data.target_std) = (None, None);
+        }
         if mean.is_empty() {
             return;
         }
@@ -67,7 +84,7 @@ impl RecordedMetadata {
 
     /// Completes the normalisation and resizing of an experiment for the network's input shape, `[C, H, W]`.
     pub(crate) fn prepare(&self, experiment: &mut Experiment, input: &[usize], warn: &mut dyn FnMut(&str)) {
-        let NetworkMetadata { mean, std, input_shape, resize, .. } = &self.metadata;
+        let NetworkMetadata { mean, std, input_shape, resize, loss, outputs, .. } = &self.metadata;
         let origin = &self.origin;
         let has_shape = experiment.data.shape.is_some();
         if !has_shape && !input_shape.is_empty() && input_shape != input {
@@ -79,9 +96,17 @@ impl RecordedMetadata {
                 shape(input)
             ));
         }
+        if let Some(loss) = loss.as_deref().and_then(LossFunction::from_name) {
+            experiment.train.loss.get_or_insert(loss);
+        }
         let data = &mut experiment.data;
-        for (key, value, recorded) in [("data.mean", &mut data.mean, mean), ("data.std", &mut data.std, std)]
-        {
+        let OutputScales { target_mean, target_std, .. } = outputs;
+        for (key, value, recorded) in [
+            ("data.mean", &mut data.mean, mean),
+            ("data.std", &mut data.std, std),
+            ("data.target_mean", &mut data.target_mean, target_mean),
+            ("data.target_std", &mut data.target_std, target_std),
+        ] {
             match value {
                 _ if recorded.is_empty() => {}
                 Some(value) if value == recorded => {}

@@ -1,18 +1,19 @@
 //! The network and weights of a run, without its data: for export.
 
 use crate::TrainError;
+use crate::infer::sigmoid;
 use crate::network::Network;
 use std::path::Path;
 use std::str::FromStr;
 use stratus_base::text::{shell_path, shell_word};
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, LossFunction};
 use stratus_graph::Graph;
 use stratus_optimise::{Model, ModelError};
 use stratus_run::RunDir;
-use stratus_run::checkpoint::{Checkpoint, Checkpoints, Tensor, TensorRef, Values};
+use stratus_run::checkpoint::{Checkpoint, Checkpoints, State, Tensor, TensorRef, Values};
 use stratus_run::remote::RemoteRun;
 use stratus_run::summary::{Status, Summary};
-use stratus_weights::NetworkMetadata;
+use stratus_weights::{NetworkMetadata, OutputScales};
 
 /// A run's network and one of its checkpoints.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,7 +73,7 @@ pub fn load_trained_network(
         });
     };
     let graph = Network::for_images(&experiment, shape, classes)?.graph;
-    let metadata = metadata_of_run(&run, &experiment);
+    let metadata = metadata_of_run(&run, &experiment, thresholds_of(&checkpoint.state));
     Ok(TrainedNetwork { graph, checkpoint, metadata })
 }
 
@@ -110,9 +111,37 @@ pub fn model_tensors(model: &Model) -> Vec<TensorRef<'_>> {
     tensors.collect()
 }
 
-/// The metadata of images and classes that a run recorded.
-pub(crate) fn metadata_of_run(run: &RunDir, experiment: &Experiment) -> NetworkMetadata {
+/// The key of the thresholds of labels in a checkpoint's state.
+pub(crate) const THRESHOLDS: &str = "thresholds";
+
+/// The logit from which each label applies, as chosen by the last validation before a checkpoint; `None` for a
+/// label that had no positives there. Empty if there was no validation.
+pub(crate) fn logit_thresholds(state: &State) -> Vec<Option<f32>> {
+    let recorded = state.extra.get(THRESHOLDS).cloned();
+    recorded.and_then(|recorded| serde_json::from_value(recorded).ok()).unwrap_or_default()
+}
+
+/// The probabilities of [`logit_thresholds`]; 0.5 for labels without one.
+pub(crate) fn thresholds_of(state: &State) -> Vec<f64> {
+    let probability = |logit: Option<f32>| logit.map_or(0.5, |logit| sigmoid(f64::from(logit)));
+    logit_thresholds(state).into_iter().map(probability).collect()
+}
+
+/// The metadata of images and outputs that a run recorded, with the thresholds of its labels.
+pub(crate) fn metadata_of_run(
+    run: &RunDir,
+    experiment: &Experiment,
+    thresholds: Vec<f64>,
+) -> NetworkMetadata {
+    let loss = experiment.train.loss.filter(|&loss| loss != LossFunction::CrossEntropy);
+    let numbers = |key: &Option<Vec<f64>>| key.clone().unwrap_or_default();
     NetworkMetadata {
+        loss: loss.map(|loss| loss.as_str().to_owned()),
+        outputs: OutputScales {
+            thresholds,
+            target_mean: numbers(&experiment.data.target_mean),
+            target_std: numbers(&experiment.data.target_std),
+        },
         class_names: stratus_run::classes::read_names(&run.classes()).unwrap_or_default(),
         mean: experiment.data.mean.clone().unwrap_or_default(),
         std: experiment.data.std.clone().unwrap_or_default(),

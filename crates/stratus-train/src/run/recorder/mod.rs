@@ -14,17 +14,19 @@ use super::run_position::RunPosition;
 use super::run_time::RunTime;
 use super::setup::RunSetup;
 use crate::evaluate::collector::CollectedPredictions;
+use crate::evaluate::targets::LogitThresholds;
 use crate::evaluate::{Scores, TaskMetrics};
+use crate::weights::{THRESHOLDS, logit_thresholds};
 use crate::{EpochResult, Observer, TrainError, ValidationResult};
 use energy::{RunEnergy, RunGpus};
 use files::RecordFiles;
 use slots::IterationTimes;
 use stratus_data::{JpegLibrary, Loader};
 use stratus_experiment::Decode;
-use stratus_measures::ClassMetrics;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::State;
-use stratus_run::csv::{CsvReader, EpochRow, IterationRow};
+use stratus_run::classes::OutputMetrics;
+use stratus_run::csv::{CsvReader, EpochRow, IterationRow, LabelColumns, NumberColumns};
 use stratus_run::layout::USAGE;
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
@@ -78,19 +80,21 @@ pub(super) struct Recorder<'a> {
 struct Results {
     validation: ValidationKind,
     metrics: FinalMetrics,
-    /// The metrics of each class in the last validation.
-    classes: Vec<ClassMetrics>,
+    /// The metrics of each class, label or target in the last validation.
+    outputs: OutputMetrics,
+    /// The logit from which each label applies, as chosen by the last validation.
+    thresholds: LogitThresholds,
 }
 
 impl Results {
     /// The results that a run's files record.
-    fn read(run: &RunDir, validation: ValidationKind) -> Result<Self, TrainError> {
+    fn read(run: &RunDir, validation: ValidationKind, state: &State) -> Result<Self, TrainError> {
         let mut metrics = FinalMetrics::default();
         for row in epoch_rows(run)? {
             metrics = final_metrics(&row, validation, metrics);
         }
-        let classes = Summary::read(&run.summary()).map(|summary| summary.classes).unwrap_or_default();
-        Ok(Self { validation, metrics, classes })
+        let outputs = Summary::read(&run.summary()).map(|summary| summary.outputs).unwrap_or_default();
+        Ok(Self { validation, metrics, outputs, thresholds: logit_thresholds(state) })
     }
 }
 
@@ -130,7 +134,7 @@ impl<'a> Recorder<'a> {
             epoch_started_s: time.previous_s,
             totals: RunningTotals { resumed: state.resumed, ..recorded_totals(state) },
             speeds: recorded_speeds(run, setup, loader)?,
-            results: Results::read(run, ValidationKind::from_resolved(&setup.resolved))?,
+            results: Results::read(run, ValidationKind::from_resolved(&setup.resolved), state)?,
             jpeg: JpegRecord::from_state(state),
         })
     }
@@ -147,9 +151,9 @@ impl<'a> Recorder<'a> {
         self.results.metrics
     }
 
-    /// The metrics of each class in the last validation.
-    pub fn classes(&self) -> &[ClassMetrics] {
-        &self.results.classes
+    /// The metrics of each class, label or target in the last validation.
+    pub fn outputs(&self) -> &OutputMetrics {
+        &self.results.outputs
     }
 
     pub fn usage(&self) -> Usage {
@@ -245,11 +249,12 @@ impl<'a> Recorder<'a> {
             elapsed_s: self.time.elapsed_s(),
             ..scores.map(validation_row).unwrap_or_default()
         };
-        let Results { validation, metrics, classes } = &mut self.results;
+        let Results { validation, metrics, outputs, thresholds } = &mut self.results;
         *metrics = final_metrics(&row, *validation, *metrics);
         if let Some(scores) = scores {
-            *classes = known_classes(scores);
-            stratus_run::classes::write(&self.run.classes(), classes)?;
+            *outputs = known_outputs(scores);
+            thresholds.clone_from(&scores.thresholds);
+            stratus_run::classes::write(&self.run.classes(), outputs)?;
         }
         self.files.epoch(position.iteration, &row)?;
         Ok((row, epoch.images_per_second()))
@@ -310,6 +315,10 @@ impl<'a> Recorder<'a> {
         }
         self.totals.time.elapsed_s = self.time.elapsed_s();
         self.totals.energy = self.energy.total();
+        if !self.results.thresholds.is_empty() {
+            let thresholds = serde_json::to_value(&self.results.thresholds).unwrap_or_default();
+            state.extra.insert(THRESHOLDS.to_owned(), thresholds);
+        }
         state.resumed = self.totals.resumed;
         state.extra.insert(TOTALS.to_owned(), serde_json::to_value(self.totals).unwrap_or_default());
         Ok(())
@@ -369,16 +378,16 @@ fn recorded_speeds(run: &RunDir, setup: &RunSetup, loader: &Loader) -> Result<Ve
     Ok(speeds)
 }
 
-/// The metrics of each class. Those of outputs that are not finite are unknown: NaN is never predicted, so
-/// what is counted says nothing about the network.
-fn known_classes(scores: &Scores) -> Vec<ClassMetrics> {
-    let mut classes = scores.classes().to_vec();
+/// The metrics of each class, label or target. Those of outputs that are not finite are unknown: NaN is never
+/// predicted, so what is counted says nothing about the network.
+fn known_outputs(scores: &Scores) -> OutputMetrics {
+    let mut outputs = scores.outputs();
     if !scores.loss.is_finite() {
-        for class in &mut classes {
+        for class in &mut outputs.classes {
             (class.accuracy, class.iou, class.bf) = (None, None, None);
         }
     }
-    classes
+    outputs
 }
 
 /// The columns of an epoch's row that the validation fills. Outputs that are not finite have only a loss.
@@ -394,6 +403,19 @@ fn validation_row(scores: &Scores) -> EpochRow {
             val_mean_accuracy: measures.mean_accuracy,
             val_miou: measures.miou,
             val_bf: measures.bf,
+            ..row
+        },
+        TaskMetrics::MultiLabel(measures) => EpochRow {
+            labels: LabelColumns {
+                val_map: measures.mean_average_precision,
+                val_auc: measures.mean_auc,
+                val_f1: measures.at_chosen.macro_f1,
+                val_exact_match: measures.at_chosen.exact_match,
+            },
+            ..row
+        },
+        TaskMetrics::Regression(measures) => EpochRow {
+            numbers: NumberColumns { val_mae: measures.mae, val_rmse: measures.rmse },
             ..row
         },
     }

@@ -3,7 +3,7 @@
 use super::energy::EnergyTotals;
 use crate::ResolvedProcess;
 use serde::{Deserialize, Serialize};
-use stratus_engine::session::{Metrics, PixelMetrics};
+use stratus_engine::session::{Metrics, PixelMetrics, TargetMetrics};
 use stratus_run::csv::{EpochRow, Task};
 use stratus_run::summary::{FinalMetrics, SpeedPercentiles};
 
@@ -107,11 +107,12 @@ impl EpochTotals {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::run) struct IterationMetrics {
     pub loss: f64,
-    /// The total weight of the loss: samples, or the class weights of pixels.
+    /// The total weight of the loss: samples, the class weights of pixels, or targets.
     pub weight: f64,
-    /// Samples or pixels with a class.
+    /// Samples or pixels with a class, or targets that are not missing.
     pub labelled: f64,
-    /// Samples or pixels whose class was predicted correctly.
+    /// Samples or pixels whose class, or labels that were predicted correctly; of numbers, the sum of 1 minus
+    /// the squared error of the standardised target.
     pub correct: f64,
     /// Samples whose class was among the five most probable.
     pub top5: Option<f64>,
@@ -127,6 +128,10 @@ impl IterationMetrics {
             Task::Segmentation => {
                 let PixelMetrics { loss, pixels, correct, weight } = metrics.into();
                 Self { loss, weight, labelled: pixels, correct, top5: None }
+            }
+            Task::MultiLabel | Task::Regression => {
+                let TargetMetrics { loss, targets, score, .. } = metrics.into();
+                Self { loss, weight: targets, labelled: targets, correct: score, top5: None }
             }
         }
     }
@@ -163,16 +168,20 @@ pub(super) fn final_metrics(
     if row.val_loss.is_none() {
         return FinalMetrics { train_loss: Some(row.train_loss), ..before };
     }
-    let (is_pixels, accuracy) = (validation.task == Task::Segmentation, row.val_accuracy);
+    let accuracy_of = |task: Task| row.val_accuracy.filter(|_| validation.task == task);
     FinalMetrics {
         train_loss: Some(row.train_loss),
         val_loss: row.val_loss,
-        val_top1: accuracy.filter(|_| !is_pixels),
+        val_top1: accuracy_of(Task::Classification),
         val_top5: row.val_top5,
-        val_accuracy: accuracy.filter(|_| is_pixels),
+        val_accuracy: accuracy_of(Task::Segmentation),
         val_mean_accuracy: row.val_mean_accuracy,
         val_miou: row.val_miou,
         val_bf: row.val_bf,
+        val_label_accuracy: accuracy_of(Task::MultiLabel),
+        labels: row.labels,
+        val_r2: accuracy_of(Task::Regression),
+        numbers: row.numbers,
         val_views: validation.views,
         val_ema_decay: validation.ema_decay,
     }

@@ -6,9 +6,10 @@ mod pictures;
 
 use super::super::run_position::RunPosition;
 use super::super::setup::RunSetup;
-use super::known_classes;
+use super::known_outputs;
 use crate::TrainError;
-use crate::evaluate::Scores;
+use crate::evaluate::targets::TargetMistake;
+use crate::evaluate::{Scores, TaskMetrics};
 use crate::evaluate::collector::{ClassPrediction, CollectedPredictions, MaskPrediction};
 use masks::{MaskHistory, remove_later};
 use pictures::{MaskPictures, ShownImages};
@@ -18,8 +19,8 @@ use stratus_data::contact_sheet::ClassPalette;
 use stratus_run::csv::CsvWriter;
 use stratus_run::log::Log;
 use stratus_run::validation::{
-    ClassRow, ClassSample, MAX_CLASSES, MaskEpoch, Mistake, PictureFile, TaskImages, ValidationDir,
-    ValidationImages, confusions, is_in_history, is_kept, write_confusion,
+    ClassRow, ClassSample, LabelMistake, MAX_CLASSES, MaskEpoch, Mistake, PictureFile, TaskImages, ValidationDir,
+    NumberMistake, ValidationImages, confusions, is_in_history, is_kept, write_confusion,
 };
 use stratus_run::{Error, RunDir, atomic};
 
@@ -81,7 +82,7 @@ impl ValidationRecord {
         log: &mut Log,
     ) -> Result<(), TrainError> {
         let epoch = epoch_of(position);
-        if scores.confusion.classes() <= MAX_CLASSES {
+        if scores.outputs().len() <= MAX_CLASSES {
             self.tables(position, scores)?;
         }
         let Some(predictions) = predictions else {
@@ -108,6 +109,10 @@ impl ValidationRecord {
                 });
                 self.segmented(epoch, &samples, &names, name)?
             }
+            CollectedPredictions::Targets { mistake_count, mistakes } => {
+                let is_labels = matches!(scores.metrics, TaskMetrics::MultiLabel(_));
+                self.targets(epoch, is_labels, mistake_count, mistakes, name)?
+            }
         };
         let size = self.images.size().map(|side| u32::try_from(side).unwrap_or(u32::MAX));
         let workers = u32::try_from(setup.resolved.rank().world_size).unwrap_or(u32::MAX);
@@ -127,18 +132,14 @@ impl ValidationRecord {
         let epoch = epoch_of(position);
         let last = u32::try_from(position.epochs).unwrap_or(u32::MAX);
         let [number, validations] = [epoch, last].map(|epoch| position.validation_number(epoch));
-        let is_recorded = is_in_history(number, validations, scores.confusion.classes());
-        for class in known_classes(scores).into_iter().filter(|_| is_recorded) {
-            self.classes.append(&ClassRow {
-                epoch,
-                class: class.class as u64,
-                samples: class.samples,
-                accuracy: class.accuracy,
-                iou: class.iou,
-                bf: class.bf,
-            })?;
+        let outputs = known_outputs(scores);
+        if is_in_history(number, validations, outputs.len()) {
+            ClassRow::of_validation(epoch, &outputs).try_for_each(|row| self.classes.append(&row))?;
         }
         self.classes.flush()?;
+        if scores.confusion.classes() == 0 {
+            return Ok(());
+        }
         let counts = if scores.loss.is_finite() { confusions(&scores.confusion) } else { Vec::new() };
         Ok(write_confusion(&self.folder.confusion(), epoch, &counts)?)
     }
@@ -173,6 +174,45 @@ impl ValidationRecord {
             mistakes: mistakes.iter().map(mistake).collect(),
             samples: samples.iter().map(sample).collect(),
         })
+    }
+
+    /// Writes the pictures of the images with the worst labels or numbers.
+    fn targets(
+        &mut self,
+        epoch: u32,
+        is_labels: bool,
+        mistake_count: u64,
+        mistakes: Vec<(u32, TargetMistake)>,
+        name: impl Fn(u32) -> String,
+    ) -> Result<TaskImages, TrainError> {
+        let mistakes = self.images.known(mistakes, |(index, _)| *index);
+        let indices: Vec<u32> = mistakes.iter().map(|(index, _)| *index).collect();
+        if !mistakes.is_empty() {
+            self.write(PictureFile::Epoch(epoch), self.images.class_pictures(&indices))?;
+        }
+        let number = |target: usize| u32::try_from(target).unwrap_or(u32::MAX);
+        let numbers = |labels: &[usize]| labels.iter().copied().map(number).collect();
+        if is_labels {
+            let mistakes = mistakes.iter().filter_map(|(index, mistake)| match mistake {
+                TargetMistake::Labels { wrong, missed } => Some(LabelMistake {
+                    file: name(*index),
+                    wrong: numbers(wrong),
+                    missed: numbers(missed),
+                }),
+                TargetMistake::Number { .. } => None,
+            });
+            return Ok(TaskImages::MultiLabel { mistake_count, mistakes: mistakes.collect() });
+        }
+        let mistakes = mistakes.iter().filter_map(|(index, mistake)| match mistake {
+            &TargetMistake::Number { target, number: truth, predicted } => Some(NumberMistake {
+                file: name(*index),
+                target: number(target),
+                number: f64::from(truth),
+                predicted: f64::from(predicted),
+            }),
+            TargetMistake::Labels { .. } => None,
+        });
+        Ok(TaskImages::Regression { mistakes: mistakes.collect() })
     }
 
     /// Writes the pictures of segmented images.

@@ -55,6 +55,9 @@ impl ShownImages {
             CollectedPredictions::Masks { samples, size } => {
                 (samples.iter().map(|image| image.index).collect(), Some(*size))
             }
+            CollectedPredictions::Targets { mistakes, .. } => {
+                (mistakes.iter().map(|(index, _)| *index).collect(), None)
+            }
         };
         self.images.retain(|index, _| shown.contains(index));
         let new: Vec<u32> = shown.into_iter().filter(|index| !self.images.contains_key(index)).collect();
