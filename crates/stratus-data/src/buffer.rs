@@ -115,7 +115,8 @@ pub struct BatchBuffer {
     /// zero bytes.
     pub images: BatchMemory<u8>,
     /// Class labels, [`label_len`](crate::Loader::label_len) per sample: `[N]`, `[N, 3]` if samples are mixed
-    /// (see [`mix`](crate::transform::mix)), or `[N, H, W]` with masks.
+    /// (see [`mix`](crate::transform::mix)), or `[N, H, W]` with masks. For data sets with
+    /// [targets](crate::Dataset::target_kind) the bits of `[N, T]` numbers: see [`targets`](Self::targets).
     ///
     /// [`IGNORED_LABEL`] marks rows from `samples` on, samples that cannot be decoded, and mask pixels
     /// without a class or outside the stored image.
@@ -132,7 +133,8 @@ pub struct BatchBuffer {
     pub(crate) owner: u64,
 }
 
-/// The label of rows without a sample and of pixels without a class. Losses and metrics ignore it.
+/// The label of rows without a sample and of pixels without a class. Losses and metrics ignore it. Its bits
+/// are those of a NaN, which marks missing targets.
 pub const IGNORED_LABEL: i32 = -1;
 
 impl BatchBuffer {
@@ -149,6 +151,13 @@ impl BatchBuffer {
         let reserved = indices.try_reserve_exact(batch_size);
         reserved.map_err(|_| OutOfMemory { purpose: "a batch".to_owned(), bytes })?;
         Ok(Self { images, labels, indices, samples: 0, epoch: 0, index: 0, owner })
+    }
+
+    /// The targets, `[N, T]`, of a data set with [targets](crate::Dataset::target_kind): NaN if one is missing,
+    /// and in rows without a sample.
+    #[must_use]
+    pub fn targets(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.labels)
     }
 
     /// The memory of a buffer of this size, in bytes.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::datasets::split::Split;
@@ -14,13 +15,23 @@ use crate::transform::pixels::{Normalisation, PixelOrder};
 /// The maximum number of damaged samples in a message.
 pub(crate) const MAX_LISTED_SAMPLES: usize = 20;
 
-/// The label of images without a class, such as those with masks.
+/// The label of images without a class, such as those with masks or targets.
 pub const IGNORED: u32 = u32::MAX;
 /// The class of mask pixels without a class: losses and metrics ignore them.
 pub const IGNORED_PIXEL: u8 = 255;
 
 /// Computes the region of a sample to read, from the shape (C, H, W) and orientation of its stored image.
 pub type RegionRequest<'a> = &'a dyn Fn([usize; 3], Orientation) -> Region;
+
+/// What the targets of a data set are that has targets instead of classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetKind {
+    /// Several labels per image: 1 yes, 0 no.
+    Labels,
+    /// Several numbers per image, in the unit of the data set.
+    Numbers,
+}
 
 /// A labelled collection of images.
 ///
@@ -38,10 +49,10 @@ pub trait Dataset: Send + Sync {
         self.len() == 0
     }
 
-    /// The number of classes: labels are below it.
+    /// The number of classes: labels are below it. With [targets](Self::target_kind) their number per sample.
     fn classes(&self) -> usize;
 
-    /// The name of a class.
+    /// The name of a class, or of a target.
     fn class_name(&self, class: usize) -> String {
         class.to_string()
     }
@@ -60,6 +71,23 @@ pub trait Dataset: Send + Sync {
     ///
     /// [`DataError::SampleOutOfRange`], or if the label cannot be read.
     fn label(&self, index: usize) -> Result<u32, DataError>;
+
+    /// The kind of the targets, if samples have targets instead of a class or a mask. Their
+    /// [`label`](Self::label) is then [`IGNORED`].
+    fn target_kind(&self) -> Option<TargetKind> {
+        None
+    }
+
+    /// The targets of sample `index`, [`classes`](Self::classes) values; NaN marks a missing one. Empty if
+    /// the data set has none.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::SampleOutOfRange`].
+    fn targets(&self, index: usize) -> Result<&[f32], DataError> {
+        let _ = index;
+        Ok(&[])
+    }
 
     /// Reads sample `index`. Its pixels are in the data set or in `scratch`, which belongs to the calling
     /// thread.
@@ -217,7 +245,7 @@ pub struct Sample<'a> {
     pub order: PixelOrder,
     /// The rotation and mirroring that make the image upright.
     pub orientation: Orientation,
-    /// The class, or [`IGNORED`] for images with a mask.
+    /// The class, or [`IGNORED`] for images with a mask or with targets.
     pub label: u32,
     /// For data sets with [masks](Dataset::has_masks): the class of every pixel, `[H, W]` of the stored
     /// image, row-major. [`IGNORED_PIXEL`] marks pixels without a class.

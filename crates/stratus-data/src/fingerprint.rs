@@ -3,7 +3,7 @@
 //! | compared | how |
 //! |---|---|
 //! | classes, number of samples | all |
-//! | labels; outlines, and pixels that are in memory | SHA-256 |
+//! | labels or targets; outlines, and pixels that are in memory | SHA-256 |
 //! | names and lengths of files, in order | SHA-256 of each folder, and a list |
 //! | shards | SHA-256 of each, from their index |
 //! | content of other files | SHA-256 of up to [`MAX_HASHED_SAMPLES`] samples, about [`MAX_HASHED_BYTES`] |
@@ -43,7 +43,7 @@ pub struct Fingerprint {
     pub samples: u64,
     /// The classes, in order.
     pub classes: Vec<String>,
-    /// SHA-256 of the labels.
+    /// SHA-256 of the labels, or of the targets.
     pub labels_sha256: String,
     /// SHA-256 of the sample data in memory other than labels.
     pub memory_sha256: String,
@@ -94,6 +94,16 @@ impl Fingerprint {
         for index in 0..set.len() {
             // Samples without a label are reported as damaged elsewhere.
             labels.update(set.label(index).unwrap_or(IGNORED).to_le_bytes());
+        }
+        if let Some(kind) = set.target_kind() {
+            labels.update([kind as u8]);
+            for index in 0..set.len() {
+                for target in set.targets(index).unwrap_or_default() {
+                    // All NaNs mean the same: a missing target.
+                    let target = if target.is_nan() { f32::NAN } else { *target };
+                    labels.update(target.to_bits().to_le_bytes());
+                }
+            }
         }
         let mut memory = Sha256::new();
         set.hash_memory(&mut memory);

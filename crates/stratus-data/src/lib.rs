@@ -31,10 +31,11 @@ pub mod png_mark;
 pub mod shards;
 pub mod stats;
 pub mod sync;
+mod target_stats;
 pub mod transform;
 
 pub use buffer::{BatchBuffer, BatchMemory};
-pub use dataset::{Dataset, RegionRequest, Sample, Scratch};
+pub use dataset::{Dataset, RegionRequest, Sample, Scratch, TargetKind};
 pub use datasets::{OpenOptions, Split, SplitMethod, open};
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;
@@ -45,6 +46,7 @@ pub use ignored_files::IgnoredFiles;
 pub use images::is_image_file;
 pub use loader::{
     BatchSlice, BatchStride, Decoding, LastBatch, Loader, LoaderConfig, LoaderError, Order, Position,
+    TargetScale,
 };
 pub use stratus_store as store;
 pub use transform::augment::{Augment, Padding, Placement, ResizedCrop, Shift};

@@ -8,6 +8,7 @@ use crate::dataset::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
 use crate::duplicates::HashedImage;
 use crate::error::DataError;
 use crate::parallel;
+pub use crate::target_stats::{TargetStatistics, target_statistics};
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 /// Statistics of a data set. Damaged samples count only in [`samples`](Self::samples).

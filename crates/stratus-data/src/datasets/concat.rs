@@ -2,7 +2,7 @@
 
 use sha2::Sha256;
 
-use crate::dataset::{Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile};
+use crate::dataset::{Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile, TargetKind};
 use crate::error::DataError;
 use crate::ignored_files::IgnoredFiles;
 use crate::transform::pixels::Normalisation;
@@ -16,6 +16,8 @@ pub struct ConcatDataset {
     classes: Vec<String>,
     /// The index in `classes` of each class of the data sets; empty without a mapping.
     class_map: Vec<u32>,
+    /// The targets of all samples in the order of `classes`, row-major; empty without a mapping.
+    mapped_targets: Vec<f32>,
     damaged: Vec<(u32, String)>,
 }
 
@@ -38,10 +40,18 @@ impl ConcatDataset {
         if count == 0 || u32::try_from(count).is_err() {
             return Err(DataError::NoImages { count });
         }
-        Ok(Self { datasets, starts, classes: Vec::new(), class_map: Vec::new(), damaged })
+        Ok(Self {
+            datasets,
+            starts,
+            classes: Vec::new(),
+            class_map: Vec::new(),
+            mapped_targets: Vec::new(),
+            damaged,
+        })
     }
 
-    /// Maps the classes of images: class `i` becomes `class_map[i]` of `classes`.
+    /// Maps the classes of images: class `i` becomes `class_map[i]` of `classes`. So do targets; those that
+    /// the data sets do not have are missing.
     ///
     /// # Errors
     ///
@@ -51,6 +61,15 @@ impl ConcatDataset {
         if let Some((index, &label)) = class_map.iter().enumerate().find(is_out_of_range) {
             let origin = self.datasets[0].name().to_owned();
             return Err(DataError::LabelOutOfRange { origin, index, label, classes: classes.len() });
+        }
+        if self.target_kind().is_some() {
+            let mut mapped = vec![f32::NAN; self.len() * classes.len()];
+            for (index, row) in mapped.chunks_exact_mut(classes.len()).enumerate() {
+                for (&target, &class) in self.targets(index)?.iter().zip(&class_map) {
+                    row[class as usize] = target;
+                }
+            }
+            self.mapped_targets = mapped;
         }
         (self.classes, self.class_map) = (classes, class_map);
         Ok(self)
@@ -110,6 +129,19 @@ impl Dataset for ConcatDataset {
     fn label(&self, index: usize) -> Result<u32, DataError> {
         let (dataset, index) = self.locate(index)?;
         Ok(self.map_label(dataset.label(index)?))
+    }
+
+    fn target_kind(&self) -> Option<TargetKind> {
+        self.datasets[0].target_kind()
+    }
+
+    fn targets(&self, index: usize) -> Result<&[f32], DataError> {
+        let (dataset, index_in_part) = self.locate(index)?;
+        let classes = self.classes.len();
+        match self.mapped_targets.get(index * classes..(index + 1) * classes) {
+            Some(mapped) if classes > 0 => Ok(mapped),
+            _ => dataset.targets(index_in_part),
+        }
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
@@ -192,7 +224,8 @@ impl Dataset for ConcatDataset {
     }
 
     fn resident_bytes(&self) -> u64 {
-        self.datasets.iter().map(|dataset| dataset.resident_bytes()).sum()
+        let mapped = 4 * self.mapped_targets.capacity() as u64;
+        mapped + self.datasets.iter().map(|dataset| dataset.resident_bytes()).sum::<u64>()
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod camvid;
 pub mod cifar;
 pub mod cityscapes;
+pub mod class_targets;
 pub mod coco;
 pub mod concat;
 pub(crate) mod entry;
@@ -29,4 +30,5 @@ pub use self::registry::{REGISTRY, entry, open};
 pub use self::split::{Split, SplitMethod, UnknownSplit};
 pub use crate::dataset::{
     Dataset, FileDetail, Groups, IGNORED, IGNORED_PIXEL, RegionRequest, Sample, Scratch, StoredFile,
+    TargetKind,
 };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::dataset::{Dataset, RegionRequest, Sample, Scratch};
+use crate::dataset::{Dataset, RegionRequest, Sample, Scratch, TargetKind};
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
@@ -58,6 +58,14 @@ impl Dataset for SelectedSamples {
 
     fn label(&self, position: usize) -> Result<u32, DataError> {
         self.dataset.label(self.index(position)?)
+    }
+
+    fn target_kind(&self) -> Option<TargetKind> {
+        self.dataset.target_kind()
+    }
+
+    fn targets(&self, position: usize) -> Result<&[f32], DataError> {
+        self.dataset.targets(self.index(position)?)
     }
 
     fn read<'a>(&'a self, position: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {

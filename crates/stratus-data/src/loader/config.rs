@@ -1,5 +1,7 @@
 //! The configuration of a loader, its checks, and its errors.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -99,6 +101,15 @@ impl Default for BatchStride {
     }
 }
 
+/// The standardisation of a target: a loader writes `(target - mean) / deviation`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TargetScale {
+    /// The number to subtract.
+    pub mean: f32,
+    /// The number to divide by, above 0.
+    pub deviation: f32,
+}
+
 /// The conversion of a data set to batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoaderConfig {
@@ -126,6 +137,9 @@ pub struct LoaderConfig {
     /// Height and width of the masks in a batch, for networks with a coarser output: each mask pixel has the
     /// class of the image pixel at its centre. `None`: the image size.
     pub mask_size: Option<[usize; 2]>,
+    /// The standardisation of each target, for data sets with [targets](Dataset::target_kind); `None` writes
+    /// them as stored.
+    pub target_scales: Option<Arc<[TargetScale]>>,
     /// Mixing of samples; off by default.
     pub mix: Mix,
     /// True if samples that cannot be decoded become rows without a sample instead of an error.
@@ -167,6 +181,7 @@ impl LoaderConfig {
             resize: None,
             augment: Augment::default(),
             mask_size: None,
+            target_scales: None,
             mix: Mix::default(),
             skip_damaged: false,
             decoding: Decoding::default(),
@@ -290,6 +305,32 @@ fn decoding_problem(decoding: Decoding, library: &JpegLibrary) -> Option<String>
     })
 }
 
+/// The reason why the targets of a data set cannot be written with these scales, if any.
+fn target_problem(dataset: &dyn Dataset, scales: Option<&[TargetScale]>) -> Option<String> {
+    let (name, targets) = (dataset.name(), dataset.classes());
+    if dataset.target_kind().is_none() {
+        return scales.map(|_| format!("are set, but `{name}` has no targets; remove them"));
+    }
+    if targets == 0 {
+        return Some(format!("`{name}` has no targets, expected at least one"));
+    }
+    let scales = scales?;
+    if scales.len() != targets {
+        return Some(format!("are {}, but `{name}` has {targets} targets", scales.len()));
+    }
+    let is_invalid = |scale: &TargetScale| {
+        !scale.mean.is_finite() || !scale.deviation.is_finite() || scale.deviation <= 0.0
+    };
+    scales.iter().position(is_invalid).map(|target| {
+        format!(
+            "of target `{}` are mean {} and deviation {}, expected a finite mean and a positive deviation",
+            dataset.class_name(target),
+            scales[target].mean,
+            scales[target].deviation
+        )
+    })
+}
+
 /// Values derived from configuration and data set.
 pub(super) struct Plan {
     /// The shape of an image in a batch.
@@ -298,7 +339,8 @@ pub(super) struct Plan {
     pub(super) sample_bytes: usize,
     /// Bytes of all images of a batch.
     pub(super) image_bytes: usize,
-    /// Labels per sample: 1; [`mix::LABELS_PER_SAMPLE`] if samples are mixed; one per pixel with masks.
+    /// Labels per sample: 1; [`mix::LABELS_PER_SAMPLE`] if samples are mixed; one per pixel with masks; the
+    /// number of targets.
     pub(super) label_len: usize,
     /// Labels of a batch.
     pub(super) label_count: usize,
@@ -407,13 +449,18 @@ impl Plan {
         {
             return invalid("element", format!("is u8, but {reason}, or set element to f32, bf16 or f16"));
         }
-        let label_len = match (dataset.has_masks(), config.mix.is_on()) {
-            (true, _) => {
-                let [height, width] = config.mask_size.unwrap_or([height, width]);
-                height.checked_mul(width)
-            }
-            (false, true) => Some(mix::LABELS_PER_SAMPLE),
-            (false, false) => Some(1),
+        if let Some(problem) = target_problem(dataset, config.target_scales.as_deref()) {
+            return invalid("target_scales", problem);
+        }
+        let label_len = if dataset.has_masks() {
+            let [height, width] = config.mask_size.unwrap_or([height, width]);
+            height.checked_mul(width)
+        } else if dataset.target_kind().is_some() {
+            Some(dataset.classes())
+        } else if config.mix.is_on() {
+            Some(mix::LABELS_PER_SAMPLE)
+        } else {
+            Some(1)
         };
         let element_bytes = if config.positions_only { 0 } else { config.element.bytes() };
         let sample_bytes = [channels, height, width].into_iter().try_fold(element_bytes, usize::checked_mul);

@@ -1,7 +1,6 @@
 //! Filling rows of a batch: samples are read, cropped, augmented and converted.
 
-use stratus_base::AlignedBytes;
-
+use super::config::TargetScale;
 use super::ring::RowChunk;
 use super::shared::{Shared, lock};
 use crate::buffer::IGNORED_LABEL;
@@ -12,6 +11,7 @@ use crate::transform::augment::Augment;
 use crate::transform::colour::PixelsMut;
 use crate::transform::frame::{CropResizer, CroppedPixels};
 use crate::transform::mask::{MaskWriter, StoredMask, max_class};
+use crate::transform::mix::LastSample;
 use crate::transform::pixels::PixelOrder;
 
 /// Bytes of pixels that a worker gathers before converting them: they fit the L1 cache.
@@ -40,8 +40,8 @@ impl Shared {
         let group = STAGING_BYTES / expected;
         if self.as_stored && group > 1 && !self.dataset.has_masks() {
             let images = images.chunks_mut(self.sample_bytes * group);
-            for ((images, labels), indices) in images.zip(labels.chunks_mut(group)).zip(indices.chunks(group))
-            {
+            let labels = labels.chunks_mut(group * self.stored_labels());
+            for ((images, labels), indices) in images.zip(labels).zip(indices.chunks(group)) {
                 self.fill_gathered(images, labels, indices, *epoch, worker)?;
             }
         } else {
@@ -72,16 +72,16 @@ impl Shared {
         let Augment { colour, .. } = self.config.augment;
         worker.staged.clear();
         worker.orders.clear();
-        for (label, &index) in labels.iter_mut().zip(indices) {
+        for (labels, &index) in labels.chunks_exact_mut(self.stored_labels()).zip(indices) {
             let read = self.dataset.read(index as usize, &mut worker.scratch);
             let Some(sample) = self.skip_if_damaged(read, index)? else {
-                *label = IGNORED_LABEL;
+                labels.fill(IGNORED_LABEL);
                 worker.orders.push(None);
                 worker.staged.resize(worker.staged.len() + expected, 0);
                 continue;
             };
             sample.check(self.dataset.as_ref(), index as usize)?;
-            *label = self.checked_label(&sample, index)?;
+            self.write_labels(&sample, index, labels)?;
             worker.orders.push(Some(sample.order));
             worker.staged.extend_from_slice(sample.pixels);
         }
@@ -130,7 +130,7 @@ impl Shared {
                 let (size, mask_size) = ([height, width], self.config.mask_size.unwrap_or([height, width]));
                 worker.mask_writer.write_coarse(labels, mask_size, &mask, view, size, &placement);
             }
-            None => labels.fill(self.checked_label(&sample, index)?),
+            None => self.write_labels(&sample, index, labels)?,
         }
         let mut cropped = if self.as_stored && sample.orientation == Orientation::default() {
             CroppedPixels { pixels: sample.pixels, order: sample.order, valid_columns: None }
@@ -182,6 +182,29 @@ impl Shared {
         }
     }
 
+    /// Writes the class or the targets of a sample without a mask.
+    fn write_labels(&self, sample: &Sample<'_>, index: u32, labels: &mut [i32]) -> Result<(), DataError> {
+        if self.dataset.target_kind().is_none() {
+            labels.fill(self.checked_label(sample, index)?);
+            return Ok(());
+        }
+        let targets = self.dataset.targets(index as usize)?;
+        if targets.len() != labels.len() {
+            let problem = format!("has {} targets, expected {}", targets.len(), labels.len());
+            return Err(DataError::BadSample { sample: self.dataset.sample_name(index as usize), problem });
+        }
+        let scales = self.config.target_scales.as_deref();
+        for (at, (label, &target)) in labels.iter_mut().zip(targets).enumerate() {
+            let scaled = match scales.and_then(|scales| scales.get(at)) {
+                Some(TargetScale { mean, deviation }) => (target - mean) / deviation,
+                None => target,
+            };
+            // One NaN for all missing targets. Its bits are not those of rows without a sample.
+            *label = if scaled.is_nan() { f32::NAN } else { scaled }.to_bits().cast_signed();
+        }
+        Ok(())
+    }
+
     fn checked_label(&self, sample: &Sample<'_>, index: u32) -> Result<i32, DataError> {
         let classes = self.dataset.classes();
         let class = i32::try_from(sample.label).ok().filter(|_| (sample.label as usize) < classes);
@@ -206,6 +229,6 @@ pub(super) struct WorkerState {
     staged: Vec<u8>,
     /// The pixel orders of the staged samples; `None` for skipped ones.
     orders: Vec<Option<PixelOrder>>,
-    /// An image before mixing.
-    pub(super) last: AlignedBytes,
+    /// A sample before mixing.
+    pub(super) last: LastSample,
 }

@@ -27,7 +27,7 @@ use std::thread::{self, JoinHandle};
 
 use self::config::Plan;
 pub use self::config::{
-    BatchSlice, BatchStride, Decoding, LastBatch, LoaderConfig, LoaderError, Order, Position,
+    BatchSlice, BatchStride, Decoding, LastBatch, LoaderConfig, LoaderError, Order, Position, TargetScale,
 };
 use self::order::EpochOrder;
 use self::ring::{BufferRing, chunk_count};
@@ -78,6 +78,7 @@ impl Loader {
                 element: config.element,
                 layout: config.layout,
                 shape,
+                targets: dataset.target_kind().map(|_| plan.label_len),
             }),
             crop_sampler: CropSampler {
                 allow_dct_scaling: config.decoding == Decoding::Fast,
@@ -250,7 +251,7 @@ impl Loader {
 
     /// The number of labels per sample: 1;
     /// [`mix::LABELS_PER_SAMPLE`](crate::transform::mix::LABELS_PER_SAMPLE) if samples are mixed; H × W with
-    /// masks.
+    /// masks; the number of [targets](Dataset::target_kind).
     #[must_use]
     pub fn label_len(&self) -> usize {
         self.shared.label_len

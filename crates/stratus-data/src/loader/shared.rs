@@ -35,7 +35,7 @@ pub(super) struct Shared {
     /// Identifies the buffers of this loader.
     pub(super) id: u64,
     pub(super) sample_bytes: usize,
-    /// Labels per sample: 1; 3 if samples are mixed; one per pixel with masks.
+    /// Labels per sample: 1; 3 if samples are mixed; one per pixel with masks; the number of targets.
     pub(super) label_len: usize,
     pub(super) batches_per_epoch: u64,
     /// The total number of batches; sequence numbers are below it.
@@ -69,7 +69,8 @@ impl Shared {
 
     /// The number of labels per sample before mixing.
     pub(super) fn stored_labels(&self) -> usize {
-        if self.mixer.is_some() { 1 } else { self.label_len }
+        let widens = self.mixer.as_ref().is_some_and(|mixer| mixer.targets.is_none());
+        if widens { 1 } else { self.label_len }
     }
 
     /// The minimum number of rows that a worker takes at a time.

@@ -4,7 +4,7 @@
 //! A sample is mixed with its predecessor in the batch, the first with the last; shuffling makes these random
 //! pairs. Mixing comes last, on normalised and augmented images, and uses both images as they were before
 //! mixing. The mixing of a sample is a function of (seed, epoch, sample), its partner a function of (seed,
-//! epoch, batch).
+//! epoch, batch). Targets are blended like the images: `(1 - share)·target + share·other`.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -111,44 +111,58 @@ pub(crate) struct Mixer {
     pub layout: Layout,
     /// Channels, height, width.
     pub shape: [usize; 3],
+    /// The number of targets per sample; `None` for classes.
+    pub targets: Option<usize>,
+}
+
+/// The last sample of a group before mixing: scratch memory.
+#[derive(Debug, Default)]
+pub(crate) struct LastSample {
+    image: AlignedBytes,
+    labels: Vec<i32>,
 }
 
 impl Mixer {
     /// Mixes the samples of a batch, within groups of `group`. `labels` has [`LABELS_PER_SAMPLE`] elements
     /// per sample; on entry the first N are the classes, and the rest is ignored. Samples without a class are
-    /// neither mixed nor used. `last` is scratch memory for one image.
+    /// neither mixed nor used. Targets, the bits of `[N, T]` numbers, are blended in place: the result is
+    /// missing if a target with a share above 0 is.
     pub(crate) fn mix(
         &self,
         images: &mut [u8],
         labels: &mut [i32],
         indices: &[u32],
         (epoch, group): (u32, usize),
-        last: &mut AlignedBytes,
+        last: &mut LastSample,
     ) {
         let (samples, group) = (indices.len(), group.max(1));
         if samples == 0 {
             return;
         }
         let bytes = images.len() / samples;
-        if last.len() != bytes {
+        if last.image.len() != bytes {
             // The allocation has the size of an image in the batch.
-            *last = AlignedBytes::zeroed(bytes, "the last image").unwrap_or_default();
+            last.image = AlignedBytes::zeroed(bytes, "the last image").unwrap_or_default();
         }
-        let mut last_class = IGNORED_LABEL;
+        let width = self.targets.unwrap_or(1);
         // From the last to the first, so that the predecessor is still unmixed, and its class is still stored
         // in front of the written labels.
         for (sample, &index) in indices.iter().enumerate().rev() {
             if sample + 1 == samples || (sample + 1).is_multiple_of(group) {
-                last.copy_from_slice(&images[sample * bytes..][..bytes]);
-                last_class = labels[sample];
+                last.image.copy_from_slice(&images[sample * bytes..][..bytes]);
+                last.labels.clear();
+                last.labels.extend_from_slice(&labels[sample * width..][..width]);
             }
             let (previous, rest) = images.split_at_mut(sample * bytes);
-            let (other_image, other_class) = match sample.checked_sub(1) {
-                Some(other) if !sample.is_multiple_of(group) => (&previous[other * bytes..], labels[other]),
-                _ => (&**last, last_class),
+            let (labels_before, labels_from) = labels.split_at_mut(sample * width);
+            let (other_image, other) = match sample.checked_sub(1) {
+                Some(other) if !sample.is_multiple_of(group) => {
+                    (&previous[other * bytes..], &labels_before[other * width..])
+                }
+                _ => (&*last.image, &last.labels[..]),
             };
-            let class = labels[sample];
-            let is_mixable = group > 1 && class != IGNORED_LABEL && other_class != IGNORED_LABEL;
+            let own = &mut labels_from[..width];
+            let is_mixable = group > 1 && has_sample(own) && has_sample(other);
             let share = if is_mixable {
                 let [_, height, width] = self.shape;
                 let blend = self.mix.blend(self.seed, epoch, index, [height, width]);
@@ -156,6 +170,11 @@ impl Mixer {
             } else {
                 0
             };
+            if self.targets.is_some() {
+                blend_targets(own, other, share);
+                continue;
+            }
+            let (class, other_class) = (own[0], other[0]);
             let second = if share > 0 { other_class } else { class };
             labels[sample * LABELS_PER_SAMPLE..][..LABELS_PER_SAMPLE]
                 .copy_from_slice(&[class, second, share]);
@@ -192,6 +211,25 @@ impl Mixer {
         }
         let (area, whole) = ((rows[1] - rows[0]) * (columns[1] - columns[0]), height * width);
         (area as f64 / whole as f64 * f64::from(FULL_SHARE)).round() as i32
+    }
+}
+
+/// Returns whether a row of labels belongs to a sample that was decoded.
+fn has_sample(labels: &[i32]) -> bool {
+    labels.iter().any(|&label| label != IGNORED_LABEL)
+}
+
+/// Blends each target with that of the other sample. NaN, a missing target, stays NaN.
+fn blend_targets(targets: &mut [i32], others: &[i32], share: i32) {
+    let weight = share as f32 / FULL_SHARE as f32;
+    for (target, &other) in targets.iter_mut().zip(others) {
+        let [from, to] = [*target, other].map(|bits| f32::from_bits(bits.cast_unsigned()));
+        let blended = match share {
+            0 => continue,
+            FULL_SHARE => to,
+            _ => from * (1.0 - weight) + to * weight,
+        };
+        *target = blended.to_bits().cast_signed();
     }
 }
 
@@ -292,7 +330,7 @@ mod tests {
     }
 
     fn mixer(mix: Mix, element: Element, layout: Layout) -> Mixer {
-        Mixer { mix, seed: 5, element, layout, shape: [2, 4, 3] }
+        Mixer { mix, seed: 5, element, layout, shape: [2, 4, 3], targets: None }
     }
 
     /// Images with one value each, 0, 1, 2, and so on; sample 2 has no class.
@@ -304,7 +342,7 @@ mod tests {
         let mut labels = vec![99; samples * LABELS_PER_SAMPLE];
         (0..samples).for_each(|sample| labels[sample] = if sample == 2 { -1 } else { 10 + sample as i32 });
         let indices: Vec<u32> = (0..samples as u32).map(|sample| 50 - sample).collect();
-        mixer.mix(&mut images, &mut labels, &indices, (4, indices.len()), &mut AlignedBytes::default());
+        mixer.mix(&mut images, &mut labels, &indices, (4, indices.len()), &mut LastSample::default());
         (images.elements::<T>().iter().map(|&value| value.into()).collect(), labels)
     }
 

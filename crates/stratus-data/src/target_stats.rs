@@ -1,0 +1,73 @@
+//! Statistics of targets: labels and numbers.
+
+use serde::Serialize;
+
+use crate::dataset::Dataset;
+
+/// The statistics of one target over a data set. Missing targets count only in [`missing`](Self::missing).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct TargetStatistics {
+    /// Samples with this target.
+    pub count: u64,
+    /// Samples without it.
+    pub missing: u64,
+    /// The mean; 0 without samples.
+    pub mean: f64,
+    /// The standard deviation of the population, not of a sample; 0 without samples.
+    pub deviation: f64,
+    /// The smallest; 0 without samples.
+    pub min: f64,
+    /// The largest; 0 without samples.
+    pub max: f64,
+    /// Samples whose target is above 0.5: those with the label.
+    pub positives: u64,
+}
+
+/// The statistics of each target, in the unit of the data set, over all samples in their order. Samples whose
+/// targets cannot be read are missing.
+#[must_use]
+pub fn target_statistics(dataset: &dyn Dataset) -> Vec<TargetStatistics> {
+    let mut all = vec![TargetStatistics::default(); dataset.classes()];
+    // Means first: their deviations are then sums of squares that do not cancel.
+    for_each_target(dataset, &mut all, |statistics, target| {
+        let Some(target) = target else {
+            statistics.missing += 1;
+            return;
+        };
+        let is_first = statistics.count == 0;
+        statistics.count += 1;
+        statistics.mean += target;
+        statistics.min = if is_first { target } else { statistics.min.min(target) };
+        statistics.max = if is_first { target } else { statistics.max.max(target) };
+        statistics.positives += u64::from(target > 0.5);
+    });
+    for statistics in &mut all {
+        statistics.mean /= statistics.count.max(1) as f64;
+    }
+    for_each_target(dataset, &mut all, |statistics, target| {
+        statistics.deviation += target.map_or(0.0, |target| (target - statistics.mean).powi(2));
+    });
+    for statistics in &mut all {
+        statistics.deviation = (statistics.deviation / statistics.count.max(1) as f64).sqrt();
+        if statistics.min.to_bits() == statistics.max.to_bits() {
+            // The mean of equal numbers may be rounded.
+            (statistics.mean, statistics.deviation) = (statistics.min, 0.0);
+        }
+    }
+    all
+}
+
+/// Calls `add` with the statistics of each target of each sample, and with the target if there is one.
+fn for_each_target(
+    dataset: &dyn Dataset,
+    all: &mut [TargetStatistics],
+    mut add: impl FnMut(&mut TargetStatistics, Option<f64>),
+) {
+    for index in 0..dataset.len() {
+        let targets = dataset.targets(index).unwrap_or_default();
+        for (at, statistics) in all.iter_mut().enumerate() {
+            let target = targets.get(at).copied().filter(|target| !target.is_nan());
+            add(statistics, target.map(f64::from));
+        }
+    }
+}
