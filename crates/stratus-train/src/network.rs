@@ -1,10 +1,10 @@
 //! The network of an experiment: from the zoo, or from a layer file.
 
-use crate::input::image_shape;
+use crate::input::{annotation, image_shape};
 use crate::{LayerFile, TrainError};
 use stratus_base::text::shell_word;
-use stratus_data::Dataset;
-use stratus_experiment::Experiment;
+use stratus_data::{Dataset, TargetKind};
+use stratus_experiment::{Annotation, Experiment, LossFunction};
 use stratus_graph::zoo::{self, ModelConfig};
 use stratus_graph::{Graph, GraphError};
 
@@ -77,23 +77,30 @@ impl Network {
     /// layers.
     pub fn for_dataset(experiment: &Experiment, dataset: &dyn Dataset) -> Result<Self, TrainError> {
         let shape = image_shape(experiment, dataset);
-        let network =
-            Self::for_images(experiment, shape, experiment.model.classes.unwrap_or(dataset.classes()))?;
+        let outputs = outputs_for(experiment, dataset)?;
+        let network = Self::for_images(experiment, shape, experiment.model.classes.unwrap_or(outputs))?;
         let classes = network.graph.classes();
-        if classes < dataset.classes() {
+        let is_classes = annotation(dataset) == Annotation::Class;
+        // Unused outputs are classes that do not occur; labels and numbers have a loss each.
+        if classes < outputs || (!is_classes && classes > outputs && !dataset.has_masks()) {
             let (key, hint) = match &network.layer_file {
                 Some(file) => (
-                    format!("the network of {} has {classes} classes", file.path.display()),
-                    "give its last layer as many outputs as the data set has classes",
+                    format!("the network of {} has {classes} outputs", file.path.display()),
+                    "give its last layer as many outputs as the data set has",
                 ),
                 None => (
                     format!("model.classes is {classes}"),
-                    "leave model.classes unset, or set at least as many",
+                    "leave model.classes unset, or set as many",
                 ),
             };
-            let (name, count) = (&experiment.data.name, dataset.classes());
+            let name = &experiment.data.name;
+            let kind = match dataset.target_kind() {
+                None => "classes",
+                Some(TargetKind::Labels) => "labels",
+                Some(TargetKind::Numbers) => "targets",
+            };
             return Err(TrainError::Configuration {
-                problem: format!("{key}, but data set `{name}` has {count} classes"),
+                problem: format!("{key}, but data set `{name}` needs {outputs} ({} {kind})", dataset.classes()),
                 hint: hint.to_owned(),
             });
         }
@@ -162,6 +169,28 @@ impl Network {
             }
         };
         Ok(Self { graph: freeze(graph, experiment)?, layer_file })
+    }
+}
+
+/// The number of outputs that an experiment's network needs for a data set: as many as it has classes, labels
+/// or targets; one for masks of foreground and background that binary cross-entropy learns.
+///
+/// # Errors
+/// If such masks have other classes.
+fn outputs_for(experiment: &Experiment, dataset: &dyn Dataset) -> Result<usize, TrainError> {
+    let classes = dataset.classes();
+    let is_binary = experiment.train.loss == Some(LossFunction::BinaryCrossEntropy) && dataset.has_masks();
+    match (is_binary, classes) {
+        (false, _) => Ok(classes),
+        (true, 2) => Ok(1),
+        (true, _) => Err(TrainError::Configuration {
+            problem: format!(
+                "train.loss = binary_cross_entropy needs masks of two classes, background and foreground, but \
+                 data set `{}` has {classes}",
+                dataset.name()
+            ),
+            hint: "set train.loss to cross_entropy".to_owned(),
+        }),
     }
 }
 

@@ -31,8 +31,8 @@ pub enum Mark {
     Image,
     /// A page that names its generator.
     Page,
-    /// A table that begins with this line.
-    Table(&'static str),
+    /// A table that begins with one of these lines.
+    Table(&'static [&'static str]),
     /// Metrics of classes, in the format of a run's `classes.csv`.
     Classes,
     /// A confusion matrix.
@@ -65,9 +65,11 @@ impl Mark {
             Self::None => false,
             Self::Image => png_mark::is_marked(path)?,
             Self::Page => page::is_page(path)?,
-            Self::Table(head) => {
-                let mut first = vec![0; head.len()];
-                File::open(path)?.read_exact(&mut first).is_ok() && first == head.as_bytes()
+            Self::Table(heads) => {
+                let longest = heads.iter().map(|head| head.len()).max().unwrap_or(0);
+                let mut first = Vec::new();
+                File::open(path)?.take(longest as u64).read_to_end(&mut first)?;
+                heads.iter().any(|head| first.starts_with(head.as_bytes()))
             }
             Self::Classes => classes::read_names(path).is_some(),
             Self::Confusion => classes::is_confusion(&text()?),
@@ -213,9 +215,9 @@ mod tests {
         assert!(claims(false, "page.html", Mark::Page).is_ok());
         assert!(claims(false, "own.txt", Mark::Page).is_err());
         for (name, mark, is_own) in [
-            ("table.csv", Mark::Table("path,rank\n"), true),
-            ("classes.csv", Mark::Table("path,rank\n"), false),
-            ("own.txt", Mark::Table("path,rank\n"), false),
+            ("table.csv", Mark::Table(&["path,rank\n"]), true),
+            ("classes.csv", Mark::Table(&["path,rank\n"]), false),
+            ("own.txt", Mark::Table(&["path,rank\n"]), false),
             ("classes.csv", Mark::Classes, true),
             ("edited.csv", Mark::Classes, false),
             ("confusion.csv", Mark::Confusion, true),

@@ -10,6 +10,7 @@ use crate::input::{BatchFormat, InputPipeline};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::sync::Arc;
+use stratus_base::text::significant;
 use stratus_data::buffer::IGNORED_LABEL;
 use stratus_data::contact_sheet::{RgbImage, Tile, UNMASKED, blended, resized};
 use stratus_data::datasets::selection::SelectedSamples;
@@ -317,16 +318,10 @@ impl Mistake {
                 [signed('+', wrong), signed('−', missed)].concat().join(" ")
             }
             MistakeKind::Numbers { number, predicted_number, .. } => {
-                format!("{} → {}", rounded(*number), rounded(*predicted_number))
+                format!("{} → {}", significant(*number), significant(*predicted_number))
             }
         }
     }
-}
-
-/// A number with four significant digits.
-fn rounded(number: f64) -> String {
-    let digits = 3 - number.abs().max(1e-9).log10().floor() as i32;
-    format!("{number:.*}", usize::try_from(digits).unwrap_or(0).min(9))
 }
 
 /// The mean IoU of the classes in the labels or the predictions of an image, over its labelled pixels; `None`

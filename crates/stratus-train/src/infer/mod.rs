@@ -266,10 +266,14 @@ impl Predictor {
         &self.thresholds
     }
 
-    /// The number of classes.
+    /// The number of classes, labels or targets.
     #[must_use]
     pub fn classes(&self) -> usize {
-        self.graph.classes()
+        match self.task() {
+            // A network with one output distinguishes background and foreground.
+            Task::Segmentation => self.graph.classes().max(2),
+            Task::Classification | Task::MultiLabel | Task::Regression => self.graph.classes(),
+        }
     }
 
     /// The name of a class; its index if unknown.
@@ -292,6 +296,12 @@ impl Predictor {
         if self.task() != Task::Segmentation {
             return refused(format!(
                 "--window needs a segmentation network; `{}` is a classifier",
+                self.graph.name
+            ));
+        }
+        if self.graph.classes() == 1 {
+            return refused(format!(
+                "--window needs an output for each class; `{}` has one for foreground and background",
                 self.graph.name
             ));
         }

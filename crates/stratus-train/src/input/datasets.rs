@@ -1,14 +1,16 @@
 //! Opens the data sets of an experiment.
 
+use super::pipeline::annotation;
 use crate::cache::cache_folder;
 use crate::network::check_data_set;
 use crate::{LayerFile, TrainError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use stratus_data::datasets::class_targets::{LabelsOfClasses, NumbersOfClasses};
 use stratus_data::datasets::{SyntheticOptions, folder};
 use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod};
-use stratus_experiment::{Experiment, OnBadSample};
+use stratus_experiment::{Annotation, Experiment, LossFunction, OnBadSample};
 use stratus_run::data::class_difference;
 
 /// The training and validation data of an experiment.
@@ -93,7 +95,9 @@ pub(crate) fn open_split(
         });
     }
     let (name, path) = (&experiment.data.name, experiment.data_path());
-    stratus_data::open(name, &path, split, options).map_err(|error| {
+    let opened = stratus_data::open(name, &path, split, options);
+    let opened = opened.and_then(|set| learned_as(set, experiment.train.loss));
+    opened.map_err(|error| {
         let may_be_other = path.is_file()
             || matches!(
                 error,
@@ -112,6 +116,24 @@ pub(crate) fn open_split(
             folder::ENTRY.name
         );
         TrainError::Configuration { problem: error.to_string(), hint }
+    })
+}
+
+/// A data set as a loss learns it: one class per image becomes labels, one of which applies, or the number
+/// that is the name of the class. Other annotations stay as they are.
+///
+/// # Errors
+/// If a name is not a number.
+fn learned_as(set: Box<dyn Dataset>, loss: Option<LossFunction>) -> Result<Box<dyn Dataset>, DataError> {
+    if annotation(set.as_ref()) != Annotation::Class {
+        return Ok(set);
+    }
+    Ok(match loss {
+        None | Some(LossFunction::CrossEntropy) => set,
+        Some(LossFunction::BinaryCrossEntropy) => Box::new(LabelsOfClasses::new(Arc::from(set))),
+        Some(LossFunction::SquaredError | LossFunction::Huber) => {
+            Box::new(NumbersOfClasses::new(Arc::from(set))?)
+        }
     })
 }
 

@@ -18,7 +18,7 @@ pub use datasets::{Datasets, open_dataset, open_datasets, open_options};
 pub(crate) use fingerprint::data_record;
 pub use host_memory::HostMemory;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};
-pub(crate) use pipeline::{dataset_facts, image_shape};
+pub(crate) use pipeline::{annotation, dataset_facts, image_shape};
 pub(crate) use placeholder::PlaceholderDataset;
 pub use placeholder::open_datasets_or_placeholders;
 pub use read_ahead::usable_cores;

@@ -1,7 +1,8 @@
 //! Recognises runs that have not learned anything: their outputs are no better than a constant answer.
 
 use stratus_experiment::Experiment;
-use stratus_measures::ClassMetrics;
+use stratus_measures::{ClassMetrics, LabelMetrics};
+use stratus_run::classes::OutputMetrics;
 use stratus_run::csv::{EpochRow, Task};
 
 /// The maximum probability that constant answers are right for all validation samples. Where it is higher,
@@ -13,15 +14,21 @@ const STANDARD_ERRORS: f64 = 2.0;
 const MIN_ITERATIONS: u64 = 100;
 
 /// The warning for a run whose validation results are not distinguishable from always answering the most
-/// frequent class. `classes` are those of the last validation. `None` if the classes were not counted, or if
-/// there are too few samples to tell.
+/// frequent class, of random labels, or of the mean number. `outputs` are the metrics of the last validation.
+/// `None` if nothing was counted, or if there are too few samples to tell.
 pub(super) fn chance_warning(
     settings: &Experiment,
     task: Task,
     rows: &[EpochRow],
-    classes: &[ClassMetrics],
+    outputs: &OutputMetrics,
     iterations: u64,
 ) -> Option<String> {
+    let classes = &outputs.classes[..];
+    match task {
+        Task::Classification | Task::Segmentation => {}
+        Task::MultiLabel => return labels_by_chance(settings, rows, &outputs.labels, iterations),
+        Task::Regression => return numbers_by_chance(settings, rows, iterations),
+    }
     let best = rows.iter().filter_map(|row| row.val_accuracy).filter(|value| value.is_finite());
     let best = best.reduce(f64::max)?;
     let counted: Vec<&ClassMetrics> = classes.iter().filter(|class| class.samples > 0).collect();
@@ -34,11 +41,12 @@ pub(super) fn chance_warning(
     let is_chance = match task {
         Task::Classification => is_classification_by_chance(best, &counted, total, share),
         Task::Segmentation => is_segmentation_by_chance(best, rows, counted.len(), share),
+        Task::MultiLabel | Task::Regression => false,
     };
     is_chance.then(|| {
         let (measure, samples) = match task {
             Task::Classification => ("top-1 accuracy", "validation images"),
-            Task::Segmentation => ("pixel accuracy", "validation pixels"),
+            _ => ("pixel accuracy", "validation pixels"),
         };
         format!(
             "the network has learned nothing: its best {measure}, {:.2} %, is not better than that of always \
@@ -46,6 +54,46 @@ pub(super) fn chance_warning(
             100.0 * best,
             stratus_base::printable(&most.name),
             100.0 * share,
+            advice(settings, iterations)
+        )
+    })
+}
+
+/// The warning for labels that are ranked no better than at random: their mean area under the ROC curve is
+/// within the error of a half.
+fn labels_by_chance(
+    settings: &Experiment,
+    rows: &[EpochRow],
+    labels: &[LabelMetrics],
+    iterations: u64,
+) -> Option<String> {
+    let best = rows.iter().filter_map(|row| row.labels.val_auc).reduce(f64::max)?;
+    // The variance of the statistic of Mann and Whitney for random scores.
+    let variance = |label: &LabelMetrics| {
+        let (positives, negatives) = (label.positives as f64, label.negatives as f64);
+        (positives + negatives + 1.0) / (12.0 * positives * negatives)
+    };
+    let ranked: Vec<f64> =
+        labels.iter().filter(|label| label.positives > 0 && label.negatives > 0).map(variance).collect();
+    let error = ranked.iter().sum::<f64>().sqrt() / ranked.len().max(1) as f64;
+    // A perfect network could not be told from chance.
+    let can_tell = !ranked.is_empty() && STANDARD_ERRORS * error < 0.5;
+    (can_tell && best <= 0.5 + STANDARD_ERRORS * error).then(|| {
+        format!(
+            "the network has learned nothing: its best mean area under the ROC curve, {best:.4}, is not \
+             better than that of random answers, 0.5; {}",
+            advice(settings, iterations)
+        )
+    })
+}
+
+/// The warning for numbers that are predicted no better than by their mean.
+fn numbers_by_chance(settings: &Experiment, rows: &[EpochRow], iterations: u64) -> Option<String> {
+    let best = rows.iter().filter_map(|row| row.val_accuracy).reduce(f64::max)?;
+    (best <= 0.0).then(|| {
+        format!(
+            "the network has learned nothing: its best R², {best:.4}, is not better than that of always \
+             answering the mean, 0; {}",
             advice(settings, iterations)
         )
     })
@@ -123,7 +171,8 @@ mod tests {
     ) -> Option<String> {
         let settings = Experiment::builtin("digits").unwrap().with_overrides(&[("train.batch_size", "4096")]);
         let rows = [row(None, None), row(Some(best), miou), row(Some(f64::NAN), None)];
-        chance_warning(&settings.unwrap(), task, &rows, &classes(counts), iterations)
+        let outputs = OutputMetrics { classes: classes(counts), ..OutputMetrics::default() };
+        chance_warning(&settings.unwrap(), task, &rows, &outputs, iterations)
     }
 
     #[test]

@@ -210,11 +210,21 @@ pub(crate) fn swap_averages(compiled: &mut CompiledRun) -> Result<(), TrainError
     refresh(session, ids.refresh)
 }
 
-/// Sets the class weights of the training loss, if there are any. Checkpoints do not store them.
+/// Sets the weights of classes, labels or targets in the training loss, if there are any. Checkpoints do not
+/// store them.
 pub(crate) fn set_class_weights(session: &mut Session, resolved: &ResolvedProcess) -> Result<(), TrainError> {
-    let Some(weights) = &resolved.settings().train.class_weights else { return Ok(()) };
-    let weights: Vec<f32> = weights.iter().map(|&weight| weight as f32).collect();
-    Ok(session.write(CLASS_WEIGHTS, &weights)?)
+    let train = &resolved.settings().train;
+    let (weights, positive) = (&train.class_weights, &train.positive_weights);
+    let Some(count) = weights.as_ref().or(positive.as_ref()).map(Vec::len) else { return Ok(()) };
+    let row = |weights: &Option<Vec<f64>>| -> Vec<f32> {
+        weights.as_ref().map_or_else(|| vec![1.0; count], |all| all.iter().map(|&one| one as f32).collect())
+    };
+    let values = match resolved.task() {
+        Task::Classification | Task::Segmentation => row(weights),
+        // The weights of labels or targets, then those of the images to which a label applies.
+        Task::MultiLabel | Task::Regression => [row(weights), row(positive)].concat(),
+    };
+    Ok(session.write(CLASS_WEIGHTS, &values)?)
 }
 
 /// Sets the values of the teacher, if there is one. Checkpoints do not store them.

@@ -83,7 +83,7 @@ pub fn run(arguments: &CalibrateArguments, globals: &Globals, output: &Output) -
     arguments
         .kernels
         .iter()
-        .try_for_each(|path| outputs.claim(path, "the table of kernels", Mark::Table(KERNELS_HEADER)))?;
+        .try_for_each(|path| outputs.claim(path, "the table of kernels", Mark::Table(&[KERNELS_HEADER])))?;
     let experiment = Experiment::default().with_overrides(&globals.set)?;
     let device = device::open(&experiment.train)?;
     device.warnings.iter().for_each(|warning| output.warning(warning));

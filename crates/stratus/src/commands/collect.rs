@@ -271,7 +271,7 @@ fn render_differences(brief: &RunOverview) -> String {
 fn output_mark(arguments: &CollectArguments, out: &Path) -> Mark {
     match arguments {
         _ if TableFormat::from_path(out) != Some(TableFormat::Csv) => Mark::None,
-        CollectArguments { layers: true, .. } => Mark::Table("run,epoch,iteration,layer,kind,device,"),
+        CollectArguments { layers: true, .. } => Mark::Table(&["run,epoch,iteration,layer,kind,device,"]),
         CollectArguments { iterations: true, .. } => Mark::Table("run,epoch,iteration,loss,"),
         CollectArguments { variants: true, .. } => Mark::Table("run,variant,measure,"),
         CollectArguments { experiments: true, .. } => {

@@ -132,9 +132,9 @@ impl<'a> Trainer<'a> {
             return Ok(());
         }
         let (resolved, rows) = (&self.setup.resolved, epoch_rows(self.recorder.run())?);
-        let (task, classes) = (resolved.task(), self.recorder.classes());
+        let (task, outputs) = (resolved.task(), self.recorder.outputs());
         let iterations = self.position.iteration;
-        if let Some(text) = chance_warning(resolved.settings(), task, &rows, classes, iterations) {
+        if let Some(text) = chance_warning(resolved.settings(), task, &rows, outputs, iterations) {
             self.recorder.log(&text)?;
             observer.warn(&text);
         }

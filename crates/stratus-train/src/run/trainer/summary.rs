@@ -16,7 +16,7 @@ use stratus_run::summary::{
 
 /// Skipped samples that the summary lists, at most.
 const MAX_BAD_SAMPLES: usize = 1000;
-/// Classes that the summary lists, at most; `classes.csv` has all of them.
+/// Classes, labels or targets that the summary lists, at most; `classes.csv` has all of them.
 const MAX_CLASSES: usize = 100;
 
 impl Trainer<'_> {
@@ -24,7 +24,7 @@ impl Trainer<'_> {
     pub(super) fn summary(&self, status: Status) -> Summary {
         let (settings, totals) = (self.setup.resolved.settings(), self.recorder.totals());
         let (loader, time) = (self.batches.loader(), &totals.time);
-        let classes = self.recorder.classes();
+        let outputs = self.recorder.outputs();
         let CompiledRun { session, plans, .. } = &self.setup.compiled;
         let on_device = session.device_bytes().map(|bytes| bytes as u64);
         let arena = if on_device.is_some() { 0 } else { plans.arena_bytes as u64 };
@@ -63,7 +63,7 @@ impl Trainer<'_> {
             energy: self.recorder.energy(),
             accounting: TimeAccount::new(time.iteration_s, time.attributed_s),
             final_metrics: self.recorder.final_metrics(),
-            classes: if classes.len() > MAX_CLASSES { Vec::new() } else { classes.to_vec() },
+            outputs: if outputs.len() > MAX_CLASSES { OutputMetrics::default() } else { outputs.clone() },
             first_stage: first_stage::read_summary(self.recorder.run()),
             memory: Memory {
                 planned_peak_bytes: Some(planned),

@@ -6,12 +6,17 @@ use crate::output::{printable, table};
 use crate::outputs::{Mark, Outputs};
 use clap::Args;
 use std::path::{Path, PathBuf};
+use stratus_base::text::significant;
 use stratus_data::contact_sheet::{ClassPalette, SheetClasses, contact_sheet};
-use stratus_measures::ClassMetrics;
+use stratus_run::classes::OutputMetrics;
 use stratus_train::evaluate::{MAX_GALLERY_IMAGES, Mistake, MistakeKind, MistakeRequest, Mistakes};
 
 /// The header of the table. Columns of the other task are empty.
 const CSV_HEADER: &str = "path,class,name,predicted,predicted_name,probability,iou\n";
+/// The header of the table for labels; several are separated by `|`.
+const LABEL_CSV_HEADER: &str = "path,wrong,missed,severity\n";
+/// The header of the table for numbers.
+const NUMBER_CSV_HEADER: &str = "path,name,number,predicted_number\n";
 /// The number of mistakes without a number in the command.
 const DEFAULT_LISTED: u32 = 20;
 
@@ -49,7 +54,7 @@ impl MistakeArguments {
     /// The output files: path, name in messages, and mark.
     pub fn files(&self) -> [(&Option<PathBuf>, &'static str, Mark); 2] {
         [
-            (&self.mistakes_csv, "the table of mistakes", Mark::Table(CSV_HEADER)),
+            (&self.mistakes_csv, "the table of mistakes", Mark::Table(&[CSV_HEADER, LABEL_CSV_HEADER, NUMBER_CSV_HEADER])),
             (&self.gallery, "the gallery of mistakes", Mark::Image),
         ]
     }
@@ -58,25 +63,30 @@ impl MistakeArguments {
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub fn write(&self, mistakes: &Mistakes, title: &str, classes: &[ClassMetrics]) -> Result {
+    pub fn write(&self, mistakes: &Mistakes, title: &str, outputs: &OutputMetrics) -> Result {
         if let Some(path) = &self.mistakes_csv {
             Outputs::write(path, csv(&mistakes.listed).as_bytes())?;
         }
         match &self.gallery {
-            Some(path) => write_gallery(path, mistakes, title, classes),
+            Some(path) => write_gallery(path, mistakes, title, outputs),
             None => Ok(()),
         }
     }
 }
 
 /// Draws the gallery.
-fn write_gallery(path: &Path, mistakes: &Mistakes, title: &str, classes: &[ClassMetrics]) -> Result {
-    let names: Vec<String> = classes.iter().map(|class| class.name.clone()).collect();
+fn write_gallery(path: &Path, mistakes: &Mistakes, title: &str, outputs: &OutputMetrics) -> Result {
+    let names: Vec<String> = outputs.names().map(str::to_owned).collect();
     let palette = ClassPalette::for_classes(&names);
     let name = |class: usize| names.get(class).cloned().unwrap_or_else(|| class.to_string());
     let gallery = &mistakes.gallery;
     let is_segmentation = gallery.tiles.iter().any(|tile| tile.mask.is_some());
-    let explained = if is_segmentation { "truth, prediction, difference" } else { "true → predicted" };
+    let is_labels = matches!(mistakes.listed.first().map(|mistake| &mistake.kind), Some(MistakeKind::Labels { .. }));
+    let explained = match (is_segmentation, is_labels) {
+        (true, _) => "truth, prediction, difference",
+        (false, true) => "+ wrong, − missed labels",
+        (false, false) => "true → predicted",
+    };
     let title = format!("{title}: {explained}");
     let sheet =
         contact_sheet(&title, &gallery.tiles, gallery.size, &SheetClasses { name: &name, palette: &palette });
@@ -91,6 +101,8 @@ pub(super) fn render(report: &MistakesReport) -> String {
     let heads: &[&str] = match first.kind {
         MistakeKind::Class { .. } => &["image", "true", "predicted", "probability"],
         MistakeKind::Pixels { .. } => &["image", "IoU"],
+        MistakeKind::Labels { .. } => &["image", "wrong", "missed"],
+        MistakeKind::Numbers { .. } => &["image", "target", "true", "predicted"],
     };
     let mut rows: Vec<Vec<String>> = vec![heads.iter().map(|&head| head.to_owned()).collect()];
     let percent = |share: f64| format!("{:.2} %", 100.0 * share);
@@ -100,6 +112,17 @@ pub(super) fn render(report: &MistakesReport) -> String {
             vec![path, name, predicted, percent(*probability)]
         }
         MistakeKind::Pixels { iou } => vec![printable(&mistake.path), percent(*iou)],
+        MistakeKind::Labels { wrong, missed, .. } => {
+            let [wrong, missed] = [wrong, missed].map(|labels| match labels.is_empty() {
+                true => "–".to_owned(),
+                false => printable(&labels.join(", ")),
+            });
+            vec![printable(&mistake.path), wrong, missed]
+        }
+        MistakeKind::Numbers { name, number, predicted_number } => {
+            let [number, predicted] = [*number, *predicted_number].map(significant);
+            vec![printable(&mistake.path), printable(name), number, predicted]
+        }
     }));
     let rows: Vec<&[String]> = rows.iter().map(Vec::as_slice).collect();
     let shown = if listed.len() < *count { format!(", the worst {}:", listed.len()) } else { ":".to_owned() };
@@ -114,7 +137,12 @@ pub(super) fn render(report: &MistakesReport) -> String {
 /// The mistakes as CSV.
 fn csv(listed: &[Mistake]) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-    let mut text = CSV_HEADER.to_owned();
+    let mut text = match listed.first().map(|mistake| &mistake.kind) {
+        Some(MistakeKind::Labels { .. }) => LABEL_CSV_HEADER,
+        Some(MistakeKind::Numbers { .. }) => NUMBER_CSV_HEADER,
+        _ => CSV_HEADER,
+    }
+    .to_owned();
     for Mistake { path, kind } in listed {
         let fields = match kind {
             MistakeKind::Class { class, name, predicted, predicted_name, probability } => {
@@ -122,6 +150,12 @@ fn csv(listed: &[Mistake]) -> String {
                 format!("{class},{name},{predicted},{predicted_name},{probability:?},")
             }
             MistakeKind::Pixels { iou } => format!(",,,,,{iou:?}"),
+            MistakeKind::Labels { wrong, missed, severity } => {
+                format!("{},{},{severity:?}", quoted(&wrong.join("|")), quoted(&missed.join("|")))
+            }
+            MistakeKind::Numbers { name, number, predicted_number } => {
+                format!("{},{number:?},{predicted_number:?}", quoted(name))
+            }
         };
         text.push_str(&format!("{},{fields}\n", quoted(path)));
     }

@@ -14,8 +14,9 @@ use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use stratus_base::text::significant;
 use stratus_experiment::Experiment;
-use stratus_measures::ClassMetrics;
+use stratus_measures::{ClassMetrics, LabelMetrics, TargetMetrics};
 use stratus_report::run_table::MAX_CLASSES_WITHOUT_TOP5;
 use stratus_run::classes;
 use stratus_train::evaluate::{
@@ -245,12 +246,28 @@ fn render(about: &[(&str, &String)], results: &Results) -> String {
             ("weighted IoU", metrics.weighted_iou),
             ("boundary F1", metrics.bf),
         ],
+        TaskMetrics::MultiLabel(metrics) => &[
+            ("label accuracy", metrics.at_default.accuracy),
+            ("mean average precision", metrics.mean_average_precision),
+            ("mean AUC", metrics.mean_auc),
+            ("mean F1", metrics.at_chosen.macro_f1),
+            ("exact match", metrics.at_chosen.exact_match),
+        ],
+        TaskMetrics::Regression(_) => &[],
     };
     rows.extend(shares.iter().map(|(name, share)| ((*name).to_owned(), percent(*share))));
-    let classes = scores.classes();
-    let is_shown =
-        matches!(scores.metrics, TaskMetrics::Segmentation(_)) || classes.len() <= MAX_SHOWN_CLASSES;
-    let class_table = if is_shown { class_table(scores) } else { String::new() };
+    if let TaskMetrics::Regression(metrics) = &scores.metrics {
+        let errors = [("R²", metrics.r2), ("mean absolute error", metrics.mae), ("RMSE", metrics.rmse)];
+        rows.extend(errors.map(|(name, error)| (name.to_owned(), number(error))));
+    }
+    let is_shown = !matches!(scores.metrics, TaskMetrics::Classification(_))
+        || scores.classes().len() <= MAX_SHOWN_CLASSES;
+    let class_table = match &scores.metrics {
+        _ if !is_shown => String::new(),
+        TaskMetrics::Classification(_) | TaskMetrics::Segmentation(_) => class_table(scores),
+        TaskMetrics::MultiLabel(metrics) => label_table(&metrics.labels),
+        TaskMetrics::Regression(metrics) => target_table(&metrics.targets),
+    };
     let mistakes = mistakes.as_ref().map(mistakes::render).unwrap_or_default();
     format!("{}{class_table}{mistakes}", key_value_list(&rows))
 }
@@ -258,6 +275,50 @@ fn render(about: &[(&str, &String)], results: &Results) -> String {
 /// Formats a fraction in percent; `–` if there is none.
 fn percent(share: Option<f64>) -> String {
     share.map_or("–".to_owned(), |share| format!("{:.2} %", 100.0 * share))
+}
+
+/// Formats a number; `–` if there is none.
+fn number(number: Option<f64>) -> String {
+    number.map_or("–".to_owned(), significant)
+}
+
+/// Renders one row per label.
+fn label_table(labels: &[LabelMetrics]) -> String {
+    let heads =
+        ["label", "positives", "average precision", "AUC", "threshold", "precision", "recall", "F1"];
+    let row = |label: &LabelMetrics| {
+        let point = label.at_chosen.unwrap_or(label.at_default);
+        let [precision, recall, f1] = [point.precision, point.recall, point.f1].map(percent);
+        vec![
+            printable(&label.name),
+            label.positives.to_string(),
+            percent(label.average_precision),
+            percent(label.auc),
+            format!("{:.4}", point.threshold),
+            precision,
+            recall,
+            f1,
+        ]
+    };
+    rows_below(&heads, labels.iter().map(row))
+}
+
+/// Renders one row per target.
+fn target_table(targets: &[TargetMetrics]) -> String {
+    let heads = ["target", "samples", "mean", "R²", "mean absolute error", "RMSE"];
+    let row = |target: &TargetMetrics| {
+        let TargetMetrics { name, samples, mean, r2, mae, rmse, .. } = target;
+        let [mean, r2, mae, rmse] = [*mean, *r2, *mae, *rmse].map(number);
+        vec![printable(name), samples.to_string(), mean, r2, mae, rmse]
+    };
+    rows_below(&heads, targets.iter().map(row))
+}
+
+/// A table below the metrics.
+fn rows_below(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let heads = heads.iter().map(|&head| head.to_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
+    format!("\n{}", table(&rows.iter().map(Vec::as_slice).collect::<Vec<_>>()))
 }
 
 /// Renders one row per class.
@@ -297,14 +358,17 @@ impl EvalArguments {
     fn write_files(&self, scores: &Scores, mistakes: Option<&Mistakes>) -> Result {
         let write = |path: &Path, text: String| Outputs::write(path, text.as_bytes());
         if let Some(path) = &self.csv {
-            write(path, classes::to_csv(scores.classes()))?;
+            write(path, scores.outputs().to_csv())?;
         }
         if let Some(path) = &self.confusion {
+            if scores.confusion.classes() == 0 {
+                return Err(Failure::usage("--confusion: labels and numbers have no confusion matrix"));
+            }
             let names: Vec<&str> = scores.classes().iter().map(|class| class.name.as_str()).collect();
             write(path, classes::confusion_to_csv(&names, scores.confusion.rows()))?;
         }
         match mistakes {
-            Some(mistakes) => self.mistakes.write(mistakes, &self.target, scores.classes()),
+            Some(mistakes) => self.mistakes.write(mistakes, &self.target, &scores.outputs()),
             None => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! The files of `stratus infer`: images and videos to read; masks, sheets and tables to write.
 
-use super::report::CSV_HEADER;
+use super::report::CSV_HEADERS;
 use super::{InferArguments, video};
 use crate::commands::target::nearest_path;
 use crate::errors::{Failure, Result};
@@ -108,7 +108,7 @@ impl InferenceFiles {
             outputs.claim(sheet, "the sheet", Mark::Image)?;
         }
         if let Some(csv) = &arguments.csv {
-            outputs.claim(csv, "the table", Mark::Table(CSV_HEADER))?;
+            outputs.claim(csv, "the table", Mark::Table(&CSV_HEADERS))?;
         }
         if let Some(folder) = &arguments.out {
             create_mask_folder(folder)?;

@@ -63,7 +63,7 @@ pub struct InferArguments {
     /// Write a contact sheet of the first 200 preprocessed images to this PNG file
     #[arg(long, value_name = "FILE", conflicts_with = "window")]
     pub sheet: Option<PathBuf>,
-    /// Classification: write the predicted classes of each image to this file, as CSV
+    /// Write the predicted classes, labels or numbers of each image to this file, as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
     /// Batch size [default: validation.batch_size]
@@ -323,6 +323,10 @@ fn check_flags_fit_task(arguments: &InferArguments, task: Task) -> Result {
     let (flag, outputs) = match task {
         Task::Classification if arguments.out.is_some() => ("--out", "classes, not masks"),
         Task::Classification if arguments.palette.is_some() => ("--palette", "classes, not masks"),
+        Task::MultiLabel if arguments.out.is_some() => ("--out", "labels, not masks"),
+        Task::MultiLabel if arguments.palette.is_some() => ("--palette", "labels, not masks"),
+        Task::Regression if arguments.out.is_some() => ("--out", "numbers, not masks"),
+        Task::Regression if arguments.palette.is_some() => ("--palette", "numbers, not masks"),
         Task::Segmentation if arguments.csv.is_some() => ("--csv", "masks, not classes"),
         _ => return Ok(()),
     };

@@ -3,6 +3,7 @@
 use crate::output::{key_value_list, printable, table};
 use serde::Serialize;
 use stratus_base::quantile;
+use stratus_base::text::significant;
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -21,7 +22,20 @@ pub(super) struct ImageReport {
     pub top: Option<Vec<Top>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mask: Option<String>,
+    /// Every label, the most probable first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Vec<LabelAnswer>>,
+    /// Every target, in its unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numbers: Option<Vec<NumberAnswer>>,
     pub ms: f64,
+}
+
+impl ImageReport {
+    /// The labels that apply.
+    pub fn applying_labels(&self) -> impl Iterator<Item = &LabelAnswer> {
+        self.labels.iter().flatten().filter(|label| label.applies)
+    }
 }
 
 /// An image or video that failed.
@@ -37,6 +51,23 @@ pub(super) struct Top {
     pub class: usize,
     pub name: String,
     pub probability: f64,
+}
+
+#[derive(Serialize)]
+pub(super) struct LabelAnswer {
+    pub label: usize,
+    pub name: String,
+    pub probability: f64,
+    /// The probability from which the label applies.
+    pub threshold: f64,
+    pub applies: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct NumberAnswer {
+    pub target: usize,
+    pub name: String,
+    pub number: f64,
 }
 
 /// Milliseconds per image.
@@ -64,13 +95,33 @@ impl Percentiles {
 }
 
 /// The header of the table of classes.
-pub(super) const CSV_HEADER: &str = "path,rank,class,name,probability\n";
+const CSV_HEADER: &str = "path,rank,class,name,probability\n";
 
-/// Renders one line per image and class.
+/// The header of the table of labels.
+const LABEL_CSV_HEADER: &str = "path,label,name,probability,threshold,applies\n";
+/// The header of the table of numbers.
+const NUMBER_CSV_HEADER: &str = "path,target,name,number\n";
+/// The headers of the tables of all tasks.
+pub(super) const CSV_HEADERS: [&str; 3] = [CSV_HEADER, LABEL_CSV_HEADER, NUMBER_CSV_HEADER];
+
+/// Renders one line per image and class, label or target.
 pub(super) fn csv(images: &[ImageReport]) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-    let mut text = String::from(CSV_HEADER);
+    let header = match images.first() {
+        Some(ImageReport { labels: Some(_), .. }) => LABEL_CSV_HEADER,
+        Some(ImageReport { numbers: Some(_), .. }) => NUMBER_CSV_HEADER,
+        _ => CSV_HEADER,
+    };
+    let mut text = String::from(header);
     for image in images {
+        for answer in image.labels.iter().flatten() {
+            let LabelAnswer { label, name, probability, threshold, applies } = answer;
+            let (path, name) = (quoted(&image.path), quoted(name));
+            text.push_str(&format!("{path},{label},{name},{probability:?},{threshold:?},{applies}\n"));
+        }
+        for NumberAnswer { target, name, number } in image.numbers.iter().flatten() {
+            text.push_str(&format!("{},{target},{},{number:?}\n", quoted(&image.path), quoted(name)));
+        }
         for (top, rank) in image.top.iter().flatten().zip(1..) {
             let Top { class, name, probability } = top;
             let (path, name) = (quoted(&image.path), quoted(name));
@@ -78,6 +129,19 @@ pub(super) fn csv(images: &[ImageReport]) -> String {
         }
     }
     text
+}
+
+/// The labels that apply, or the numbers, as texts.
+fn answers(image: &ImageReport) -> Vec<String> {
+    let label =
+        |answer: &LabelAnswer| format!("{} {:.1} %", printable(&answer.name), 100.0 * answer.probability);
+    let number = |answer: &NumberAnswer| format!("{} {}", printable(&answer.name), significant(answer.number));
+    let mut texts: Vec<String> = image.applying_labels().map(label).collect();
+    if texts.is_empty() && image.labels.is_some() {
+        texts.push("no label".to_owned());
+    }
+    texts.extend(image.numbers.iter().flatten().map(number));
+    texts
 }
 
 /// Renders the predictions and times as tables.
@@ -93,7 +157,7 @@ pub(super) fn render(report: &Report) -> String {
                 );
             }
             (None, Some(mask)) => row.push(printable(mask)),
-            (None, None) => {}
+            (None, None) => row.extend(answers(image)),
         }
         rows.push(row);
     }

@@ -2,13 +2,17 @@
 
 use super::InferArguments;
 use super::files::overlay_path;
-use super::report::{ImageReport, Top};
+use super::report::{ImageReport, LabelAnswer, NumberAnswer, Top};
 use crate::errors::{Failure, Result};
 use crate::outputs::Outputs;
 use std::path::Path;
 use std::time::Instant;
 use stratus_data::contact_sheet::{ClassPalette, RgbImage, Tile, mask_to_png};
+use stratus_base::text::significant;
 use stratus_train::infer::{Output, Prediction, Predictor};
+
+/// The probability from which a label without a threshold applies.
+const DEFAULT_THRESHOLD: f64 = 0.5;
 
 /// Writes predictions as the arguments request.
 #[derive(Clone, Copy)]
@@ -43,7 +47,7 @@ impl PredictionWriter<'_> {
     ) -> Result<WrittenPrediction> {
         let Prediction { output, decode_s, network_s, view, .. } = prediction;
         let writing = Instant::now();
-        let mut report = ImageReport { path, top: None, mask: None, ms: 0.0 };
+        let mut report = ImageReport { path, top: None, mask: None, labels: None, numbers: None, ms: 0.0 };
         let mut tile = Tile { file, ..Tile::default() };
         match output {
             Output::Classes(classes) => {
@@ -69,6 +73,22 @@ impl PredictionWriter<'_> {
                     tile.mask = Some(resize_nearest(classes, size, [height, width]));
                 }
             }
+            Output::Labels(probabilities) => report.labels = Some(self.labels(&probabilities)),
+            Output::Numbers(numbers) => {
+                let answer = |(target, &number)| NumberAnswer {
+                    target,
+                    name: self.predictor.class_name(target),
+                    number,
+                };
+                report.numbers = Some(numbers.iter().enumerate().map(answer).collect());
+            }
+        }
+        if let Some(numbers) = &report.numbers {
+            let captions = numbers.iter().map(|answer| format!("{} {}", answer.name, significant(answer.number)));
+            tile.caption = captions.collect::<Vec<_>>().join(", ");
+        } else if report.labels.is_some() {
+            let names: Vec<&str> = report.applying_labels().map(|label| label.name.as_str()).collect();
+            tile.caption = names.join(", ");
         }
         let mut view_size = None;
         if let Some(RgbImage { pixels, height, width }) = view {
@@ -82,6 +102,20 @@ impl PredictionWriter<'_> {
         let seconds = [decode_s, network_s, writing.elapsed().as_secs_f64()];
         report.ms = 1e3 * seconds.iter().sum::<f64>();
         Ok(WrittenPrediction { report, tile, size: view_size, seconds })
+    }
+}
+
+impl PredictionWriter<'_> {
+    /// The labels, the most probable first.
+    fn labels(&self, probabilities: &[f64]) -> Vec<LabelAnswer> {
+        let answer = |(label, &probability): (usize, &f64)| {
+            let threshold = self.predictor.thresholds().get(label).copied().unwrap_or(DEFAULT_THRESHOLD);
+            let (name, applies) = (self.predictor.class_name(label), probability >= threshold);
+            LabelAnswer { label, name, probability, threshold, applies }
+        };
+        let mut answers: Vec<LabelAnswer> = probabilities.iter().enumerate().map(answer).collect();
+        answers.sort_by(|one, other| other.probability.total_cmp(&one.probability));
+        answers
     }
 }
 

@@ -30,6 +30,12 @@ pub(super) fn prediction(report: &ImageReport, json: bool) -> String {
         columns.extend([top.name.clone(), format!("{:.6}", top.probability)]);
     }
     columns.extend(report.mask.clone());
+    for label in report.applying_labels() {
+        columns.extend([label.name.clone(), format!("{:.6}", label.probability)]);
+    }
+    for answer in report.numbers.iter().flatten() {
+        columns.extend([answer.name.clone(), format!("{:?}", answer.number)]);
+    }
     tab_separated(&columns)
 }
 
@@ -80,7 +86,10 @@ mod tests {
     fn reports() -> [ImageReport; 2] {
         let top = |class, name: &str, probability| Top { class, name: name.to_owned(), probability };
         let classes = vec![top(3, "three", 0.75), top(5, HOSTILE, 0.25)];
-        let of = |top, mask| ImageReport { path: HOSTILE.to_owned(), top, mask, ms: 1.23456 };
+        let of = |top, mask| {
+            let (path, labels, numbers) = (HOSTILE.to_owned(), None, None);
+            ImageReport { path, top, mask, labels, numbers, ms: 1.23456 }
+        };
         [of(Some(classes), None), of(None, Some("masks/a.png".to_owned()))]
     }
 

@@ -1,0 +1,205 @@
+//! Scores labels and numbers: the outputs for all samples are gathered, and measured at the end.
+
+use crate::TrainError;
+use crate::infer::sigmoid;
+use crate::resolve::ResolvedProcess;
+use stratus_data::{BatchBuffer, Dataset};
+use stratus_engine::{EngineError, Session};
+use stratus_measures::{LabelScores, OperatingPoint, ScoreTable, TargetErrors};
+use stratus_run::csv::Task;
+
+/// The logit from which each label applies; `None` for a label without one.
+pub(crate) type LogitThresholds = Vec<Option<f32>>;
+
+/// How outputs for whole images are scored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TargetScaling {
+    /// Mean and standard deviation of each target, of numbers; empty for labels.
+    scales: Vec<[f64; 2]>,
+    /// Thresholds that were chosen before, on other samples; `None`: they are chosen on these.
+    thresholds: Option<LogitThresholds>,
+}
+
+impl TargetScaling {
+    /// The scales of an experiment, whose thresholds are chosen on the samples that are evaluated.
+    pub fn new(resolved: &ResolvedProcess) -> Self {
+        let numbers = |key: &Option<Vec<f64>>| key.clone().unwrap_or_default();
+        let data = &resolved.settings().data;
+        let scales = numbers(&data.target_mean).into_iter().zip(numbers(&data.target_std));
+        Self { scales: scales.map(|(mean, std)| [mean, std]).collect(), thresholds: None }
+    }
+
+    /// The same with thresholds that were chosen before; none are chosen if the list is empty.
+    #[must_use]
+    pub fn with_thresholds(self, thresholds: LogitThresholds) -> Self {
+        Self { thresholds: (!thresholds.is_empty()).then_some(thresholds), ..self }
+    }
+}
+
+/// The outputs for samples, with their targets.
+#[derive(Debug)]
+pub(super) struct TargetScorer {
+    task: Task,
+    table: ScoreTable,
+    scaling: TargetScaling,
+    /// True if an output was NaN or infinite; then nothing is measured.
+    not_finite: bool,
+    /// Memory for the outputs and targets of a batch.
+    outputs: Vec<f32>,
+    targets: Vec<f32>,
+}
+
+impl TargetScorer {
+    pub fn new(task: Task, columns: usize, scaling: TargetScaling) -> Self {
+        let (outputs, targets) = (Vec::new(), Vec::new());
+        Self { task, table: ScoreTable::new(columns), scaling, not_finite: false, outputs, targets }
+    }
+
+    pub fn columns(&self) -> usize {
+        self.table.columns()
+    }
+
+    pub fn clear(&mut self) {
+        self.table.clear();
+        self.not_finite = false;
+    }
+
+    /// Adds the outputs `value` of the program's last run on a batch.
+    ///
+    /// # Errors
+    /// If the device fails, or the targets cannot be read.
+    pub fn add(
+        &mut self,
+        session: &Session,
+        [program, value]: [usize; 2],
+        batch: &BatchBuffer,
+        dataset: &dyn Dataset,
+    ) -> Result<(), TrainError> {
+        let columns = self.columns().max(1);
+        session.read_f32(program, value, &mut self.outputs)?;
+        self.outputs.truncate(batch.samples * columns);
+        if !self.outputs.iter().all(|output| output.is_finite()) {
+            self.not_finite = true;
+            return Ok(());
+        }
+        for outputs in self.outputs.chunks_exact_mut(columns) {
+            for (output, [mean, std]) in outputs.iter_mut().zip(&self.scaling.scales) {
+                *output = (f64::from(*output) * std + mean) as f32;
+            }
+        }
+        self.targets.clear();
+        for (&index, known) in batch.indices.iter().zip(batch.targets().chunks_exact(columns)) {
+            // The targets in the batch are standardised; those of an image that was skipped are missing.
+            let stored = dataset.targets(index as usize)?;
+            let target = |(&stored, known): (&f32, &f32)| if known.is_nan() { f32::NAN } else { stored };
+            self.targets.extend(stored.iter().zip(known).map(target));
+        }
+        Ok(self.table.append(&self.outputs, &self.targets)?)
+    }
+
+    /// The outputs and targets of each image of the batch that was added last, in the unit of the data set.
+    pub fn last_batch(&self) -> impl Iterator<Item = (&[f32], &[f32])> {
+        let columns = self.columns().max(1);
+        let count = if self.not_finite { 0 } else { self.targets.len() };
+        self.outputs.chunks_exact(columns).zip(self.targets[..count].chunks_exact(columns))
+    }
+
+    /// The gathered outputs, and whether all were finite.
+    pub fn table(&self) -> (&ScoreTable, bool) {
+        (&self.table, !self.not_finite)
+    }
+
+    /// Replaces the outputs by those of all workers, which took turns batch by batch.
+    ///
+    /// # Errors
+    /// If they have other columns.
+    pub fn merge_turns(&mut self, all: &[(ScoreTable, bool)]) -> Result<(), TrainError> {
+        let tables: Vec<ScoreTable> = all.iter().map(|(table, _)| table.clone()).collect();
+        self.table = ScoreTable::merge_turns(self.columns(), &tables)?;
+        self.not_finite = all.iter().any(|(_, is_finite)| !is_finite);
+        Ok(())
+    }
+
+    /// The measures of labels, whose thresholds are probabilities, and the logits of these thresholds.
+    ///
+    /// # Errors
+    /// If there are thresholds of another number of labels.
+    pub fn labels(&self, name: impl Fn(usize) -> String) -> Result<(LabelScores, LogitThresholds), TrainError> {
+        let empty = ScoreTable::new(self.columns());
+        let table = if self.not_finite { &empty } else { &self.table };
+        let default = LabelScores::LOGIT_THRESHOLD;
+        let mut scores = match &self.scaling.thresholds {
+            None => LabelScores::new(table, default, name),
+            Some(thresholds) => LabelScores::with_thresholds(table, default, thresholds, name)?,
+        };
+        let thresholds = scores.thresholds();
+        let to_probability = |point: &mut OperatingPoint| {
+            point.threshold = sigmoid(f64::from(point.threshold)) as f32;
+        };
+        for label in &mut scores.labels {
+            to_probability(&mut label.at_default);
+            label.at_chosen.iter_mut().for_each(to_probability);
+        }
+        Ok((scores, thresholds))
+    }
+
+    /// The errors of numbers.
+    pub fn numbers(&self, name: impl Fn(usize) -> String) -> TargetErrors {
+        let empty = ScoreTable::new(self.columns());
+        TargetErrors::new(if self.not_finite { &empty } else { &self.table }, name)
+    }
+
+    /// Whether labels are scored; else numbers.
+    pub fn is_labels(&self) -> bool {
+        self.task == Task::MultiLabel
+    }
+}
+
+/// A wrong prediction for an image.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum TargetMistake {
+    /// Labels that were predicted but do not apply, and that apply but were not predicted, the most confident
+    /// first.
+    Labels { wrong: Vec<usize>, missed: Vec<usize> },
+    /// The target with the largest error in standard deviations, and its number.
+    Number { target: usize, number: f32, predicted: f32 },
+}
+
+impl TargetScorer {
+    /// The mistake in the outputs for an image, if there is one, and its severity: of labels, how far the
+    /// output is from its threshold, as a logit; of numbers, the error in standard deviations. Without chosen
+    /// thresholds, labels apply from a probability of 0.5.
+    pub fn mistake(&self, outputs: &[f32], targets: &[f32]) -> Option<(f64, TargetMistake)> {
+        let known = outputs.iter().zip(targets).enumerate().filter(|(_, (_, target))| !target.is_nan());
+        if self.is_labels() {
+            let threshold = |label: usize| {
+                let chosen = self.scaling.thresholds.as_ref().and_then(|all| all.get(label).copied().flatten());
+                chosen.unwrap_or(LabelScores::LOGIT_THRESHOLD)
+            };
+            let mut found: Vec<(f64, usize, bool)> = known
+                .filter(|&(label, (output, target))| (*output >= threshold(label)) != (*target > 0.5))
+                .map(|(label, (output, target))| {
+                    (f64::from((output - threshold(label)).abs()), label, *target > 0.5)
+                })
+                .collect();
+            found.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+            let severity = found.first()?.0;
+            let labels = |applies: bool| {
+                found.iter().filter(|label| label.2 == applies).map(|label| label.1).collect::<Vec<_>>()
+            };
+            return Some((severity, TargetMistake::Labels { wrong: labels(false), missed: labels(true) }));
+        }
+        let std = |target: usize| self.scaling.scales.get(target).map_or(1.0, |[_, std]| *std);
+        let errors = known.map(|(target, (output, number))| {
+            ((f64::from(*output) - f64::from(*number)).abs() / std(target), target, *number, *output)
+        });
+        let worst = errors.reduce(|worst, error| if error.0 > worst.0 { error } else { worst });
+        let (severity, target, number, predicted) = worst.filter(|worst| worst.0 > 0.0)?;
+        Some((severity, TargetMistake::Number { target, number, predicted }))
+    }
+}
+
+/// An error of a program without predictions.
+pub(super) fn no_predictions(network: &str) -> EngineError {
+    EngineError::InvalidRequest(format!("`{network}` makes no predictions"))
+}
