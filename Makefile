@@ -46,11 +46,11 @@ check-onnx:
 
 # All tests, optimised, with those that take minutes: a hundred kills, real file servers, a real Slurm; more
 # models of ONNX operators, imported networks against PyTorch (STRATUS_TORCH names a Python that has it, else
-# 3 GB are fetched), tables read by polars and pandas, damaged images decoded by other libraries, pages opened
-# in a browser, live ones too, events read by TensorBoard, workers on every MPI and over a shaped link, twenty
-# killed workers, forty random faults of the system, a hundred kills of `stratus ui`, a thousand random
-# networks, task files read by SkyPilot, every parser fuzzed for 20 s, size and line tables of the release
-# build, packages installed in an empty system.
+# 3 GB are fetched), tables read by polars and pandas, metrics compared with scikit-learn's, damaged images
+# decoded by other libraries, pages opened in a browser, live ones too, events read by TensorBoard, workers on
+# every MPI and over a shaped link, twenty killed workers, forty random faults of the system, a hundred kills
+# of `stratus ui`, a thousand random networks, task files read by SkyPilot, every parser fuzzed for 20 s, size
+# and line tables of the release build, packages installed in an empty system.
 # STORE_SERVERS=none skips the servers if they cannot be installed; the skipped tests are reported.
 test-all: test
 	@bash scripts/check-release.sh
@@ -58,6 +58,7 @@ test-all: test
 	@bash scripts/check-onnx.sh --all
 	@bash scripts/check-imported.sh
 	@bash scripts/check-tables.sh
+	@bash scripts/check-measures.sh
 	@COUNT=2000 bash scripts/check-images.sh
 	@bash scripts/check-page.sh
 	@bash scripts/check-ui.sh

@@ -1,6 +1,7 @@
 //! Errors of labels and predictions.
 
-/// An error in labels or predictions, or two results that cannot be merged. Nothing has been counted then.
+/// An error in labels, predictions or scores, or two results that cannot be merged. Nothing has been counted
+/// then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricError {
@@ -74,6 +75,42 @@ pub enum MetricError {
         /// The number of rows.
         classes: usize,
         /// The number of counts in the row.
+        found: usize,
+    },
+    /// The numbers of outputs and targets differ, or are no multiple of the number of columns.
+    #[error("{outputs} outputs and {targets} targets are no rows of {columns} columns")]
+    TableSizeMismatch {
+        /// The number of columns.
+        columns: usize,
+        /// The number of outputs.
+        outputs: usize,
+        /// The number of targets.
+        targets: usize,
+    },
+    /// An output is NaN or infinite, or a target is infinite.
+    #[error("the {item} of sample {sample} in column {column} is not a finite number")]
+    NotFinite {
+        /// The wrong value: "output" or "target".
+        item: &'static str,
+        /// The sample, counted from 0 within its table.
+        sample: usize,
+        /// The label or target, counted from 0.
+        column: usize,
+    },
+    /// Two tables, or a table and its thresholds, have different numbers of columns.
+    #[error("expected {columns} columns, one per label or target, found {found}")]
+    ColumnCountMismatch {
+        /// The number of columns.
+        columns: usize,
+        /// The number of columns of the other.
+        found: usize,
+    },
+    /// The batches of a serialised table have another number of samples than the table.
+    #[error("the batches of the table have {found} samples, the table has {samples}")]
+    BatchSizeMismatch {
+        /// The number of samples of the table.
+        samples: usize,
+        /// The number of samples of its batches.
         found: usize,
     },
 }

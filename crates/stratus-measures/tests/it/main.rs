@@ -5,6 +5,10 @@
 mod boundary;
 mod confusion;
 mod distance;
+mod labels;
+mod numbers;
+mod scikit_learn;
+mod score_table;
 mod summary;
 
 use stratus_testing::allocator::CountingAllocator;
