@@ -38,6 +38,7 @@ pub use device::Device;
 pub use error::EngineError;
 pub use layout::Layout;
 pub use ops::Kernel;
+pub use passes::lower::LossFunction;
 pub use phases::{StartupMonitor, StartupTimes};
 pub use plan::{Plan, PlannedStep};
 pub use program::{Phase, Program, Role, Section, Stage, Step, Value, ValueId};

@@ -4,11 +4,12 @@
 use super::loss_scale::numbers;
 use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::Role;
-use stratus_engine::ops::{DistillationLoss, METRICS_FIELDS, MIXED_LABEL_LEN};
+use stratus_engine::ops::{DistillationFunction, DistillationLoss, METRICS_FIELDS, MIXED_LABEL_LEN};
 
 pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
 const PLAIN: DistillationLoss = DistillationLoss {
+    function: DistillationFunction::Softmax,
     weight: 0.5,
     temperature: 2.0,
     mixed_labels: false,

@@ -13,6 +13,7 @@ const PLAIN: PixelCrossEntropy = PixelCrossEntropy {
     main_weight: None,
     smoothing: 0.0,
     class_weighted: false,
+    binary: false,
     predicts: false,
     loss_scaled: false,
     partial: false,

@@ -5,7 +5,7 @@ use super::loss_scale::scaled;
 use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
 use stratus_engine::Layout;
-use stratus_engine::ops::{DistillationLoss, KernelSpec};
+use stratus_engine::ops::{DistillationFunction, DistillationLoss, KernelSpec};
 
 /// The threads of a block.
 const THREADS: u32 = 128;
@@ -20,6 +20,9 @@ const COUNT_BYTES: usize = 4;
 
 impl GpuOp for DistillationLoss {
     fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
+        if self.function != DistillationFunction::Softmax {
+            return Err("no kernel for other functions than softmax".to_owned());
+        }
         let [at_scale, at_counts, at_metrics, at_gradient] = self.positions();
         let maps = [&operands[0], &operands[1], &operands[at_gradient]];
         check_types(maps)?;

@@ -41,6 +41,7 @@ mod resize;
 mod scale;
 mod sgd;
 mod stem;
+mod target_loss;
 
 use crate::gpu_libraries::{GpuLibraries, ImplementationChoice, PlanRequest};
 use crate::processor::{Argument, Implementation, Launch, Processor, Shape, Source};

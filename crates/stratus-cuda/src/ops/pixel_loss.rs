@@ -21,6 +21,9 @@ impl GpuOp for PixelCrossEntropy {
         let [at_weights, at_scale, at_counts, at_metrics, at_predictions, at_gradient] = self.positions();
         let (logits, gradient) = (&operands[0], operands.get(at_gradient));
         check_types([logits].into_iter().chain(gradient))?;
+        if self.binary {
+            return Err("no kernel for one logit".to_owned());
+        }
         let [batch, classes, height, width] = logits.image()?;
         let last =
             |operand: &Operand| operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape));

@@ -1,11 +1,12 @@
 //! Label counts by class: the divisor of a loss whose batch is split into micro-batches or parts.
 
 use super::labels::MIXED_LABEL_LEN;
-use super::{KernelSpec, Tiling, WorkKind, expect_counts};
+use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape};
 use crate::{DType, Value};
 use serde::{Deserialize, Serialize};
 
-/// `labels i32 [N], [N, 3] or [N, H, W] -> counts f64 [K]`: the number of labels of each class.
+/// `labels i32 [N], [N, 3] or [N, H, W] -> counts f64 [K]`: the number of labels of each class; or `targets
+/// f32 [N, T] -> counts f64 [T]`: the number of present targets in each column, those that are not NaN.
 ///
 /// Negative labels are not counted, nor are those out of range, which the loss rejects. Counts are integers,
 /// so that their sum over workers is exact in any order.
@@ -33,13 +34,20 @@ impl KernelSpec for CountLabels {
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         expect_counts(counts, &[[1, 0, 1]])?;
         let (labels, counted) = (operands[0], operands[1]);
-        if labels.dtype != DType::I32 || labels.shape.is_empty() {
-            return Err(format!("labels: expected i32 [N…], got {} {:?}", labels.dtype, labels.shape));
+        expect_label_counts(counted)?;
+        match (labels.dtype, &labels.shape[..]) {
+            (DType::I32, [_, ..]) => {}
+            (DType::F32, &[_, targets]) if !self.mixed_labels => {
+                return expect_shape(counted, &[targets]);
+            }
+            (dtype, shape) => {
+                return Err(format!("labels: expected i32 [N…] or f32 [N, T], got {dtype} {shape:?}"));
+            }
         }
         if self.mixed_labels && labels.shape[1..] != [MIXED_LABEL_LEN] {
             return Err(format!("mixed labels: expected [N, {MIXED_LABEL_LEN}], got {:?}", labels.shape));
         }
-        expect_label_counts(counted)
+        Ok(())
     }
 
     fn work_kind(&self) -> WorkKind {

@@ -43,6 +43,7 @@ mod sgd;
 mod stage_transfer;
 mod stem;
 mod stored_kernel;
+mod target_loss;
 mod tree_sum;
 
 pub use activation::{ActivationBackward, ActivationForward};
@@ -63,7 +64,7 @@ pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
 pub use convert::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 pub use count_labels::CountLabels;
-pub use distillation::DistillationLoss;
+pub use distillation::{DistillationFunction, DistillationLoss};
 pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
@@ -90,6 +91,7 @@ pub use scale::Scale;
 pub use sgd::{ITERATION_SCALAR_FIELDS, SgdUpdate};
 pub use stage_transfer::StageTransfer;
 pub use stem::{Stem, StemApply, StemGradients, StemInference, StemStatistics};
+pub use target_loss::{TARGET_METRICS_FIELDS, TARGET_WEIGHT_ROWS, TargetFunction, TargetLoss};
 pub use tree_sum::{AllReduceBucket, MAX_BUCKET_VALUES, SumMethod, TreeStep, TreeSum};
 
 use crate::build::Differentiator;
@@ -302,6 +304,7 @@ macro_rules! add_kernels {
             StemInference,
             StemStatistics,
             SumOfSquares,
+            TargetLoss,
             #[serde(rename = "add_parts")] TreeSum,
             $($($kernel,)*)*
         }

@@ -15,6 +15,9 @@ pub const PIXEL_METRICS_FIELDS: [&str; super::METRICS_FIELDS.len()] = ["loss", "
 /// The name of the class weights' value, `[classes]`, in the master precision.
 pub const CLASS_WEIGHTS: &str = "loss.class_weights";
 
+/// The classes of a binary loss.
+pub(super) const BINARY_CLASSES: usize = 2;
+
 /// `(logits [N, K, H, W], labels i32 [N, H, W], class_weights? [K], loss_scale?, label_counts? [K]) ->
 /// metrics f64 [4], predictions? i32 [N, H, W], dlogits? [N, K, H, W]`; as an auxiliary loss `(…) updates
 /// (metrics) -> dlogits`.
@@ -33,6 +36,10 @@ pub const CLASS_WEIGHTS: &str = "loss.class_weights";
 ///
 /// The predicted class of a pixel is that of its largest logit, the first of equal ones; NaN is never the
 /// largest.
+///
+/// With `binary`, logits are `[N, 1, H, W]` of two classes: class 0 has the logit 0, class 1 the output. The
+/// loss is then the binary cross-entropy of the output. Class weights and label counts have two elements;
+/// everything is computed as for two logits, of which only the second has a gradient.
 ///
 /// With `loss_scaled`, `dlogits` is multiplied by the loss scale, see [`LossScale`](super::LossScale); the
 /// loss in `metrics` is not.
@@ -55,6 +62,9 @@ pub struct PixelCrossEntropy {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[serde(rename = "weighted")]
     pub class_weighted: bool,
+    /// True if one logit decides between two classes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub binary: bool,
     /// True if it writes the predicted classes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub predicts: bool,
@@ -72,6 +82,12 @@ impl PixelCrossEntropy {
     #[must_use]
     pub fn factor(&self) -> f32 {
         self.auxiliary.or(self.main_weight).unwrap_or(1.0)
+    }
+
+    /// The number of classes of a map of logits with `channels` channels.
+    #[must_use]
+    pub fn classes(&self, channels: usize) -> usize {
+        if self.binary { BINARY_CLASSES } else { channels }
     }
 
     /// Positions of operands: `[class weights, loss scale, label counts, metrics, predictions, gradient]`. An
@@ -103,7 +119,11 @@ impl KernelSpec for PixelCrossEntropy {
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(format!("label smoothing must be in [0, 1), got {}", self.smoothing));
         }
-        let [n, classes, h, w] = image_shape(operands[0])?;
+        let [n, channels, h, w] = image_shape(operands[0])?;
+        if self.binary && channels != 1 {
+            return Err(format!("binary cross-entropy of a pixel needs one logit, got {channels}"));
+        }
+        let classes = self.classes(channels);
         expect_labels(operands[1], &[n, h, w])?;
         let per_class = operands[weights..scale].iter().chain(&operands[label_counts..metrics]);
         per_class.into_iter().try_for_each(|value| expect_shape(value, &[classes]))?;
@@ -114,7 +134,7 @@ impl KernelSpec for PixelCrossEntropy {
             return Err(format!("metrics: expected f64, got {}", operands[metrics].dtype));
         }
         operands[predictions..gradient].iter().try_for_each(|classes| expect_labels(classes, &[n, h, w]))?;
-        operands.get(gradient).map_or(Ok(()), |gradient| expect_shape(gradient, &[n, classes, h, w]))
+        operands.get(gradient).map_or(Ok(()), |gradient| expect_shape(gradient, &[n, channels, h, w]))
     }
 
     fn work_kind(&self) -> WorkKind {

@@ -4,10 +4,11 @@ use crate::build::Lowering;
 pub use crate::build::output_name;
 use crate::ops::{
     self, CLASS_WEIGHTS, Convert, Flatten, Kernel, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME, METRICS_FIELDS,
-    MIXED_LABEL_LEN, PixelCrossEntropy, SoftmaxCrossEntropy,
+    MIXED_LABEL_LEN, PixelCrossEntropy, SoftmaxCrossEntropy, TARGET_WEIGHT_ROWS, TargetFunction, TargetLoss,
 };
 use crate::program::{Layer, Mode, Origin};
-use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, ValueId};
+use crate::{DType, EngineError, Phase, Precision, Program, Role, Step, Value, ValueId};
+use serde::{Deserialize, Serialize};
 use stratus_graph::{Graph, TensorId};
 
 /// The name of the predictions' value: the class of every pixel, i32 `[N, H, W]`, of the last run of an
@@ -48,7 +49,80 @@ pub fn lower(graph: &Graph, mode: Mode, precision: Precision, batch: usize) -> R
     Ok(program)
 }
 
-/// The program with label smoothing: see [`SoftmaxCrossEntropy`].
+/// The loss of a network's outputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossFunction {
+    /// Softmax cross-entropy of one class per sample or pixel.
+    #[default]
+    CrossEntropy,
+    /// Binary cross-entropy of several labels per sample, or of one class per pixel.
+    BinaryCrossEntropy,
+    /// Squared error of several numbers per sample.
+    SquaredError,
+    /// Huber loss of several numbers per sample.
+    Huber,
+}
+
+impl LossFunction {
+    /// The function of an output and its target; `None` for one class per sample.
+    #[must_use]
+    pub fn target_function(self) -> Option<TargetFunction> {
+        match self {
+            Self::CrossEntropy => None,
+            Self::BinaryCrossEntropy => Some(TargetFunction::BinaryCrossEntropy),
+            Self::SquaredError => Some(TargetFunction::SquaredError),
+            Self::Huber => Some(TargetFunction::Huber),
+        }
+    }
+}
+
+/// The program of [`lower`] with another loss, before any other change.
+///
+/// For outputs `[N, T]`, all losses become [`TargetLoss`]es, and labels are f32 `[N, T]`. For outputs `[N, 1,
+/// H, W]`, binary cross-entropy makes the losses [binary](PixelCrossEntropy::binary); labels stay.
+///
+/// # Errors
+/// If the loss does not fit an output's shape.
+pub fn with_loss(mut program: Program, function: LossFunction) -> Result<Program, EngineError> {
+    let Some(function) = function.target_function() else { return Ok(program) };
+    for position in 0..program.steps.len() {
+        let step = &program.steps[position];
+        let shape = step.inputs.first().map(|&output| program.value(output).shape.clone());
+        let kernel: Kernel = match (&step.kernel, shape.as_deref()) {
+            (Kernel::SoftmaxCrossEntropy(loss), Some(shape)) => {
+                let labels = step.inputs[1].0;
+                program.values[labels].shape = shape.to_vec();
+                program.values[labels].dtype = DType::F32;
+                let SoftmaxCrossEntropy { auxiliary, loss_scaled, .. } = *loss;
+                TargetLoss { function, auxiliary, loss_scaled, ..TargetLoss::default() }.into()
+            }
+            (Kernel::PixelCrossEntropy(loss), Some([_, 1, _, _])) if function.is_of_labels() => {
+                PixelCrossEntropy { binary: true, ..*loss }.into()
+            }
+            (Kernel::PixelCrossEntropy(_), shape) => {
+                let binary = if function.is_of_labels() { " or [batch, 1, height, width]" } else { "" };
+                return Err(EngineError::InvalidRequest(format!(
+                    "network `{}`: the output is {:?}, but {} needs [batch, targets]{binary}",
+                    program.network,
+                    shape.unwrap_or_default(),
+                    function.name()
+                )));
+            }
+            _ => continue,
+        };
+        let step = &mut program.steps[position];
+        step.kernel = kernel;
+        for &layer in &step.layers {
+            program.layers[layer].kind = function.name().to_owned();
+        }
+    }
+    program.verify("with_loss")?;
+    Ok(program)
+}
+
+/// The program with label smoothing: see [`SoftmaxCrossEntropy`]. Losses of numbers have no labels to smooth,
+/// and stay.
 ///
 /// # Errors
 /// If the smoothing is out of range.
@@ -57,6 +131,7 @@ pub fn with_label_smoothing(mut program: Program, smoothing: f32) -> Result<Prog
         match &mut step.kernel {
             Kernel::SoftmaxCrossEntropy(loss) => loss.smoothing = smoothing,
             Kernel::PixelCrossEntropy(loss) => loss.smoothing = smoothing,
+            Kernel::TargetLoss(loss) if loss.function.is_of_labels() => loss.smoothing = smoothing,
             _ => {}
         }
     }
@@ -64,20 +139,27 @@ pub fn with_label_smoothing(mut program: Program, smoothing: f32) -> Result<Prog
     Ok(program)
 }
 
-/// The program with class weights in its losses, to be written to the value [`CLASS_WEIGHTS`].
+/// The program with class weights in its losses, to be written to the value [`CLASS_WEIGHTS`]: `[classes]`,
+/// or `[2, T]` for several targets per sample, see [`TargetLoss`].
 ///
 /// # Errors
 /// If it has no loss.
 pub fn with_class_weights(mut program: Program) -> Result<Program, EngineError> {
     let logits = program.steps.iter().find(|step| step.phase == Phase::Loss).map(|step| step.inputs[0]);
-    let Some(&[_, classes, ..]) = logits.map(|logits| program.value(logits).shape.as_slice()) else {
+    let Some(&[_, channels, ..]) = logits.map(|logits| program.value(logits).shape.as_slice()) else {
         return Err(EngineError::InvalidRequest(format!(
             "class weights need a loss, but `{}` has none",
             program.network
         )));
     };
     let dtype = program.precision.master();
-    let weights = program.add_value(CLASS_WEIGHTS, &[classes], dtype, Role::Constant);
+    let shape = program.steps.iter().find_map(|step| match step.kernel {
+        Kernel::PixelCrossEntropy(loss) => Some(vec![loss.classes(channels)]),
+        Kernel::TargetLoss(_) => Some(vec![TARGET_WEIGHT_ROWS, channels]),
+        _ => None,
+    });
+    let shape = shape.unwrap_or_else(|| vec![channels]);
+    let weights = program.add_value(CLASS_WEIGHTS, &shape, dtype, Role::Constant);
     for step in &mut program.steps {
         let position = match &mut step.kernel {
             Kernel::SoftmaxCrossEntropy(loss) => {
@@ -85,6 +167,10 @@ pub fn with_class_weights(mut program: Program) -> Result<Program, EngineError> 
                 loss.positions()[0]
             }
             Kernel::PixelCrossEntropy(loss) => {
+                loss.class_weighted = true;
+                loss.positions()[0]
+            }
+            Kernel::TargetLoss(loss) => {
                 loss.class_weighted = true;
                 loss.positions()[0]
             }
@@ -96,7 +182,8 @@ pub fn with_class_weights(mut program: Program) -> Result<Program, EngineError> 
     Ok(program)
 }
 
-/// The program for mixed samples: see [`SoftmaxCrossEntropy`].
+/// The program for mixed samples: see [`SoftmaxCrossEntropy`]. Targets of a [`TargetLoss`] are mixed before
+/// they are written, so that such a program stays.
 ///
 /// # Errors
 /// Only if verification fails.
@@ -106,7 +193,8 @@ pub fn with_mixed_labels(mut program: Program) -> Result<Program, EngineError> {
             loss.mixed_labels = true;
         }
     }
-    for labels in program.values.iter_mut().filter(|value| value.role == Role::Labels) {
+    let has_classes = |value: &&mut Value| value.role == Role::Labels && value.dtype == DType::I32;
+    for labels in program.values.iter_mut().filter(has_classes) {
         labels.shape.push(MIXED_LABEL_LEN);
     }
     program.verify("with_mixed_labels")?;

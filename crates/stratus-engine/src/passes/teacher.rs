@@ -10,7 +10,7 @@
 //! backward pass. They belong to [`Phase::Teacher`], and its parameters have [`Role::Teacher`]: neither is
 //! differentiated, updated, recomputed or stored. Later passes split and tile them as any other steps.
 
-use crate::ops::DistillationLoss;
+use crate::ops::{DistillationFunction, DistillationLoss, TargetFunction};
 use crate::program::{Layer, Mode};
 use crate::{EngineError, Kernel, Phase, Program, Role, Step, Value, ValueId};
 
@@ -26,7 +26,7 @@ pub struct Distillation {
     /// The share of the distillation loss in the loss, above 0 and at most 1. That of the main loss is the
     /// rest.
     pub weight: f32,
-    /// The temperature of both softmax functions.
+    /// The temperature of both softmax or logistic functions; numbers have none.
     pub temperature: f32,
 }
 
@@ -65,14 +65,25 @@ pub fn with_teacher(
 
     let mut program = student.clone();
     let step = &mut program.steps[main_loss];
-    let (mixed_labels, scale) = match &mut step.kernel {
+    let (function, mixed_labels, scale) = match &mut step.kernel {
         Kernel::SoftmaxCrossEntropy(loss) => {
             loss.main_weight = Some(1.0 - weight);
-            (loss.mixed_labels, loss.loss_scaled.then_some(loss.positions()[1]))
+            let scale = loss.loss_scaled.then_some(loss.positions()[1]);
+            (DistillationFunction::Softmax, loss.mixed_labels, scale)
         }
         Kernel::PixelCrossEntropy(loss) => {
             loss.main_weight = Some(1.0 - weight);
-            (false, loss.loss_scaled.then_some(loss.positions()[1]))
+            let function =
+                if loss.binary { DistillationFunction::Sigmoid } else { DistillationFunction::Softmax };
+            (function, false, loss.loss_scaled.then_some(loss.positions()[1]))
+        }
+        Kernel::TargetLoss(loss) => {
+            loss.main_weight = Some(1.0 - weight);
+            let function = match loss.function {
+                TargetFunction::BinaryCrossEntropy => DistillationFunction::Sigmoid,
+                TargetFunction::SquaredError | TargetFunction::Huber => DistillationFunction::SquaredError,
+            };
+            (function, false, loss.loss_scaled.then_some(loss.positions()[1]))
         }
         _ => return Err(no_loss(student)),
     };
@@ -90,7 +101,8 @@ pub fn with_teacher(
     let layers = vec![program.layers.len()];
     program.layers.push(Layer { name: "loss.teacher".to_owned(), kind: "distillation_loss".to_owned() });
     let distillation_loss = Step {
-        kernel: DistillationLoss { weight, temperature, mixed_labels, loss_scaled, partial: false }.into(),
+        kernel: DistillationLoss { function, weight, temperature, mixed_labels, loss_scaled, partial: false }
+            .into(),
         phase: Phase::Loss,
         layers,
         inputs: [logits, teacher_logits, labels].into_iter().chain(scale).collect(),

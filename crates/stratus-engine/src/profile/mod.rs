@@ -17,7 +17,7 @@ mod scratch;
 
 use crate::ops::KernelSpec;
 use crate::plan::{Location, Plan, PreparedPlan, TileSpan};
-use crate::{Backend, EngineError, Phase, PreparedStep, Section, Tile};
+use crate::{Backend, EngineError, Phase, PreparedStep, Role, Section, Tile};
 use scratch::{ElementClass, OperandRequest, Scratch};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -344,7 +344,11 @@ fn operands(plan: &Plan, position: usize) -> Vec<(OperandRequest, usize)> {
             Location::Transient(start) => (1, start),
             Location::External(slot) => (2 + slot as u8, 0),
         };
-        let class = ElementClass::from_dtype(plan.program.value(id).dtype);
+        // Targets of a loss must be valid, as labels.
+        let class = match plan.program.value(id) {
+            value if value.role == Role::Labels => ElementClass::Indices,
+            value => ElementClass::from_dtype(value.dtype),
+        };
         let value = (class == ElementClass::Indices).then_some(id.0);
         let is_written = operand >= step.inputs.len();
         let is_read = operand < step.inputs.len() + step.updates.len();

@@ -33,7 +33,7 @@ pub(super) enum ElementClass {
     F16,
     /// f64: the scalars of an iteration, and sums.
     Double,
-    /// Labels and positions within a pooling window, which must be valid.
+    /// Labels, targets, and positions within a pooling window, which must be valid.
     Indices,
     /// Scratch of kernels.
     Scratch,
@@ -189,7 +189,7 @@ impl Scratch {
             for (request, (start, is_new)) in class_requests.into_iter().zip(offsets) {
                 let start = *begin + start;
                 if is_new && class == ElementClass::Indices && request.is_read {
-                    // Zero is a valid class and a valid position in every window.
+                    // Zero is a valid class, a valid target, and a valid position in every window.
                     self.memory.as_mut_slice()[start..start + request.bytes].fill(0);
                 }
                 ranges.push((start, request));

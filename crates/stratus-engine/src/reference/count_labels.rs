@@ -1,6 +1,7 @@
 //! Label counts by class.
 
 use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
+use crate::DType;
 use crate::ops::CountLabels;
 
 impl ReferenceKernel for CountLabels {
@@ -8,6 +9,13 @@ impl ReferenceKernel for CountLabels {
         let [labels, counts] = operands else { return Err(unexpected_operands()) };
         let classes = counts.len();
         (0..classes).for_each(|class| counts.set(class, 0.0));
+        if labels.dtype() == DType::F32 {
+            for position in (0..labels.len()).filter(|&position| !labels.get(position).is_nan()) {
+                let target = position % classes;
+                counts.set(target, counts.get(target) + 1.0);
+            }
+            return Ok(());
+        }
         for position in (0..labels.len()).step_by(self.stride()) {
             let label = labels.get(position);
             if (0.0..classes as f64).contains(&label) {

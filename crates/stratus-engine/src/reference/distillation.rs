@@ -2,8 +2,10 @@
 
 use super::count_labels::divisor;
 use super::loss_scale::read;
+use super::target_loss::{sigmoid, softplus};
 use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
-use crate::ops::DistillationLoss;
+use crate::DType;
+use crate::ops::{DistillationFunction, DistillationLoss};
 
 impl ReferenceKernel for DistillationLoss {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
@@ -15,6 +17,11 @@ impl ReferenceKernel for DistillationLoss {
             return Err(unexpected_operands());
         };
         let scale = if self.loss_scaled { read(&inputs[at_scale]).scale } else { 1.0 };
+        if self.function != DistillationFunction::Softmax {
+            let counts = self.partial.then(|| &inputs[at_counts]);
+            self.by_output([logits, teacher, labels], counts, scale, metrics, gradient);
+            return Ok(());
+        }
         let [n, classes, height, width] = logits.image();
         let (pixels, stride) = (height * width, self.label_stride());
         let is_labelled = |pixel: &usize| labels.get(pixel * stride) >= 0.0;
@@ -42,6 +49,47 @@ impl ReferenceKernel for DistillationLoss {
         }
         metrics.set(0, metrics.get(0) + weight * temperature * temperature * loss / divisor);
         Ok(())
+    }
+}
+
+impl DistillationLoss {
+    /// The functions that compare each output on its own. A label is a number for each.
+    fn by_output(
+        &self,
+        [outputs, teacher, labels]: [&Tensor<'_>; 3],
+        label_counts: Option<&Tensor<'_>>,
+        scale: f64,
+        metrics: &mut Tensor<'_>,
+        gradient: &mut Tensor<'_>,
+    ) {
+        let is_counted = |position: &usize| match labels.dtype() {
+            DType::F32 => !labels.get(*position).is_nan(),
+            _ => labels.get(*position) >= 0.0,
+        };
+        let counted = || (0..labels.len()).filter(is_counted).count() as f64;
+        let divisor = label_counts.map_or_else(counted, |counts| divisor(counts, None));
+        if divisor == 0.0 {
+            return;
+        }
+        let (weight, temperature) = (f64::from(self.weight), f64::from(self.temperature));
+        let mut loss = 0.0;
+        for position in (0..labels.len()).filter(is_counted) {
+            let (z, t) = (outputs.get(position), teacher.get(position));
+            let (term, slope) = match self.function {
+                DistillationFunction::SquaredError => ((z - t) * (z - t), 2.0 * (z - t)),
+                _ => {
+                    let (z, t) = (z / temperature, t / temperature);
+                    // 0 · ∞ counts as 0.
+                    let part = |p: f64, log: f64| if p == 0.0 { 0.0 } else { p * log };
+                    let divergence = part(sigmoid(t), softplus(-z) - softplus(-t))
+                        + part(sigmoid(-t), softplus(z) - softplus(t));
+                    (temperature * temperature * divergence, temperature * (sigmoid(z) - sigmoid(t)))
+                }
+            };
+            loss += term;
+            gradient.set(position, gradient.get(position) + scale * weight * slope / divisor);
+        }
+        metrics.set(0, metrics.get(0) + weight * loss / divisor);
     }
 }
 

@@ -43,6 +43,7 @@ mod scale;
 mod sgd;
 mod stage_transfer;
 mod stem;
+mod target_loss;
 mod tensor;
 mod tree_sum;
 

@@ -13,7 +13,8 @@ impl ReferenceKernel for PixelCrossEntropy {
         };
         let [logits, labels, rest @ ..] = inputs else { return Err(unexpected_operands()) };
         let scale = if self.loss_scaled { read(&rest[at_scale - 2]).scale } else { 1.0 };
-        let [n, classes, height, width] = logits.image();
+        let [n, channels, height, width] = logits.image();
+        let classes = self.classes(channels);
         let weights: Vec<f64> =
             (0..classes).map(|class| if self.class_weighted { rest[0].get(class) } else { 1.0 }).collect();
         let all_weights: f64 = weights.iter().sum();
@@ -47,8 +48,14 @@ impl ReferenceKernel for PixelCrossEntropy {
         let smoothing = f64::from(self.smoothing);
         let (mut loss, mut counted, mut right) = (0.0, 0.0, 0.0);
         for pixel in 0..n * pixels {
-            let at = |class: usize| (pixel / pixels * classes + class) * pixels + pixel % pixels;
-            let row: Vec<f64> = (0..classes).map(|class| logits.get(at(class))).collect();
+            // The position of a class's logit. Of a binary loss, class 0 has none: its logit is 0.
+            let at = |class: usize| match (self.binary, class) {
+                (true, 0) => None,
+                (true, _) => Some(pixel),
+                (false, _) => Some((pixel / pixels * classes + class) * pixels + pixel % pixels),
+            };
+            let row: Vec<f64> =
+                (0..classes).map(|class| at(class).map_or(0.0, |at| logits.get(at))).collect();
             let mut best = (0, f64::NEG_INFINITY);
             for (class, &logit) in row.iter().enumerate() {
                 if logit > best.1 {
@@ -60,7 +67,7 @@ impl ReferenceKernel for PixelCrossEntropy {
             }
             let Some(label) = label(pixel)? else {
                 if let Some(gradient) = &mut gradient {
-                    (0..classes).for_each(|class| gradient.set(at(class), 0.0));
+                    (0..classes).filter_map(at).for_each(|at| gradient.set(at, 0.0));
                 }
                 continue;
             };
@@ -78,10 +85,11 @@ impl ReferenceKernel for PixelCrossEntropy {
             if let Some(gradient) = &mut gradient {
                 let total = (1.0 - smoothing) * weights[label] + base_share * all_weights;
                 for (class, logit) in row.iter().enumerate() {
+                    let Some(at) = at(class) else { continue };
                     let label_share = if class == label { (1.0 - smoothing) * weights[label] } else { 0.0 };
                     let probability = (logit - best.1).exp() / sum;
                     let slope = total * probability - label_share - base_share * weights[class];
-                    gradient.set(at(class), if factor == 0.0 { 0.0 } else { scale * factor * slope });
+                    gradient.set(at, if factor == 0.0 { 0.0 } else { scale * factor * slope });
                 }
             }
         }

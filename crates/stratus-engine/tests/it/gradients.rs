@@ -142,7 +142,8 @@ fn check_case(case: &Case, into: &mut CheckCounts) -> bool {
         Kernel::CountLabels(_)
         | Kernel::DistillationLoss(_)
         | Kernel::PixelCrossEntropy(_)
-        | Kernel::SoftmaxCrossEntropy(_) => false,
+        | Kernel::SoftmaxCrossEntropy(_)
+        | Kernel::TargetLoss(_) => false,
         // Copies, inputs, statistics, inference, and a pooling norm without index.
         Kernel::AddBias(_)
         | Kernel::BatchNormStatistics(_)

@@ -2,7 +2,9 @@
 
 use crate::reference::one_step;
 use stratus_engine::DType;
-use stratus_engine::ops::{DistillationLoss, FULL_SHARE, MIXED_LABEL_LEN, SoftmaxCrossEntropy};
+use stratus_engine::ops::{
+    DistillationFunction, DistillationLoss, FULL_SHARE, MIXED_LABEL_LEN, SoftmaxCrossEntropy,
+};
 
 /// Runs the loss on given logits.
 fn metrics(logits: &[f64], classes: usize, labels: &[f64]) -> Result<Vec<f64>, String> {
@@ -36,6 +38,7 @@ fn distillation_matches_pytorch() {
     let before = one_step(main, &[logits, labels], &[], &outputs).unwrap();
     assert_close(&before[0], &[0.75 * 0.864_937_549_201_822_5, 2.0, 1.0, 2.0]);
     let loss = DistillationLoss {
+        function: DistillationFunction::Softmax,
         weight: 0.25,
         temperature: 2.0,
         mixed_labels: false,

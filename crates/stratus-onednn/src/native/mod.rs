@@ -14,7 +14,7 @@
 //! | [`bias`], [`channel_scale`], [`layer_scale`], [`dropout2d`], [`prelu`] | one constant per channel |
 //! | [`by_channel`] | shared by these: constants per channel, sums over channels |
 //! | [`activation`] | activations |
-//! | [`loss`], [`pixel_loss`], [`adaptive`] | losses, optimisers |
+//! | [`loss`], [`pixel_loss`], [`target_loss`], [`adaptive`] | losses, optimisers |
 //!
 //! They run on oneDNN's threads ([`threads`]) and are compiled three times, for AVX-512, AVX2 and the
 //! baseline ([`simd`], [`lanes`]). Work is divided by the number of threads only, and partial sums are added
@@ -41,6 +41,7 @@ pub mod layer_scale;
 pub mod loss;
 pub mod norm;
 mod operations;
+pub mod output_distillation;
 pub mod pixel_loss;
 pub mod pixels;
 pub mod pool;
@@ -51,4 +52,5 @@ pub mod resize;
 pub mod rows;
 pub mod simd;
 pub mod stem;
+pub mod target_loss;
 pub mod threads;

@@ -28,12 +28,28 @@ type Pixels = [f32; BLOCK];
 pub struct PixelLoss {
     /// The geometry of logits and their gradient: a class is a channel.
     pub geometry: MapGeometry,
+    /// True if the map has one channel, the logit of class 1; that of class 0 is 0.
+    pub binary: bool,
     /// The factor of the loss and its gradient.
     pub factor: f32,
     /// True if the loss is added to that of the metrics, which are those of the main loss.
     pub is_auxiliary: bool,
     /// ε: the share of the target spread evenly over all classes.
     pub smoothing: f32,
+}
+
+impl PixelLoss {
+    /// The number of classes.
+    #[must_use]
+    pub fn classes(&self) -> usize {
+        if self.binary { 2 } else { self.geometry.channels }
+    }
+
+    /// The position of the map's first channel in a block of logits.
+    #[inline(always)]
+    fn first_channel(&self) -> usize {
+        if self.binary { BLOCK } else { 0 }
+    }
 }
 
 /// The operands of the step.
@@ -108,7 +124,8 @@ pub fn pixel_cross_entropy<A: Element, E: Element>(
 ) -> Result<(), String> {
     let PixelOperands { logits, labels, weights, label_counts, metrics, predictions, gradient, scratch } =
         operands;
-    let MapGeometry { height, row_pixels: row, channels: classes, .. } = loss.geometry;
+    let MapGeometry { height, row_pixels: row, .. } = loss.geometry;
+    let classes = loss.classes();
     let (threads, pixels) = (cpu.team.threads(), height * row);
     let (ones, buffers) = scratch.split_at_mut(classes);
     ones.fill(1.0);
@@ -237,7 +254,9 @@ fn one_block_body<A: Element, E: Element>(
 ) {
     let [sample, start, count] = pixels;
     let (classes, smoothing) = (context.classes, context.loss.smoothing);
-    load(context, pixels, buffer);
+    let first = context.loss.first_channel();
+    buffer[..first].fill(0.0);
+    load(context, pixels, &mut buffer[first..]);
     let (mut largest, mut best) = ([f32::NEG_INFINITY; BLOCK], [0_i32; BLOCK]);
     for (class, row) in buffer.chunks_exact(BLOCK).enumerate() {
         for pixel in 0..BLOCK {
@@ -307,10 +326,10 @@ fn one_block_body<A: Element, E: Element>(
             buffer[class * BLOCK + pixel] -= context.factor * weight[pixel];
         }
     }
-    store(context, pixels, buffer);
+    store(context, pixels, &buffer[first..]);
 }
 
-/// Copies a block's logits to `[class][pixel]`. Elements after the last pixel are not written.
+/// Copies a block's logits to `[channel][pixel]`. Elements after the last pixel are not written.
 #[inline(always)]
 fn load<A: Element, E>(
     context: &LossContext<'_, A, E>,
@@ -406,7 +425,7 @@ mod tests {
             groups: 1,
             channels: 3,
         };
-        let loss = PixelLoss { geometry, factor: 1.0, is_auxiliary: false, smoothing: 0.0 };
+        let loss = PixelLoss { geometry, binary: false, factor: 1.0, is_auxiliary: false, smoothing: 0.0 };
         let (mut metrics, mut predictions) = ([f64::NAN; 4], vec![7; pixels]);
         let (mut gradient, mut scratch) = (vec![f32::NAN; 3 * pixels], vec![0.0; scratch_elements(3, 2)]);
         let operands = PixelOperands {

@@ -44,6 +44,7 @@ mod resize;
 mod scale;
 mod sgd;
 mod stem;
+mod target_loss;
 
 pub(crate) use candidates::{Candidate, Implementation, KernelBuilder, NATIVE_PREFIX, REORDERED};
 pub(crate) use convert::conversion_candidate;

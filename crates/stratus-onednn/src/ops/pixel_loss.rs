@@ -16,15 +16,16 @@ impl CpuOp for PixelCrossEntropy {
             main_weight: _,
             smoothing,
             class_weighted: weighted,
+            binary,
             predicts,
             loss_scaled: _,
             partial,
         } = *self;
         let [weights, _, label_counts, metrics, predictions, gradient] = self.positions();
         let (factor, is_auxiliary) = (self.factor(), auxiliary.is_some());
-        let loss = PixelLoss { geometry, factor, is_auxiliary, smoothing };
+        let loss = PixelLoss { geometry, binary, factor, is_auxiliary, smoothing };
         let scratch = operands.values.len();
-        let scratch_bytes = scratch_elements(geometry.channels, cpu.team.threads()) * size_of::<f32>();
+        let scratch_bytes = scratch_elements(loss.classes(), cpu.team.threads()) * size_of::<f32>();
         let (cpu, has_gradient) = (cpu.clone(), gradient < scratch);
         let logits = operands.dtype(0).unwrap_or(DType::F32);
         let out = if has_gradient { operands.dtype(gradient).unwrap_or(logits) } else { logits };
