@@ -164,6 +164,14 @@ impl RunRecord {
         put("val_accuracy", csv::exact(last.val_accuracy));
         put("val_mean_accuracy", csv::exact(last.val_mean_accuracy));
         put("val_miou", csv::exact(last.val_miou));
+        put("val_label_accuracy", csv::exact(last.val_label_accuracy));
+        put("val_map", csv::exact(last.labels.val_map));
+        put("val_auc", csv::exact(last.labels.val_auc));
+        put("val_f1", csv::exact(last.labels.val_f1));
+        put("val_exact_match", csv::exact(last.labels.val_exact_match));
+        put("val_r2", csv::exact(last.val_r2));
+        put("val_mae", csv::exact(last.numbers.val_mae));
+        put("val_rmse", csv::exact(last.numbers.val_rmse));
         put("val_bf", csv::exact(last.val_bf));
         let memory = &summary.memory;
         put("planned_peak_bytes", show(memory.planned_peak_bytes));

@@ -11,6 +11,7 @@ use stratus_run::{RunDir, data_label};
 
 use crate::collect::read_configuration;
 use crate::text::{self, energy_parts};
+use stratus_base::text::significant;
 use crate::{Result, remote, status};
 use stratus_base::text::{bytes, counted};
 
@@ -94,7 +95,7 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
     );
     let last = &summary.final_metrics;
     // An empty list means that there are more classes than are listed.
-    let few = (1..=MAX_CLASSES_WITHOUT_TOP5).contains(&summary.classes.len());
+    let few = (1..=MAX_CLASSES_WITHOUT_TOP5).contains(&summary.outputs.len());
     line(
         "loss",
         some([
@@ -118,6 +119,14 @@ pub fn render(summary: &Summary, run: &RunDir, width: usize) -> String {
             last.val_accuracy.map(|v| format!("accuracy {:.2} %", 100.0 * v)),
             last.val_mean_accuracy.map(|v| format!("mean class accuracy {:.2} %", 100.0 * v)),
             last.val_bf.map(|v| format!("boundary F1 {:.2} %", 100.0 * v)),
+            last.labels.val_map.map(|v| format!("mean average precision {:.2} %", 100.0 * v)),
+            last.labels.val_auc.map(|v| format!("mean AUC {:.2} %", 100.0 * v)),
+            last.labels.val_f1.map(|v| format!("mean F1 {:.2} %", 100.0 * v)),
+            last.labels.val_exact_match.map(|v| format!("exact match {:.2} %", 100.0 * v)),
+            last.val_label_accuracy.map(|v| format!("label accuracy {:.2} %", 100.0 * v)),
+            last.val_r2.map(|v| format!("R² {v:.4}")),
+            last.numbers.val_mae.map(|v| format!("mean absolute error {}", significant(v))),
+            last.numbers.val_rmse.map(|v| format!("RMSE {}", significant(v))),
             last.val_views.map(|views| format!("{views} views per image")),
             last.val_ema_decay.map(|decay| format!("averaged weights, decay {decay}")),
         ]),

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 
 use stratus_run::RunDir;
-use stratus_run::csv::{CsvReader, IterationRow};
+use stratus_run::csv::{CsvReader, IterationRow, Task};
 use stratus_run::variants;
 
 use crate::collect::{RunRecord, present};
@@ -107,7 +107,8 @@ fn write_layers(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<'_>)
 fn write_iterations(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<'_>) -> Result<u64> {
     let path = out.path.to_owned();
     let numbers =
-        ["loss", "top1", "top5", "accuracy", "learning_rate", "data_s", "train_s", "unattributed_s"];
+        ["loss", "top1", "top5", "accuracy", "label_accuracy", "r2", "learning_rate", "data_s", "train_s",
+         "unattributed_s"];
     let columns =
         [("run", ColumnType::Text), ("epoch", ColumnType::Integer), ("iteration", ColumnType::Integer)]
             .into_iter()
@@ -118,19 +119,20 @@ fn write_iterations(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<
         let name = name(run);
         // A run that was stopped before its first iteration has no rows.
         let Some(reader) = present(CsvReader::<IterationRow>::open(&run.iterations()))? else { continue };
-        let is_classification = reader.task() == stratus_run::csv::Task::Classification;
+        let task = reader.task();
         for row in reader {
             let row = row?;
-            let (top1, accuracy) =
-                if is_classification { (row.accuracy, None) } else { (None, row.accuracy) };
+            let accuracy_of = |own: Task| row.accuracy.filter(|_| task == own);
             let fields = [
                 FieldValue::Text(&name),
                 FieldValue::Integer(i64::from(row.epoch)),
                 FieldValue::Integer(to_i64(row.iteration)),
                 FieldValue::Float(row.loss),
-                top1.into(),
+                accuracy_of(Task::Classification).into(),
                 row.top5.into(),
-                accuracy.into(),
+                accuracy_of(Task::Segmentation).into(),
+                accuracy_of(Task::MultiLabel).into(),
+                accuracy_of(Task::Regression).into(),
                 FieldValue::Float(row.learning_rate),
                 FieldValue::Float(row.data_s),
                 FieldValue::Float(row.train_s),

@@ -61,6 +61,27 @@ impl From<Metrics> for PixelMetrics {
     }
 }
 
+/// The metrics of a run with a loss of labels or numbers, over the targets that are not missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TargetMetrics {
+    /// Mean loss.
+    pub loss: f64,
+    /// Targets that are not missing.
+    pub targets: f64,
+    /// Labels: the number of right answers. Numbers: the sum of 1 minus the squared error of each target.
+    pub score: f64,
+    /// Samples with at least one target.
+    pub samples: f64,
+}
+
+impl From<Metrics> for TargetMetrics {
+    /// Converts the fields of such a loss: [`TARGET_METRICS_FIELDS`](crate::ops::TARGET_METRICS_FIELDS) are
+    /// stored in place of [`METRICS_FIELDS`].
+    fn from(Metrics { loss, samples, top1, top5 }: Metrics) -> Self {
+        Self { loss, targets: samples, score: top1, samples: top5 }
+    }
+}
+
 /// The memory of one program's inputs. It is filled outside the session, on any thread.
 #[derive(Debug)]
 pub struct Inputs {

@@ -148,6 +148,8 @@ fn curves(html: &mut Html, run: &RunReport, number: usize) {
     match run.task {
         Task::Classification => html.chart("accuracy", number, "Top-1 accuracy, %", ""),
         Task::Segmentation => html.chart("accuracy", number, "Pixel accuracy and mean IoU, %", ""),
+        Task::MultiLabel => html.chart("accuracy", number, "Label accuracy and mean average precision, %", ""),
+        Task::Regression => html.chart("accuracy", number, "R², %", ""),
     }
     html.close("div");
     html.open("div", "pair");

@@ -2,8 +2,8 @@
 //! and the metrics of each class.
 
 use stratus_run::validation::{
-    CLASS_COLUMNS, CORRECT_COLOUR, ClassSample, Confusion, MASK_COLUMNS, MAX_CONFUSIONS, MaskEpoch, Mistake,
-    PictureFile, TaskImages, ValidationImages, WRONG_COLOUR,
+    CLASS_COLUMNS, CORRECT_COLOUR, ClassSample, Confusion, LabelMistake, MASK_COLUMNS, MAX_CONFUSIONS,
+    MaskEpoch, Mistake, NumberMistake, PictureFile, TaskImages, ValidationImages, WRONG_COLOUR,
 };
 
 use super::escape::escape;
@@ -11,7 +11,7 @@ use super::html::{Cell, Html};
 use super::pictures::{self, MAX_EMBEDDED_BYTES, NotShown};
 use super::svg::{Anchor, Svg};
 use crate::report::{ClassHistory, RunReport, ValidationReport};
-use stratus_base::text::bytes;
+use stratus_base::text::{bytes, significant};
 
 /// Maximum number of classes of the confusion matrix that is drawn.
 const MAX_DRAWN_CLASSES: usize = 40;
@@ -51,6 +51,10 @@ pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
             TaskImages::Segmentation { samples, predictions, colours } => {
                 files.masks(html, samples, predictions, colours);
             }
+            TaskImages::MultiLabel { mistake_count, mistakes } => {
+                files.label_mistakes(html, *mistake_count, mistakes);
+            }
+            TaskImages::Regression { mistakes } => files.number_mistakes(html, mistakes),
         }
     } else {
         let reason = match stages {
@@ -171,6 +175,64 @@ impl Files<'_> {
             let Mistake { file: name, class, predicted, probability } = mistake;
             let probability = format!("{:.1} %", 100.0 * probability);
             self.classified(html, (file, position), name, [*class, *predicted], &probability);
+        }
+        html.close("div");
+    }
+
+    /// Adds the images with the most confident wrong labels.
+    fn label_mistakes(&self, html: &mut Html, count: u64, mistakes: &[LabelMistake]) {
+        if mistakes.is_empty() {
+            return html.element("p", "", "No wrong label among the images of the validation.");
+        }
+        html.element("h4", "", "Most confident mistakes");
+        let images = if count == 1 { "image has" } else { "images have" };
+        let text = format!(
+            "{count} {images} a wrong label at a threshold of 0.5. Below are the {} whose wrong label is \
+             farthest from it: + predicted although it does not apply, − missed.",
+            mistakes.len()
+        );
+        html.element("p", "note", &text);
+        let names = |sign: char, labels: &[u32]| {
+            let name = |label: &u32| format!("{sign}{}", self.validation.name((*label).into()));
+            labels.iter().map(name).collect::<Vec<_>>()
+        };
+        let captions = mistakes.iter().map(|mistake| {
+            let all = [names('+', &mistake.wrong), names('−', &mistake.missed)].concat();
+            (mistake.file.as_str(), all.join(" "))
+        });
+        self.captioned(html, captions.collect());
+    }
+
+    /// Adds the images with the largest errors.
+    fn number_mistakes(&self, html: &mut Html, mistakes: &[NumberMistake]) {
+        if mistakes.is_empty() {
+            return;
+        }
+        html.element("h4", "", "Largest errors");
+        html.element("p", "note", "In standard deviations of the target: true → predicted.");
+        let captions = mistakes.iter().map(|mistake| {
+            let NumberMistake { file, target, number, predicted } = mistake;
+            let name = self.validation.name((*target).into());
+            (file.as_str(), format!("{name} {} → {}", significant(*number), significant(*predicted)))
+        });
+        self.captioned(html, captions.collect());
+    }
+
+    /// Adds the pictures of the newest epoch, with the name and caption of each.
+    fn captioned(&self, html: &mut Html, pictures: Vec<(&str, String)>) {
+        let file = PictureFile::Epoch(self.images.epoch);
+        if let Err(reason) = self.define(html, file, pictures.len(), CLASS_COLUMNS) {
+            return note_missing(html, reason);
+        }
+        html.open("div", "pictures");
+        for (position, (name, caption)) in pictures.iter().enumerate() {
+            html.open("figure", "shown wrong");
+            self.picture(html, file, [position, CLASS_COLUMNS], &format!("{caption}, {name}"));
+            html.open("figcaption", "");
+            html.element("strong", "", caption);
+            file_name(html, name);
+            html.close("figcaption");
+            html.close("figure");
         }
         html.close("div");
     }

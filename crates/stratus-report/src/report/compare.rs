@@ -141,7 +141,7 @@ impl Comparison {
 
 /// Number of validation images of a classification, if known.
 fn validation_images(run: &RunReport) -> Option<u64> {
-    let classes = &run.record.summary.as_ref()?.classes;
+    let classes = &run.record.summary.as_ref()?.outputs.classes;
     let images = classes.iter().map(|class| class.samples).sum();
     (run.task == Task::Classification && images > 0).then_some(images)
 }

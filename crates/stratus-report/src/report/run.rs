@@ -133,6 +133,8 @@ pub fn val_score(task: Task, row: &EpochRow) -> Option<f64> {
     match task {
         Task::Classification => row.val_accuracy,
         Task::Segmentation => row.val_miou,
+        Task::MultiLabel => row.labels.val_map,
+        Task::Regression => row.val_accuracy,
     }
 }
 
@@ -142,6 +144,8 @@ pub fn score_name(task: Task) -> &'static str {
     match task {
         Task::Classification => "top-1",
         Task::Segmentation => "mean IoU",
+        Task::MultiLabel => "mean average precision",
+        Task::Regression => "R²",
     }
 }
 

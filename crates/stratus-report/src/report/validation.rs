@@ -123,6 +123,8 @@ fn read_history(folder: &ValidationDir, task: Task) -> stratus_run::Result<Optio
     let value: fn(&ClassRow) -> Option<f64> = match task {
         Task::Classification => |row| row.accuracy,
         Task::Segmentation => |row| row.iou,
+        Task::MultiLabel => |row| row.label.average_precision,
+        Task::Regression => |row| row.target.r2,
     };
     let rows = folder.read_class_history()?;
     let mut epochs: Vec<u32> = rows.iter().map(|row| row.epoch).collect();
@@ -156,6 +158,8 @@ fn read_history(folder: &ValidationDir, task: Task) -> stratus_run::Result<Optio
     let metric = match task {
         Task::Classification => "accuracy",
         Task::Segmentation => "IoU",
+        Task::MultiLabel => "average precision",
+        Task::Regression => "R²",
     };
     Ok(Some(ClassHistory { metric, classes, epochs, curves }))
 }

@@ -1,6 +1,7 @@
 //! Evaluates on images larger than the network's input, in overlapping windows, at the images' own size.
 
 use super::scorer::{Scorer, Scores};
+use super::targets::TargetScaling;
 use super::{EvaluatedImages, ImageSelection, OpenedImages, RunEvaluation, WeightsEvaluation};
 use crate::TrainError;
 use crate::infer::{FailureReason, ImageError, Predictor, SlidingWindows, WindowedPrediction};
@@ -87,7 +88,8 @@ fn scores(
         ));
     }
     let mut network = predictor.prepare_for(images.as_ref(), usize::MAX, warn)?;
-    let mut scorer = Scorer::new(&network.plan().program, Task::Segmentation, experiment.train.threads)?;
+    let (program, scaling) = (&network.plan().program, TargetScaling::default());
+    let mut scorer = Scorer::new(program, Task::Segmentation, experiment.train.threads, scaling)?;
     let mut scratch = Scratch::default();
     for index in 0..images.len() {
         let image = match images.read(index, &mut scratch) {

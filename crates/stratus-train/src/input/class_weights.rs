@@ -2,9 +2,10 @@
 
 use crate::TrainError;
 use std::borrow::Cow;
-use stratus_data::{Dataset, TargetKind, stats, target_statistics};
+use stratus_data::stats::{TargetStatistics, target_statistics};
+use stratus_data::{Dataset, TargetKind, stats};
 use stratus_experiment::{ClassWeighting, Experiment, PositiveWeighting};
-use stratus_measures::weights::{ERFNET_TERM, inverse_logarithmic, or_zero};
+use stratus_measures::weights::{ERFNET_TERM, inverse_logarithmic, median_frequency, or_zero};
 
 /// The experiment with the weights of `train.class_weighting` and `train.positive_weighting`, by the
 /// frequencies in the training data `dataset`. A run records them, and resumes with the recorded ones.
@@ -31,7 +32,7 @@ pub fn with_class_weights<'a>(
     if !is_unset || dataset.target_kind() != Some(TargetKind::Labels) {
         return Ok(experiment);
     }
-    let ratio = |label: &stratus_data::TargetStatistics| match label.positives {
+    let ratio = |label: &TargetStatistics| match label.positives {
         // It never occurs in training, so its weight has no effect.
         0 => 1.0,
         positives => (label.count - positives) as f64 / positives as f64,

@@ -3,8 +3,9 @@
 use super::open_options;
 use stratus_data::{
     Augment, ColourJitter, Dataset, Decoding, Element, LastBatch, Layout, LoaderConfig, Mix, Normalisation,
-    Order, Padding, ResizedCrop, mix,
+    Order, Padding, ResizedCrop, TargetKind, TargetScale, mix,
 };
+use stratus_data::stats::target_statistics;
 use stratus_engine::ops::{FULL_SHARE, MAX_IMAGE_CHANNELS, MIXED_LABEL_LEN};
 use stratus_engine::{DType, Plan, Role};
 use std::sync::Arc;

@@ -15,6 +15,7 @@ use stratus_exchange::WorkerGroup;
 use stratus_graph::Graph;
 use stratus_optimise::ModelError;
 use stratus_run::checkpoint::{Checkpoint, Tensor, TensorRef, Tensors, Values};
+use stratus_run::csv::Task;
 use stratus_weights::{ExternalValues, ValuesRef};
 
 /// The persistent values of a session, with the names and shapes of PyTorch. The values stay in the session,

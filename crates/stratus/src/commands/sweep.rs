@@ -16,8 +16,8 @@ use stratus_base::nearest;
 use stratus_base::text::{counted, shell_path};
 use stratus_experiment::Experiment;
 use stratus_report::page;
-use stratus_report::report::{Report, score_name};
-use stratus_run::csv::{CsvReader, EpochRow, Task};
+use stratus_report::report::{Report, score_name, val_score};
+use stratus_run::csv::{CsvReader, EpochRow};
 use stratus_run::summary::Summary;
 use stratus_run::{RunDir, layout};
 use stratus_sweep::{
@@ -361,11 +361,7 @@ fn best_score(run: &Path) -> Option<Score> {
     let reader = CsvReader::<EpochRow>::open(&run.join(layout::EPOCHS)).ok()?;
     let task = reader.task();
     let epochs: Vec<EpochRow> = reader.collect::<stratus_run::Result<_>>().ok()?;
-    let score = |row: &EpochRow| match task {
-        Task::Classification => row.val_accuracy,
-        Task::Segmentation => row.val_miou,
-    };
-    Some((score_name(task), epochs.iter().filter_map(score).reduce(f64::max)?))
+    Some((score_name(task), epochs.iter().filter_map(|row| val_score(task, row)).reduce(f64::max)?))
 }
 
 /// The status of the runs of a cell: `completed`, or `completed 2, failed 1`.

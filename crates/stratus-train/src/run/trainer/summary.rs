@@ -9,6 +9,7 @@ use stratus_engine::Session;
 use stratus_engine::ops::{self, LOSS_SCALE_FIELDS, LOSS_SCALE_NAME};
 use stratus_experiment::OnBadSample;
 use stratus_forecast::choice::Source;
+use stratus_run::classes::OutputMetrics;
 use stratus_run::forecast::{RunPart, with_total};
 use stratus_run::summary::{
     BadSample, BadSamples, Forecast, LossScaleSummary, Memory, Status, Summary, TimeAccount, TimeBreakdown,

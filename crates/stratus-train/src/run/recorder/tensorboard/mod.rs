@@ -71,6 +71,8 @@ impl TensorBoardLog {
         let accuracy = match self.task {
             Task::Classification => "iteration/top1",
             Task::Segmentation => "iteration/accuracy",
+            Task::MultiLabel => "iteration/label_accuracy",
+            Task::Regression => "iteration/r2",
         };
         let values = [
             ("iteration/loss", Some(row.loss)),
@@ -87,6 +89,8 @@ impl TensorBoardLog {
         let [train, validation] = match self.task {
             Task::Classification => ["epoch/train_top1", "epoch/val_top1"],
             Task::Segmentation => ["epoch/train_accuracy", "epoch/val_accuracy"],
+            Task::MultiLabel => ["epoch/train_label_accuracy", "epoch/val_label_accuracy"],
+            Task::Regression => ["epoch/train_r2", "epoch/val_r2"],
         };
         let values = [
             ("epoch/train_loss", Some(row.train_loss)),
@@ -94,6 +98,12 @@ impl TensorBoardLog {
             ("epoch/val_loss", row.val_loss),
             (validation, row.val_accuracy),
             ("epoch/val_miou", row.val_miou),
+            ("epoch/val_map", row.labels.val_map),
+            ("epoch/val_auc", row.labels.val_auc),
+            ("epoch/val_f1", row.labels.val_f1),
+            ("epoch/val_exact_match", row.labels.val_exact_match),
+            ("epoch/val_mae", row.numbers.val_mae),
+            ("epoch/val_rmse", row.numbers.val_rmse),
         ];
         let wall = self.wall_ns as f64;
         let sums = std::mem::replace(&mut self.sums, vec![0; self.tags.len()]);
