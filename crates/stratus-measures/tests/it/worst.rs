@@ -31,13 +31,13 @@ fn the_most_confident_mistakes_of_labels_are_first() {
 
 #[test]
 fn errors_of_numbers_are_relative_to_their_target() {
-    // Errors of 1, 2 and 3 beside errors of 100, 0 and 0; one is missing.
-    let outputs = [1.0, 100.0, 2.0, 5.0, 3.0, 5.0, 9.0, 7.0];
+    // Errors of 1, 2, 3 and 0 beside three errors of 100; one is missing.
+    let outputs = [1.0, 100.0, 2.0, 105.0, 3.0, -95.0, 9.0, 7.0];
     let targets = [0.0, 0.0, 0.0, 5.0, 0.0, 5.0, 9.0, MISSING];
     let table = table(2, &outputs, &targets);
     let found = TargetErrors::new(&table, |target| target.to_string());
-    // RMSE √(14/4) and √(10000/3): relative errors 0.53, 1.07, 1.60, 1.73.
-    assert_eq!(positions(&found.worst(&table, 9)), [[0, 1], [2, 0], [1, 0], [0, 0]]);
+    // The RMSE are √(14/4) and 100.
+    assert_eq!(positions(&found.worst(&table, 9)), [[2, 0], [1, 0], [0, 1], [1, 1], [2, 1], [0, 0]]);
     let exact = self::table(1, &[1.0, 2.0], &[1.0, 2.0]);
     assert_eq!(TargetErrors::new(&exact, |_| String::new()).worst(&exact, 5), []);
 }
