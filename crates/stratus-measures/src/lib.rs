@@ -26,6 +26,7 @@ mod regression;
 mod score_table;
 mod summary;
 pub mod weights;
+mod worst;
 
 pub use boundary::{BoundaryMatches, BoundaryScore, BoundaryWorkspace, Tolerance};
 pub use class_index::ClassIndex;
@@ -37,3 +38,4 @@ pub use ranking::{CurvePoint, LabelRanking, OperatingPoint};
 pub use regression::{TargetErrors, TargetMetrics};
 pub use score_table::ScoreTable;
 pub use summary::{ClassMetrics, ClassificationMetrics, SegmentationMetrics};
+pub use worst::Prediction;

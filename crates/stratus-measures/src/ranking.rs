@@ -73,10 +73,10 @@ impl LabelRanking {
             if target.is_nan() {
                 missing += 1;
             } else {
-                // The sum turns -0 into 0, which the total order tells apart.
-                present.push((score + 0.0, target > 0.5));
+                present.push((score, target > 0.5));
             }
         }
+        // 0 and -0 are neighbours in this order, and equal below.
         present.sort_unstable_by(|(left, _), (right, _)| right.total_cmp(left));
         let mut steps: Vec<Step> = Vec::new();
         let mut true_positives = 0;

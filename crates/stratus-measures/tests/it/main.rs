@@ -10,6 +10,7 @@ mod numbers;
 mod scikit_learn;
 mod score_table;
 mod summary;
+mod worst;
 
 use stratus_testing::allocator::CountingAllocator;
 
