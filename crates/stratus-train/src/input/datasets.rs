@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stratus_data::datasets::{SyntheticOptions, folder};
-use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod};
+use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod, TableOptions};
 use stratus_experiment::{Experiment, OnBadSample};
 use stratus_run::data::class_difference;
 
@@ -44,6 +44,7 @@ pub fn open_options(experiment: &Experiment) -> OpenOptions {
             (None, Some(seed)) => SplitMethod::Seeded(seed),
             (None, None) => SplitMethod::Published,
         },
+        table: TableOptions::default(),
         cache: match &experiment.data.cache {
             Some(folder) => Some(PathBuf::from(folder)),
             None => cache_folder().map(|folder| folder.join("data")),
