@@ -272,7 +272,8 @@ pub enum DataError {
     },
     /// A table with too few rows for a split.
     #[error(
-        "{}: too few rows ({rows}) to split: the {split} split would be empty; add images, or a column `split`",
+        "{}: too few rows ({rows}) to split: the {split} split would be empty; add images, or a column \
+         `split`",
         .path.display()
     )]
     TooFewRows {

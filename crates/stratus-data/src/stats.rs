@@ -16,8 +16,8 @@ use crate::transform::pixels::{Normalisation, PixelOrder};
 pub struct DatasetStats {
     /// The number of samples.
     pub samples: usize,
-    /// Per class: the samples with this label, or with a mask pixel of this class. Per target: the samples with
-    /// the label, or with a number.
+    /// Per class: the samples with this label, or with a mask pixel of this class. Per target: the samples
+    /// with the label, or with a number.
     pub samples_per_class: Vec<u64>,
     /// The pixel counts of masks, if there are any.
     pub masks: Option<MaskCounts>,

@@ -10,7 +10,9 @@ pub const TARGET: Target = Target {
     name: "table",
     run,
     seeds: seeds::table,
-    dictionary: &["path", "split", "train", "val", "true", "no", "1e39", "nan", "\"\"", ";", "|", "PAR1", "\\x15\\x04"],
+    dictionary: &[
+        "path", "split", "train", "val", "true", "no", "1e39", "nan", "\"\"", ";", "|", "PAR1", "\\x15\\x04",
+    ],
     max_bytes: 65536,
 };
 

@@ -1,5 +1,5 @@
-//! Data sets with a class per image, seen as data sets with targets: one-hot labels, or the names of the classes
-//! as numbers.
+//! Data sets with a class per image, seen as data sets with targets: one-hot labels, or the names of the
+//! classes as numbers.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub const NUMBER_NAME: &str = "number";
 /// else 0. All are missing for images without a class.
 pub type LabelsOfClasses = ClassTargets<OneHot>;
 
-/// A data set with a class per image whose only target, [`NUMBER_NAME`], is the name of the class as a number,
-/// such as the age in `<age>/<image>`. It is missing for images without a class.
+/// A data set with a class per image whose only target, [`NUMBER_NAME`], is the name of the class as a
+/// number, such as the age in `<age>/<image>`. It is missing for images without a class.
 pub type NumbersOfClasses = ClassTargets<Number>;
 
 /// The encoding of [`LabelsOfClasses`].
@@ -67,7 +67,8 @@ impl ClassTargets<Number> {
     ///
     /// # Errors
     ///
-    /// [`DataError::InvalidOption`]: names of classes that are not finite numbers, or masks instead of classes.
+    /// [`DataError::InvalidOption`]: names of classes that are not finite numbers, or masks instead of
+    /// classes.
     pub fn new(dataset: Arc<dyn Dataset>) -> Result<Self, DataError> {
         let invalid = |problem| Err(DataError::InvalidOption { key: "train.loss", problem });
         if dataset.has_masks() {
@@ -82,7 +83,8 @@ impl ClassTargets<Number> {
         if !listed.is_empty() {
             let more = if others.count() > listed.len() { ", …" } else { "" };
             return invalid(format!(
-                "a loss of numbers needs classes whose names are numbers, but `{}` has the classes `{}`{more}; \
+                "a loss of numbers needs classes whose names are numbers, but `{}` has the classes \
+                 `{}`{more}; \
                  set it to cross_entropy",
                 dataset.name(),
                 listed.join("`, `")
@@ -278,7 +280,8 @@ mod tests {
         let message = NumbersOfClasses::new(opened()).map(drop).unwrap_err().to_string();
         assert_eq!(
             message,
-            "train.loss: a loss of numbers needs classes whose names are numbers, but `folder` has the classes \
+            "train.loss: a loss of numbers needs classes whose names are numbers, but `folder` has the \
+             classes \
              `cat`, `inf`; set it to cross_entropy"
         );
     }

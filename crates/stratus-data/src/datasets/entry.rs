@@ -119,15 +119,16 @@ impl OpenOptions {
     }
 }
 
-/// Options of tables of labels or numbers. By default every column except `path`, `split` and the groups is one.
+/// Options of tables of labels or numbers. By default every column except `path`, `split` and the groups is
+/// one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableOptions {
     /// The columns of labels or numbers, in this order; all if empty.
     pub columns: Vec<String>,
     /// The separator of names of labels, if a single column has them.
     pub separator: Option<char>,
-    /// What the columns hold. By default labels if all cells are 0, 1, true, false, yes, no or empty, or if there
-    /// is a separator; else numbers.
+    /// What the columns hold. By default labels if all cells are 0, 1, true, false, yes, no or empty, or if
+    /// there is a separator; else numbers.
     pub kind: Option<TargetKind>,
     /// The column whose equal cells mark images that stay in one split, such as those of a patient.
     pub group_by: Option<String>,

@@ -13,8 +13,8 @@
 //! "bytes": 3200000}` holds the settings, the number of resized images, and the sizes before and after.
 //!
 //! Data sets with several labels or numbers per sample have `"target_kind": "labels"` (or `"numbers"`), their
-//! names in `classes`, and no labels. `targets` of a shard then holds `[N, T]` numbers, row by row, with `null` for
-//! missing ones. The index's version is then 3.
+//! names in `classes`, and no labels. `targets` of a shard then holds `[N, T]` numbers, row by row, with
+//! `null` for missing ones. The index's version is then 3.
 //!
 //! Sparse files, which other programs may have packed, are listed in their shard's `sparse`: `[[1, [{"at": 0,
 //! "offset": 512, "bytes": 4096}]]]` has the blocks before a file, and the ranges that are stored: their

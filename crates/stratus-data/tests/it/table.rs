@@ -66,8 +66,8 @@ fn reads_labels_missing_cells_and_splits() {
     }
     let path = write_table(
         folder.path(),
-        "split,path,scratch,dent\ntrain,images/0.png,1,no\ntrain,images/1.png,,true\nval,./images/2.png,0,yes\n\
-         Test,images\\3.png,False,1\n",
+        "split,path,scratch,dent\ntrain,images/0.png,1,no\ntrain,images/1.png,,true\n\
+         val,./images/2.png,0,yes\nTest,images\\3.png,False,1\n",
     );
     let options = OpenOptions::default();
     for root in [folder.path(), &path] {
@@ -168,8 +168,8 @@ fn errors_name_line_and_column() {
         (
             "path,a\n1.png,1\n2.png,cat\n",
             &any,
-            "line 3, column `a`: expected a number, or a label (0, 1, true, false, yes, no), found `cat`; for a \
-             column of label names set data.label_separator",
+            "line 3, column `a`: expected a number, or a label (0, 1, true, false, yes, no), found `cat`; \
+             for a column of label names set data.label_separator",
         ),
         (
             "path,a,b\n1.png,1,yes\n2.png,2,no\n",
@@ -212,7 +212,8 @@ fn errors_name_line_and_column() {
         (
             "path,a\n/etc/1.png,1\n2.png,1\n",
             &any,
-            "line 2, column `path`: path `/etc/1.png` is absolute; it must be relative to the folder of the table",
+            "line 2, column `path`: path `/etc/1.png` is absolute; it must be relative to the folder of the \
+             table",
         ),
         ("path,a\n,1\n2.png,1\n", &any, "line 2, column `path`: the path is empty"),
         (
@@ -238,7 +239,8 @@ fn errors_name_line_and_column() {
         (
             "path;a\n1.png;1,5\n2.png;2\n",
             &any,
-            "line 2, column `a`: expected a number, or a label (0, 1, true, false, yes, no), found `1,5`; for a column of label names set data.label_separator",
+            "line 2, column `a`: expected a number, or a label (0, 1, true, false, yes, no), found `1,5`; \
+             for a column of label names set data.label_separator",
         ),
     ] {
         assert_eq!(error_of(text.as_bytes(), options), format!("ROOT/labels.csv: {expected}"), "{text}");
@@ -262,7 +264,8 @@ fn options_are_checked() {
     let columns = TableOptions { columns: vec!["scratsh".to_owned()], ..TableOptions::default() };
     assert_eq!(
         error_of(text, &table(columns)),
-        "data.columns: no column `scratsh`, did you mean `scratch`?; the columns are `path`, `scratch`, `tags`"
+        "data.columns: no column `scratsh`, did you mean `scratch`?; the columns are `path`, `scratch`, \
+         `tags`"
     );
     let group = TableOptions { group_by: Some("tag".to_owned()), ..TableOptions::default() };
     assert_eq!(
@@ -282,7 +285,8 @@ fn options_are_checked() {
     let message = error_of(b"path,a\n1.png,1\n2.png,0\n", &unverified());
     assert_eq!(
         message,
-        "ROOT/labels.csv: no column `split`; add `--set data.split_seed=0` to split the rows into 60 % training, \
+        "ROOT/labels.csv: no column `split`; add `--set data.split_seed=0` to split the rows into 60 % \
+         training, \
          20 % validation and 20 % test images, or add a column `split` with train, validation or test"
     );
 }
@@ -424,7 +428,8 @@ fn labels_of_other_splits_occur_in_training() {
         "path,split,a,b,c\n1.png,train,1,0,\n2.png,train,0,0,1\n3.png,val,1,1,1\n4.png,test,1,0,0\n",
     );
     let message = open("table", &path, Split::Validation, &unverified()).map(drop).unwrap_err().to_string();
-    let expected = "labels that occur in the validation split, but never in the training split (1): `b`; move \
+    let expected = "labels that occur in the validation split, but never in the training split (1): `b`; \
+        move \
                     images, or select columns with data.columns";
     assert_eq!(message, format!("{}: {expected}", path.display()));
     assert_eq!(opened(&path, Split::Test, &unverified()).len(), 1);
@@ -490,11 +495,13 @@ fn parquet_files_beyond_the_reader_are_rejected() {
         ("date", "column `day`: has decimals, dates or times; expected text or numbers"),
         (
             "brotli",
-            "row 1, column `path`: is compressed by Brotli; write it with snappy, gzip, zstd or no compression",
+            "row 1, column `path`: is compressed by Brotli; write it with snappy, gzip, zstd or no \
+             compression",
         ),
         (
             "delta",
-            "row 1, column `path`: has values in DELTA_BYTE_ARRAY; write it with plain or dictionary encoding, or \
+            "row 1, column `path`: has values in DELTA_BYTE_ARRAY; write it with plain or dictionary \
+             encoding, or \
              as CSV",
         ),
     ] {

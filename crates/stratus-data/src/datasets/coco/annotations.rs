@@ -11,11 +11,12 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use sha2::{Digest, Sha256};
 
+use super::image_labels::{image_classes, image_labels};
 use super::scalar::Scalar;
 use super::shapes;
-use crate::dataset::{IGNORED, IGNORED_PIXEL};
+use crate::dataset::IGNORED_PIXEL;
 use crate::datasets::files;
-use crate::datasets::target_rows::{TargetRows, TargetRowsBuilder};
+use crate::datasets::target_rows::TargetRows;
 use crate::decode::{MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS};
 use crate::error::DataError;
 
@@ -29,8 +30,6 @@ const MAX_POLYGON_CORNERS: usize = 1 << 17;
 const MAX_CATEGORIES: usize = 254;
 /// The maximum area of an annotation.
 const MAX_AREA_PIXELS: f64 = 1e12;
-/// The maximum number of labels of different images, 1 GiB.
-const MAX_LABEL_VALUES: usize = 1 << 28;
 /// The number of units per pixel in which areas are stored for [`AnnotationUse::Class`].
 const AREA_UNITS_PER_PIXEL: f64 = 1024.0;
 
@@ -69,7 +68,7 @@ pub(super) struct Annotations {
 pub(super) enum Targets {
     /// Masks in which the categories are the classes 1, 2, ….
     Masks(MaskRegions),
-    /// The class of each image, which is the index of its category, or [`IGNORED`].
+    /// The class of each image, which is the index of its category, or [`IGNORED`](crate::dataset::IGNORED).
     Classes(Vec<u32>),
     /// A label of each category.
     Labels(TargetRows),
@@ -168,7 +167,7 @@ struct AnnotationsBuilder {
     shapes: Vec<u8>,
 }
 
-struct Category {
+pub(super) struct Category {
     id: u64,
     name: String,
 }
@@ -251,16 +250,16 @@ fn path_of(file_name: &str) -> Result<String, String> {
 }
 
 /// A parsed annotation, whose shape is stored elsewhere.
-struct ParsedRegion {
+pub(super) struct ParsedRegion {
     image: u64,
     category: u64,
     id: u64,
     /// Its area: for masks twice the area in square units, for classes in units of 1/[`AREA_UNITS_PER_PIXEL`]
     /// pixel.
-    area: u64,
+    pub area: u64,
     /// The offset of its shape.
     offset: u32,
-    crowd: bool,
+    pub crowd: bool,
 }
 
 impl AnnotationsBuilder {
@@ -372,7 +371,7 @@ impl ParsedRegion {
     }
 
     /// The indices of its image and its category, which are sorted by id.
-    fn locate(&self, images: &[Image], categories: &[Category]) -> Result<(usize, usize), String> {
+    pub(super) fn locate(&self, images: &[Image], categories: &[Category]) -> Result<(usize, usize), String> {
         let Self { image, category, .. } = self;
         let at = images
             .binary_search_by_key(image, |image| image.id)
@@ -417,61 +416,6 @@ fn sort_regions(
     }
     shapes.shrink_to_fit();
     Ok(MaskRegions { starts, classes, offsets, shapes })
-}
-
-/// The class of each image: the category with the largest area, or the first of those.
-fn image_classes(
-    images: &[Image],
-    categories: &[Category],
-    regions: &[ParsedRegion],
-) -> Result<Vec<u32>, String> {
-    let mut areas = Vec::with_capacity(regions.len());
-    for region in regions {
-        let (image, class) = region.locate(images, categories)?;
-        if !region.crowd {
-            areas.push((image, class, region.area));
-        }
-    }
-    areas.sort_unstable();
-    let mut labels = vec![IGNORED; images.len()];
-    for of_image in areas.chunk_by(|a, b| a.0 == b.0) {
-        let mut max_area = None;
-        for of_class in of_image.chunk_by(|a, b| a.1 == b.1) {
-            let area = of_class.iter().fold(0u64, |sum, (_, _, area)| sum.saturating_add(*area));
-            if max_area.is_none_or(|max| area > max) {
-                let (image, class, _) = of_class[0];
-                (max_area, labels[image]) = (Some(area), class as u32);
-            }
-        }
-    }
-    Ok(labels)
-}
-
-/// The labels of each image: 1 for the categories of its objects, without crowds.
-fn image_labels(
-    images: &[Image],
-    categories: &[Category],
-    regions: &[ParsedRegion],
-) -> Result<TargetRows, String> {
-    let mut present = Vec::with_capacity(regions.len());
-    for region in regions {
-        let (image, class) = region.locate(images, categories)?;
-        if !region.crowd {
-            present.push((image, class));
-        }
-    }
-    present.sort_unstable();
-    let mut labels = TargetRowsBuilder::new(categories.len(), MAX_LABEL_VALUES);
-    let mut row = vec![0.0; categories.len()];
-    let mut rest = &present[..];
-    for image in 0..images.len() {
-        let (of_image, after) = rest.split_at(rest.partition_point(|(at, _)| *at <= image));
-        rest = after;
-        of_image.iter().for_each(|&(_, class)| row[class] = 1.0);
-        labels.push(&row).map_err(|_| format!("more than {MAX_LABEL_VALUES} labels"))?;
-        of_image.iter().for_each(|&(_, class)| row[class] = 0.0);
-    }
-    Ok(labels.finish())
 }
 
 /// The document is an object with three relevant lists.

@@ -18,10 +18,11 @@
 //! category. Classes are the categories by id, from 0. An image without such an object has no class and
 //! counts as damaged.
 //!
-//! `coco_multilabel` gives them a label for each category: yes if an object of it is in the image, without crowds.
-//! An image without objects has no label, and is as good as any other.
+//! `coco_multilabel` gives them a label for each category: yes if an object of it is in the image, without
+//! crowds. An image without objects has no label, and is as good as any other.
 
 mod annotations;
+mod image_labels;
 mod scalar;
 mod shapes;
 

@@ -160,7 +160,8 @@ mod tests {
             (
                 &["path", "scratch"],
                 named(&["scratsh"]),
-                "data.columns: no column `scratsh`, did you mean `scratch`?; the columns are `path`, `scratch`",
+                "data.columns: no column `scratsh`, did you mean `scratch`?; the columns are `path`, \
+                 `scratch`",
             ),
             (&["path", "a"], named(&["path"]), "data.columns: `path` has no labels or numbers"),
             (&["path", "a"], named(&["a", "a"]), "data.columns: `a` is listed twice"),

@@ -1,5 +1,5 @@
-//! A reader of comma-separated values (RFC 4180), which also accepts semicolons or tabs between cells, any line
-//! ends except lone carriage returns, and a byte order mark.
+//! A reader of comma-separated values (RFC 4180), which also accepts semicolons or tabs between cells, any
+//! line ends except lone carriage returns, and a byte order mark.
 
 use std::io::{BufRead, Read};
 
@@ -211,8 +211,8 @@ impl<R> Row for CsvReader<R> {
     }
 }
 
-/// The separator of the cells of a first row: the one that gives a column of the `required` name, else the one
-/// that gives most columns.
+/// The separator of the cells of a first row: the one that gives a column of the `required` name, else the
+/// one that gives most columns.
 fn delimiter_of(row: &[u8], required: &str) -> u8 {
     let cells = |delimiter: u8| {
         let mut is_quoted = false;
@@ -258,7 +258,8 @@ mod tests {
                 .to_vec();
         for text in [
             "path,a b\n\"x,y.png\",1\n\"say \"\"hi\"\"\",\n\"two\nlines\",2",
-            "\u{feff}path,\"a b\"\r\n\"x,y.png\",1\r\n\r\n\"say \"\"hi\"\"\",\"\"\r\n\"two\r\nlines\",2\r\n\r\n",
+            "\u{feff}path,\"a b\"\r\n\"x,y.png\",1\r\n\r\n\"say \"\"hi\"\"\",\"\"\r\n\
+             \"two\r\nlines\",2\r\n\r\n",
             "\"path\"; a b \nx,y.png;1\n\"say \"\"hi\"\"\";\n\"two\nlines\";2\n",
             "path\ta b\nx,y.png\t1\nsay \"hi\"\t\n\"two\nlines\"\t2\n",
         ] {
@@ -282,7 +283,8 @@ mod tests {
             (b"path,a\n\0,1\n", "Some(2) Some(0) contains a zero byte; the file is no text, or damaged"),
             (
                 b"path,a\rx,1\ry,2\r",
-                "Some(1) Some(1) contains a carriage return; save the file with the line ends of Linux or Windows",
+                "Some(1) Some(1) contains a carriage return; save the file with the line ends of Linux or \
+                 Windows",
             ),
         ] {
             assert_eq!(rows(text).unwrap_err(), expected, "{text:?}");

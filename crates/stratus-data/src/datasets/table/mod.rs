@@ -1,9 +1,9 @@
-//! Tables of images with labels or numbers: a CSV or Parquet file with a column `path`, relative to its folder,
-//! and a column for each label or number, or one column with the names of the labels.
+//! Tables of images with labels or numbers: a CSV or Parquet file with a column `path`, relative to its
+//! folder, and a column for each label or number, or one column with the names of the labels.
 //!
-//! Cells of labels are 0, 1, true, false, yes, no, or empty if the label is unknown. A column `split` holds the
-//! published split. Only paths and targets are in memory; images are read by the loader's threads. Samples are
-//! in the order of the table.
+//! Cells of labels are 0, 1, true, false, yes, no, or empty if the label is unknown. A column `split` holds
+//! the published split. Only paths and targets are in memory; images are read by the loader's threads.
+//! Samples are in the order of the table.
 
 mod cells;
 mod columns;
@@ -80,8 +80,8 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`DataError`]: an invalid table, with line and column; a label or number that the training split does not
-    /// have; an empty split; damaged images, with their number and the first few.
+    /// [`DataError`]: an invalid table, with line and column; a label or number that the training split does
+    /// not have; an empty split; damaged images, with their number and the first few.
     pub fn open(root: &Path, split: Split, options: &OpenOptions) -> Result<Self, DataError> {
         let unused = [
             ("data.classes", options.class_list.is_some()),
@@ -283,7 +283,8 @@ fn require_in_training(
         TargetKind::Numbers => "numbers",
     };
     let problem = format!(
-        "{kind} that occur in the {split} split, but never in the training split ({}): `{}`{more}; move images, or \
+        "{kind} that occur in the {split} split, but never in the training split ({}): `{}`{more}; move \
+         images, or \
          select columns with data.columns",
         missing.len(),
         listed.join("`, `")

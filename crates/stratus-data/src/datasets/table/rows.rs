@@ -44,8 +44,8 @@ impl TableRows {
     ///
     /// # Errors
     ///
-    /// [`DataError::InvalidOption`], [`DataError::Unreadable`], or [`DataError::Invalid`] with the line and the
-    /// column.
+    /// [`DataError::InvalidOption`], [`DataError::Unreadable`], or [`DataError::Invalid`] with the line and
+    /// the column.
     pub(super) fn read(path: &Path, options: &TableOptions) -> Result<Self, DataError> {
         let invalid = |problem| DataError::Invalid { path: path.to_owned(), problem };
         let mut file = TableFile::open(path, PATH_COLUMN)?;
@@ -127,6 +127,23 @@ impl LabelLists {
     }
 }
 
+/// Finds paths by their hashes.
+#[derive(Default)]
+struct KnownPaths {
+    /// A row of each hash. Paths of equal hashes, of which there are practically none, are not found again.
+    rows: HashMap<u64, u32>,
+    hasher: RandomState,
+}
+
+impl KnownPaths {
+    /// The row of a path; `None` if it will be added to `paths` as the next.
+    fn find_or_add(&mut self, path: &str, paths: &Names) -> Option<usize> {
+        let next = paths.len() as u32;
+        let known = *self.rows.entry(self.hasher.hash_one(path)).or_insert(next);
+        (known < next && paths.get(known as usize) == path).then_some(known as usize)
+    }
+}
+
 /// Collects the rows of a table.
 struct RowsBuilder {
     columns: Columns,
@@ -140,9 +157,7 @@ struct RowsBuilder {
     values: TargetRowsBuilder,
     /// The targets of the current row.
     row: Vec<f32>,
-    /// A row of each hash of a path.
-    known: HashMap<u64, u32>,
-    hasher: RandomState,
+    known: KnownPaths,
     group_ids: HashMap<String, u32>,
     /// The line of each row.
     lines: Vec<u32>,
@@ -172,8 +187,7 @@ impl RowsBuilder {
             lists: LabelLists::default(),
             values,
             row: Vec::new(),
-            known: HashMap::new(),
-            hasher: RandomState::new(),
+            known: KnownPaths::default(),
             group_ids: HashMap::new(),
             lines: Vec::new(),
         }
@@ -193,10 +207,7 @@ impl RowsBuilder {
             None => None,
         };
         self.read_targets(line, row)?;
-        let hash = self.hasher.hash_one(path.as_str());
-        let next = self.rows.len() as u32;
-        let known = *self.known.entry(hash).or_insert(next) as usize;
-        if known < next as usize && self.rows.paths.get(known) == path {
+        if let Some(known) = self.known.find_or_add(&path, &self.rows.paths) {
             let conflict = self.conflict_with(known, split, group);
             if self.columns.separator.is_some() {
                 self.lists.pop();
@@ -293,7 +304,7 @@ impl RowsBuilder {
             }
             _ => {}
         }
-        self.known = HashMap::new();
+        self.known = KnownPaths::default();
         self.rows.kind = if self.kinds.are_labels() { TargetKind::Labels } else { TargetKind::Numbers };
         if self.columns.separator.is_some() {
             self.rows.kind = TargetKind::Labels;

@@ -50,7 +50,8 @@ pub(super) enum TableFile {
 }
 
 impl TableFile {
-    /// Opens a file: Parquet by its content, else CSV. `required` is the name of a column that it should have.
+    /// Opens a file: Parquet by its content, else CSV. `required` is the name of a column that it should
+    /// have.
     ///
     /// # Errors
     ///

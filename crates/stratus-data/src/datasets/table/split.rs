@@ -1,9 +1,9 @@
 //! Splits of tables by a seed.
 //!
 //! Labels are stratified as by K. Sechidis, G. Tsoumakas and I. Vlahavas: "On the stratification of
-//! multi-label data", 2011: the samples of the label with the fewest samples left go one by one to the split that
-//! wants most samples of this label. Here the samples of a group count as one with all their labels, and ties
-//! depend on the names and the seed only.
+//! multi-label data", 2011: the samples of the label with the fewest samples left go one by one to the split
+//! that wants most samples of this label. Here the samples of a group count as one with all their labels, and
+//! ties depend on the names and the seed only.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

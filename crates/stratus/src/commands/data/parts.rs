@@ -18,8 +18,9 @@ pub(super) struct DatasetPart {
     pub set: Box<dyn Dataset>,
 }
 
-/// Resolves the name of a data set, or a folder, an archive or a table of images, to the name and the folder of a
-/// data set. What exists is opened even if it does not look like images, so that the error names its problem.
+/// Resolves the name of a data set, or a folder, an archive or a table of images, to the name and the folder
+/// of a data set. What exists is opened even if it does not look like images, so that the error names its
+/// problem.
 pub(super) fn resolve_dataset(name: &str, path: Option<&Path>) -> (String, PathBuf) {
     if path.is_none() && datasets::entry(name).is_err() && Path::new(name).exists() {
         let path = PathBuf::from(name);

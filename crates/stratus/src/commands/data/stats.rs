@@ -1,4 +1,5 @@
-//! `stratus data stats`: class frequencies and weights, labels or ranges of numbers, mean and standard deviation of channels, image sizes.
+//! `stratus data stats`: class frequencies and weights, labels or ranges of numbers, mean and standard
+//! deviation of channels, image sizes.
 
 use std::path::Path;
 
