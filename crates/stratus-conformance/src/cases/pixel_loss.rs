@@ -1,6 +1,6 @@
 //! Per-pixel softmax and cross-entropy: few and many classes, one pixel, more pixels than a kernel processes
-//! at a time, equal logits, large logits, class weights, smoothed labels, ignored pixels, parts of a batch, two
-//! classes of one logit.
+//! at a time, equal logits, large logits, class weights, smoothed labels, ignored pixels, parts of a batch,
+//! two classes of one logit.
 
 use super::loss_scale::numbers;
 use super::{Case, CaseTable, DTypeClass, Fill, extents};

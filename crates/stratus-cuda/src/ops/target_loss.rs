@@ -5,7 +5,7 @@ use super::convert::check_types;
 use super::loss_scale::{expect_f32, scaled};
 use super::{BuildResult, GpuOp, KernelBuilder, Operand, int};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
-use stratus_engine::ops::{KernelSpec, TargetFunction, TargetLoss};
+use stratus_engine::ops::{TargetFunction, TargetLoss};
 
 /// The bytes of a sample in the scratch: loss and score (f64), and its number of targets (int).
 const SAMPLE_BYTES: [usize; 3] = [8, 8, 4];

@@ -1,18 +1,20 @@
-// The loss by the outputs of a teacher that are compared one by one, added to the metrics and the gradient of
-// the main loss. Outputs are [N, T], with a target each, or a map of one channel, with a class for each pixel.
+// The loss by the outputs of a teacher that are compared one by one, added to the metrics and the gradient
+// of the main loss. Outputs are [N, T], with a target each, or a map of one channel, with a class for each
+// pixel.
 //
 //   logits    p = σ(t / T)      q = σ(z / T)
 //             loss += weight · T² · Σ (p log (p/q) + (1-p) log ((1-p)/(1-q))) / count
 //             dz   += weight · T · (q - p) / count
-//   numbers   loss += weight · Σ (z - t)² / count                             dz += 2 weight · (z - t) / count
+//   numbers   loss += weight · Σ (z - t)² / count
+//             dz   += 2 weight · (z - t) / count
 //
 //   output_counts   counts the outputs with a label, a partial sum per block
 //   output_terms    a thread per output: loss and gradient; a partial sum of the loss per block
 //   output_sums     one block: adds the partial sums in a fixed order
 //
 // For a part of a batch, the label counts of the whole batch give the count; otherwise their address is null.
-// LABEL: the type of a label, float for targets, int for classes. LOGITS: 1 for logits, 0 for numbers. SCALED:
-// the gradient is multiplied by the loss scale.
+// LABEL: the type of a label, float for targets, int for classes. LOGITS: 1 for logits, 0 for numbers.
+// SCALED: the gradient is multiplied by the loss scale.
 
 __device__ __forceinline__ bool is_counted(float target) { return target == target; }
 __device__ __forceinline__ bool is_counted(int label) { return label >= 0; }

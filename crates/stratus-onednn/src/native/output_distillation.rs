@@ -1,5 +1,5 @@
-//! The loss by the outputs of a teacher that are compared one by one, added to the metrics and the gradient of
-//! the main loss.
+//! The loss by the outputs of a teacher that are compared one by one, added to the metrics and the gradient
+//! of the main loss.
 //!
 //! ```text
 //! logits     p = σ(t / T)      q = σ(z / T)
@@ -24,8 +24,8 @@ pub struct OutputDistillation {
     pub weight: f32,
     /// The temperature of both logistic functions.
     pub temperature: f32,
-    /// The distance between neighbouring outputs, those of the teacher, and their slopes: more than 1 for maps
-    /// in blocks of channels.
+    /// The distance between neighbouring outputs, those of the teacher, and their slopes: more than 1 for
+    /// maps in blocks of channels.
     pub strides: [usize; 3],
 }
 

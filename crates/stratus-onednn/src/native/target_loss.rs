@@ -1,8 +1,8 @@
 //! Losses of several targets a sample, with metrics and gradient.
 //!
 //! ```text
-//! labels     loss = y · p w softplus(-z) + (1 - y) · w softplus(z)       dz = (1 - y) · w σ(z) - y · p w σ(-z)
-//! numbers    loss = w f(z - y)                                           dz = w f'(z - y)
+//! labels     loss = y · p w softplus(-z) + (1 - y) · w softplus(z)    dz = (1 - y) · w σ(z) - y · p w σ(-z)
+//! numbers    loss = w f(z - y)                                        dz = w f'(z - y)
 //! ```
 //!
 //! `w` is the weight of a target, `p` that of a positive label. Outputs are processed in blocks of [`BLOCK`],
@@ -320,8 +320,8 @@ impl Logistic {
 
 /// `ln(1 + x)` for `0 <= x <= 1`, relative error below 3e-7; NaN is propagated.
 ///
-/// With `t = x / (2 + x)`, at most a third: `ln(1 + x) = 2 (t + t³/3 + t⁵/5 + …)`, whose eighth term is 1.4e-8
-/// of the first at most.
+/// With `t = x / (2 + x)`, at most a third: `ln(1 + x) = 2 (t + t³/3 + t⁵/5 + …)`, whose eighth term is
+/// 1.4e-8 of the first at most.
 #[inline(always)]
 fn ln_1p(x: f32) -> f32 {
     let t = x / (2.0 + x);
