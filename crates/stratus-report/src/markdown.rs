@@ -10,7 +10,7 @@ use stratus_run::variants::Variant;
 use crate::accounting::WorkerCost;
 use crate::report::{
     Change, Comparison, Diff, MAX_BLOCKS, OptimisedReport, PUBLISHED_COLUMNS, PublishedComparison,
-    PublishedComparisonRow, Report, RunReport, score_name,
+    PublishedComparisonRow, Report, RunReport, Score,
 };
 use crate::text::{self, figure, probability};
 use crate::variant_table;
@@ -112,13 +112,13 @@ fn run_section(out: &mut String, run: &RunReport) {
         run.advice.iter().for_each(|line| _ = writeln!(out, "- {}", escape_markdown(line)));
         out.push('\n');
     }
-    let (accuracy, score) = (run.task.accuracy_name(), score_name(run.task));
+    let (accuracy, score) = (run.task.accuracy_name(), Score::Of(run.task));
     let heads = [
         "epoch".to_owned(),
         "training loss".to_owned(),
-        format!("training {accuracy} %"),
+        format!("training {accuracy}{}", if score.is_fraction() { " %" } else { "" }),
         "validation loss".to_owned(),
-        format!("validation {score} %"),
+        format!("validation {}", score.head()),
         "elapsed s".to_owned(),
     ];
     let rows: Vec<Vec<String>> = run
@@ -128,9 +128,9 @@ fn run_section(out: &mut String, run: &RunReport) {
             vec![
                 epoch.epoch.to_string(),
                 format!("{:.4}", epoch.train_loss),
-                format!("{:.2}", 100.0 * epoch.train_accuracy),
+                score.cell(epoch.train_accuracy),
                 number(epoch.val_loss, 4),
-                number(epoch.val_score.map(|score| 100.0 * score), 2),
+                number(epoch.val_score.map(|value| score.number(value)), score.decimals()),
                 format!("{:.1}", epoch.elapsed_s),
             ]
         })
@@ -186,7 +186,7 @@ fn run_section(out: &mut String, run: &RunReport) {
 }
 
 /// Writes the variants of a network that was optimised, and the layers that lost channels.
-fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &str) {
+fn optimised_network(out: &mut String, optimised: &OptimisedReport, score: Score) {
     let OptimisedReport { origin, variants, pruning, quantisation } = optimised;
     if let Some(origin) = origin {
         let _ = writeln!(out, "Original run: {}.\n", escape_markdown(origin));
@@ -198,9 +198,10 @@ fn optimised_network(out: &mut String, optimised: &OptimisedReport, measure: &st
         out.push('\n');
     };
     if !variants.is_empty() {
+        let shown = variants.iter().take(MAX_VARIANTS);
         let rows: Vec<Vec<String>> =
-            variants.iter().take(MAX_VARIANTS).map(|variant| variant_table::cells(variant).into()).collect();
-        table(out, &variant_table::heads(measure), &rows);
+            shown.map(|variant| variant_table::cells(score, variant).into()).collect();
+        table(out, &variant_table::heads(score), &rows);
         more(out, variants.len(), rows.len(), "more variant");
     }
     let layers = pruning.as_ref().map_or(&[][..], |pruning| &pruning.layers);
@@ -243,14 +244,13 @@ fn all_variants(out: &mut String, runs: &[RunReport]) {
         // The section of the run has the same table.
         return;
     }
-    let is_one_task = of_runs.iter().all(|(run, _)| run.task == first.task);
-    let measure = if is_one_task { score_name(first.task) } else { "measure" };
+    let score = Score::of_all(of_runs.iter().map(|(run, _)| run.task));
     let _ = writeln!(out, "# Optimised networks\n");
     let mut heads = vec!["run".to_owned()];
-    heads.extend(variant_table::heads(measure));
+    heads.extend(variant_table::heads(score));
     let row = |(run, variant): &(&RunReport, &Variant)| {
         let mut row = vec![run.label.clone()];
-        row.extend(variant_table::cells(variant));
+        row.extend(variant_table::cells(score, variant));
         row
     };
     table(out, &heads, &of_runs.iter().take(MAX_VARIANTS).map(row).collect::<Vec<_>>());
@@ -413,9 +413,10 @@ fn published_csv(comparison: &PublishedComparison) -> String {
 }
 
 fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) {
+    let score = comparison.score;
     let mut heads = vec!["run".to_owned(), "status".to_owned()];
     heads.extend(comparison.keys.iter().cloned());
-    heads.push(format!("best {} %", comparison.score));
+    heads.push(format!("best {}", score.head()));
     let results = [
         "validation loss",
         "training loss",
@@ -430,7 +431,7 @@ fn comparison_table(comparison: &Comparison) -> (Vec<String>, Vec<Vec<String>>) 
         let mut cells = vec![row.label.clone(), row.status.clone()];
         cells.extend(row.values.iter().cloned());
         cells.extend([
-            number(row.best_score.map(|score| 100.0 * score), 2),
+            number(row.best_score.map(|best| score.number(best)), score.decimals()),
             number(row.val_loss, 4),
             number(row.train_loss, 4),
             number(row.iteration_ms, 3),

@@ -38,21 +38,26 @@ pub struct RunOverviewRow {
     pub val_top1: Option<f64>,
     /// Segmentation: last mean IoU on the validation data.
     pub val_miou: Option<f64>,
+    /// Several labels: last mean average precision on the validation data.
+    pub val_map: Option<f64>,
+    /// Regression: last mean R² on the validation data.
+    pub val_r2: Option<f64>,
     /// Total seconds.
     pub overall_s: Option<f64>,
     /// Median images per second.
     pub images_per_second_median: Option<f64>,
 }
 
-/// The columns of CSV other than the keys, named as in [`RunRecord::fields`]; `val_miou` only if a run has
-/// it.
-const COLUMNS: [&str; 8] = [
+/// The columns of CSV other than the keys, named as in [`RunRecord::fields`].
+const COLUMNS: [&str; 10] = [
     "status",
     "epochs",
     "train_loss",
     "val_loss",
     "val_top1",
     "val_miou",
+    "val_map",
+    "val_r2",
     "overall_s",
     "images_per_second_median",
 ];
@@ -75,6 +80,8 @@ impl RunOverview {
                 val_loss: last.and_then(|last| last.val_loss),
                 val_top1: last.and_then(|last| last.val_top1),
                 val_miou: last.and_then(|last| last.val_miou),
+                val_map: last.and_then(|last| last.labels.val_map),
+                val_r2: last.and_then(|last| last.val_r2),
                 overall_s: summary.map(|summary| summary.time.total_s),
                 images_per_second_median: summary.and_then(|summary| summary.images_per_second.median),
             }
@@ -87,7 +94,16 @@ impl RunOverview {
     /// `config.<table>.<key>`.
     #[must_use]
     pub fn to_csv(&self, runs: &[RunRecord]) -> String {
-        let is_used = |name: &str| name != "val_miou" || self.rows.iter().any(|row| row.val_miou.is_some());
+        // Of the scores of tasks other than classification, only those that a run has.
+        let is_used = |name: &str| {
+            let score: fn(&RunOverviewRow) -> Option<f64> = match name {
+                "val_miou" => |row| row.val_miou,
+                "val_map" => |row| row.val_map,
+                "val_r2" => |row| row.val_r2,
+                _ => return true,
+            };
+            self.rows.iter().any(|row| score(row).is_some())
+        };
         let keys = self.keys.iter().map(|key| match key.as_str() {
             "machine" => key.clone(),
             key => format!("config.{key}"),

@@ -15,7 +15,7 @@ use stratus_run::summary::{Status, Summary};
 use stratus_run::{RunDir, data_label};
 
 use crate::collect::{present, read_configuration};
-use crate::report::{effective_settings, is_ignored_key, score_name, val_score};
+use crate::report::{Score, effective_settings, is_ignored_key, val_score};
 use crate::{Result, network_label, remote, status};
 
 /// A run in a list.
@@ -39,8 +39,8 @@ pub struct RunListing {
     pub epochs: u64,
     /// Configured epochs.
     pub of_epochs: Option<u64>,
-    /// The metric of [`RunListing::best`]: `top-1` or `mean IoU`; `None` before the first epoch.
-    pub score: Option<&'static str>,
+    /// The metric of [`RunListing::best`]; `None` before the first epoch.
+    pub score: Option<Score>,
     /// The best validation metric so far.
     pub best: Option<f64>,
     /// Last training loss.
@@ -107,7 +107,7 @@ impl RunListing {
         let summary = present(Summary::read(&run.summary()))?;
         let of_epochs = |task: Task, rows: Vec<EpochRow>| {
             let best = rows.iter().filter_map(|row| val_score(task, row)).reduce(f64::max);
-            (score_name(task), best, rows.last().map(|row| (u64::from(row.epoch), row.train_loss)))
+            (Score::Of(task), best, rows.last().map(|row| (u64::from(row.epoch), row.train_loss)))
         };
         let epochs = match present(CsvReader::<EpochRow>::open(&run.epochs()))? {
             Some(reader) => Some(of_epochs(reader.task(), reader.collect::<stratus_run::Result<_>>()?)),
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(unreadable.len(), 1);
         assert!(unreadable[0].reason.contains("bad/1/experiment.toml"), "{}", unreadable[0].reason);
         let [one, two, vgg] = &lines[..] else { panic!("{lines:?}") };
-        assert_eq!((one.epochs, one.of_epochs, one.best, one.score), (3, Some(5), Some(0.9), Some("top-1")));
+        assert_eq!((one.epochs, one.of_epochs, one.best, one.score), (3, Some(5), Some(0.9), Some(Score::Of(Task::Classification))));
         assert_eq!((two.epochs, two.best, two.score, two.total_s), (0, None, None, None));
         // The data path and the seed do not count as differences.
         assert_eq!(one.differences, BTreeMap::from([("model.width".to_owned(), "8".to_owned())]));

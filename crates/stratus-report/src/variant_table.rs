@@ -3,6 +3,7 @@
 use stratus_base::text::{grouped, is_printable};
 use stratus_run::variants::Variant;
 
+use crate::report::Score;
 use crate::text::fit;
 
 /// Maximum number of characters of a name.
@@ -14,24 +15,27 @@ const HEADS: [&str; 7] = ["network", "", "ms", "p99 ms", "8 images ms", "MiB", "
 /// Columns that a narrow terminal can do without, the least important first.
 pub const OPTIONAL_COLUMNS: [&str; 4] = [HEADS[3], HEADS[4], HEADS[6], HEADS[5]];
 
-/// The headings; `measure` is `top-1` or `mean IoU`.
+/// The headings of networks with this measure.
 #[must_use]
-pub fn heads(measure: &str) -> [String; 7] {
+pub fn heads(measure: Score) -> [String; 7] {
     let mut heads = HEADS.map(str::to_owned);
-    heads[1] = format!("{measure} %");
+    heads[1] = match measure {
+        Score::Of(_) => measure.head(),
+        Score::Mixed { .. } => "measure".to_owned() + if measure.is_fraction() { " %" } else { "" },
+    };
     heads
 }
 
-/// The cells of a variant, in the units of [`heads`]. The name comes from a file: characters that a terminal
+/// The cells of a variant, in the units of [`heads`] with the same measure. The name comes from a file: characters that a terminal
 /// would obey are replaced.
 #[must_use]
-pub fn cells(variant: &Variant) -> [String; 7] {
+pub fn cells(score: Score, variant: &Variant) -> [String; 7] {
     let Variant { variant, measure, ms_median, ms_p99, ms_batch8, bytes, multiply_adds } = variant;
     let [ms_median, ms_p99, ms_batch8] = [ms_median, ms_p99, ms_batch8].map(|ms| format!("{ms:.4}"));
     let name: String = variant.chars().map(|c| if is_printable(c) { c } else { '\u{fffd}' }).collect();
     [
         fit(&name, MAX_NAME_CHARS).trim_end().to_owned(),
-        measure.map_or_else(|| "–".to_owned(), |measure| format!("{:.2}", 100.0 * measure)),
+        measure.map_or_else(|| "–".to_owned(), |measure| score.cell(measure)),
         ms_median,
         ms_p99,
         ms_batch8,
@@ -56,6 +60,9 @@ fn mebibytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratus_run::csv::Task;
+
+    const TOP1: Score = Score::Of(Task::Classification);
 
     #[test]
     fn cells_have_the_units_of_their_headings() {
@@ -69,15 +76,18 @@ mod tests {
             multiply_adds: 1_297_920,
         };
         let expected = ["pruned bf16", "97.86", "0.0204", "12.5000", "0.1144", "0.0356", "1,297,920"];
-        assert_eq!(cells(&variant), expected);
+        assert_eq!(cells(TOP1, &variant), expected);
+        assert_eq!(cells(Score::Of(Task::Regression), &variant)[1], "0.9786");
         let unknown = Variant { measure: None, bytes: u64::MAX, multiply_adds: 0, ..variant };
-        assert_eq!(cells(&unknown)[1], "–");
+        assert_eq!(cells(TOP1, &unknown)[1], "–");
         let hostile = Variant { variant: format!("a\u{1b}[2J\n{}", "x".repeat(1000)), ..unknown };
-        let name = &cells(&hostile)[0];
+        let name = &cells(TOP1, &hostile)[0];
         assert!(name.starts_with("a�[2J�x") && name.chars().count() == MAX_NAME_CHARS, "{name}");
-        assert_eq!(heads("mean IoU")[1], "mean IoU %");
+        assert_eq!(heads(Score::Of(Task::Segmentation))[1], "mean IoU %");
+        let mixed = [true, false].map(|are_fractions| heads(Score::Mixed { are_fractions })[1].clone());
+        assert_eq!(mixed, ["measure %", "measure"]);
         let sizes = [0, 100_000, 1 << 20, 5 << 20, 46_800_000, 553_000_000].map(mebibytes);
         assert_eq!(sizes, ["0", "0.0954", "1.00", "5.00", "44.6", "527"]);
-        assert!(OPTIONAL_COLUMNS.iter().all(|column| heads("x").iter().any(|head| head == column)));
+        assert!(OPTIONAL_COLUMNS.iter().all(|column| heads(TOP1).iter().any(|head| head == column)));
     }
 }

@@ -2,11 +2,12 @@
 
 use std::iter::once;
 use std::path::Path;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use stratus_measures::{ClassMetrics, LabelMetrics, TargetMetrics};
 
-use crate::{Result, atomic, csv};
+use crate::{Error, Result, atomic, csv};
 
 /// The columns for classes, in order.
 const COLUMNS: [&str; 6] = ["class", "name", "samples", "accuracy", "iou", "bf"];
@@ -26,7 +27,7 @@ const LABEL_COLUMNS: [&str; 11] = [
 ];
 /// The columns for targets, in order.
 const TARGET_COLUMNS: [&str; 8] = ["target", "name", "samples", "missing", "mean", "mae", "rmse", "r2"];
-/// Maximum length of a file whose names are read.
+/// Maximum length of a file that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The metrics of each output of a network: of classes, labels or targets, by its task. The other lists are
@@ -160,9 +161,155 @@ pub fn read_names(path: &Path) -> Option<Vec<String>> {
     names.collect()
 }
 
+/// The metrics of a label, as a file of [`write()`] has them. `None` is undefined.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LabelLine {
+    /// The label.
+    pub label: usize,
+    /// Its name.
+    pub name: String,
+    /// The number of images with the label.
+    pub positives: u64,
+    /// The number of images without it.
+    pub negatives: u64,
+    /// The number of images for which it is not known.
+    pub missing: u64,
+    /// Average precision.
+    pub average_precision: Option<f64>,
+    /// The area under the ROC curve.
+    pub auc: Option<f64>,
+    /// The threshold that maximises F1, a probability.
+    pub threshold: Option<f64>,
+    /// The precision at this threshold.
+    pub precision: Option<f64>,
+    /// The recall at this threshold.
+    pub recall: Option<f64>,
+    /// F1 at this threshold.
+    pub f1: Option<f64>,
+}
+
+/// Reads the metrics of labels from a file of [`write()`].
+///
+/// # Errors
+/// If the file cannot be read, is too large, or is not one of labels.
+pub fn read_labels(path: &Path) -> Result<Vec<LabelLine>> {
+    read(path, LABEL_COLUMNS, |index, fields| {
+        let [label, name, counts @ .., average_precision, auc, threshold, precision, recall, f1] = fields;
+        let [positives, negatives, missing] = counts;
+        Some(LabelLine {
+            label: parsed(label).filter(|label| *label == index)?,
+            name: (*name).to_owned(),
+            positives: parsed(positives)?,
+            negatives: parsed(negatives)?,
+            missing: parsed(missing)?,
+            average_precision: optional(average_precision)?,
+            auc: optional(auc)?,
+            threshold: optional(threshold)?,
+            precision: optional(precision)?,
+            recall: optional(recall)?,
+            f1: optional(f1)?,
+        })
+    })
+}
+
+/// Reads the metrics of targets from a file of [`write()`].
+///
+/// # Errors
+/// As [`read_labels`], if the file is not one of targets.
+pub fn read_targets(path: &Path) -> Result<Vec<TargetMetrics>> {
+    read(path, TARGET_COLUMNS, |index, [target, name, samples, missing, mean, mae, rmse, r2]| {
+        Some(TargetMetrics {
+            target: parsed(target).filter(|target| *target == index)?,
+            name: (*name).to_owned(),
+            samples: parsed(samples)?,
+            missing: parsed(missing)?,
+            mean: optional(mean)?,
+            mae: optional(mae)?,
+            rmse: optional(rmse)?,
+            r2: optional(r2)?,
+        })
+    })
+}
+
+/// Reads the rows of a file with these columns. `parse` takes the number of a row, from 0, and its fields.
+fn read<T, const COLUMNS: usize>(
+    path: &Path,
+    columns: [&str; COLUMNS],
+    parse: impl Fn(usize, &[&str; COLUMNS]) -> Option<T>,
+) -> Result<Vec<T>> {
+    let damaged = |reason: String| Error::damaged(path, reason, "restore it from a copy, or remove it");
+    let text = stratus_base::read_at_most(path, MAX_BYTES).map_err(Error::io("read", path))?;
+    let mut reader = ::csv::Reader::from_reader(&text[..]);
+    if !reader.headers().is_ok_and(|header| header.iter().eq(columns)) {
+        return Err(damaged(format!("line 1 is not {}", columns.join(","))));
+    }
+    let rows = reader.into_records().enumerate().map(|(number, record)| {
+        let record = record.map_err(|error| damaged(error.to_string()))?;
+        let fields: Vec<&str> = record.iter().collect();
+        let row = <&[&str; COLUMNS]>::try_from(&fields[..]).ok().and_then(|fields| parse(number, fields));
+        row.ok_or_else(|| damaged(format!("row {} is not one of {}", number + 1, columns.join(","))))
+    });
+    rows.collect()
+}
+
+fn parsed<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+/// A finite number, or an empty text.
+fn optional(text: &str) -> Option<Option<f64>> {
+    if text.is_empty() { Some(None) } else { parsed(text).filter(|value: &f64| value.is_finite()).map(Some) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratus_measures::{LabelScores, ScoreTable, TargetErrors};
+
+    #[test]
+    fn metrics_of_labels_and_targets_survive_a_round_trip() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("classes.csv");
+        let mut table = ScoreTable::new(2);
+        let outputs = [0.3, -1.5, -0.2, 0.1, 2.0, 0.7, 0.4, -0.1];
+        table.append(&outputs, &[1.0, f32::NAN, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0]).unwrap();
+        let names = |index: usize| ["a \"b\", c\n", ""][index].to_owned();
+        let labels = LabelScores::new(&table, LabelScores::LOGIT_THRESHOLD, names).labels;
+        write(&path, &OutputMetrics { labels: labels.clone(), ..OutputMetrics::default() }).unwrap();
+        let read = read_labels(&path).unwrap();
+        assert_eq!(read.len(), 2);
+        for (line, label) in read.iter().zip(&labels) {
+            assert_eq!((line.label, &line.name, line.missing), (label.label, &label.name, label.missing));
+            assert_eq!([line.positives, line.negatives], [label.positives, label.negatives]);
+            assert_eq!([line.average_precision, line.auc], [label.average_precision, label.auc]);
+            let chosen = label.at_chosen;
+            assert_eq!(line.threshold, chosen.map(|point| f64::from(point.threshold)));
+            let shares = chosen.map_or([None; 3], |point| [point.precision, point.recall, point.f1]);
+            assert_eq!([line.precision, line.recall, line.f1], shares);
+        }
+        // The second label has no positives.
+        assert!(read[0].f1.is_some() && read[1].average_precision.is_none() && read[1].threshold.is_none());
+        read_targets(&path).unwrap_err();
+        let targets = TargetErrors::new(&table, names).targets;
+        write(&path, &OutputMetrics { targets: targets.clone(), ..OutputMetrics::default() }).unwrap();
+        assert_eq!(read_targets(&path).unwrap(), targets);
+        read_labels(&path).unwrap_err();
+    }
+
+    #[test]
+    fn damaged_metrics_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("classes.csv");
+        let header = "target,name,samples,missing,mean,mae,rmse,r2\n";
+        for row in ["1,a,1,0,,,,", "0,a,1,0,,,,NaN", "0,a,-1,0,,,,", "0,a,1,0,,,", "0,a,1,0,x,,,", "0"] {
+            std::fs::write(&path, format!("{header}{row}\n")).unwrap();
+            let error = read_targets(&path).unwrap_err().to_string();
+            assert!(error.contains("classes.csv is damaged"), "{row}: {error}");
+        }
+        std::fs::write(&path, format!("{header}0,a,1,0,,,,\n")).unwrap();
+        assert_eq!(read_targets(&path).unwrap().len(), 1);
+        assert!(read_labels(&path).unwrap_err().to_string().contains("line 1 is not label,name"));
+    }
 
     #[test]
     fn missing_values_are_empty_and_names_are_quoted() {

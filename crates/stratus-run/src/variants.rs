@@ -24,7 +24,8 @@ const MAX_MS: f64 = 1e9;
 pub struct Variant {
     /// Its name, such as `original bf16` or `pruned f32`.
     pub variant: String,
-    /// Top-1 accuracy or mean IoU on the validation images, 0 to 1; `None` if undefined.
+    /// Top-1 accuracy, mean IoU or mean average precision on the validation images, 0 to 1, or R², at most 1;
+    /// `None` if undefined.
     pub measure: Option<f64>,
     /// Milliseconds of an image alone, median.
     pub ms_median: f64,
@@ -102,10 +103,15 @@ fn parse_fields(fields: [Option<&str>; COLUMNS.len()]) -> std::result::Result<Va
         Ok(value) if (0.0..=max).contains(&value) => Ok(value),
         _ => Err(COLUMNS[at]),
     };
+    // R² may be negative.
+    let measure = || match text(1)?.parse::<f64>() {
+        Ok(value) if value.is_finite() && value <= 1.0 => Ok(value),
+        _ => Err(COLUMNS[1]),
+    };
     let count = |at: usize| text(at)?.parse::<u64>().map_err(|_| COLUMNS[at]);
     Ok(Variant {
         variant: text(0)?.to_owned(),
-        measure: if text(1)?.is_empty() { None } else { Some(number(1, 1.0)?) },
+        measure: if text(1)?.is_empty() { None } else { Some(measure()?) },
         ms_median: number(2, MAX_MS)?,
         ms_p99: number(3, MAX_MS)?,
         ms_batch8: number(4, MAX_MS)?,
@@ -131,7 +137,7 @@ mod tests {
             bytes: 1 << 33,
             multiply_adds: u64::MAX,
         };
-        let rows = [row.clone(), Variant { measure: None, ..row }];
+        let rows = [row.clone(), Variant { measure: None, ..row.clone() }, Variant { measure: Some(-2.5), ..row }];
         write(&path, &rows).unwrap();
         assert_eq!(read(&path).unwrap(), rows);
         // Columns of a later version are skipped.
@@ -163,6 +169,7 @@ mod tests {
             ("x,0.5,1,2,1e10,4,5", "line 3: invalid ms_batch8"),
             ("x,1.5,1,2,3,4,5", "line 3: invalid measure"),
             ("x,nan,1,2,3,4,5", "line 3: invalid measure"),
+            ("x,-inf,1,2,3,4,5", "line 3: invalid measure"),
             ("x,0.5,1,2,3,4.5,5", "line 3: invalid bytes"),
             ("x,0.5,1,2,3,4,99999999999999999999", "line 3: invalid multiply_adds"),
             ("x,0.5,1,2,3,4", "line 3: invalid multiply_adds"),

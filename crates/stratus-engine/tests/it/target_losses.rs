@@ -234,7 +234,7 @@ fn one_logit_a_pixel_has_two_classes() {
     let program = lowered(&pixels(1), Mode::Evaluate, LossFunction::BinaryCrossEntropy);
     let step = program.steps.iter().find(|step| step.phase == Phase::Loss).unwrap();
     assert!(matches!(step.kernel, Kernel::PixelCrossEntropy(loss) if loss.binary && loss.predicts));
-    let shape_of = |name: &str| (program.value(program.find(name).unwrap()).shape.clone());
+    let shape_of = |name: &str| program.value(program.find(name).unwrap()).shape.clone();
     assert_eq!([shape_of("labels"), shape_of(PREDICTIONS)], [[6, 5, 4], [6, 5, 4]]);
     let weighted = with_class_weights(program.clone()).unwrap();
     assert_eq!(weighted.value(weighted.find(CLASS_WEIGHTS).unwrap()).shape, [2]);

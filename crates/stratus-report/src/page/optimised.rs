@@ -5,7 +5,7 @@ use super::charts::{STYLE, WIDTH};
 use super::html::{Cell, Html};
 use super::quantised;
 use super::svg::{Anchor, LinearAxis, Svg};
-use crate::report::{OptimisedReport, RunReport, best_variants, score_name};
+use crate::report::{OptimisedReport, RunReport, Score, best_variants};
 use crate::text::fit;
 use crate::variant_table;
 use stratus_base::text::{counted, grouped};
@@ -31,7 +31,7 @@ const TITLE: &str = "Accuracy over milliseconds of an image";
 #[must_use]
 pub fn variants_svg(run: &RunReport) -> Option<String> {
     let points = points(&[run]);
-    let svg = (!points.is_empty()).then(|| chart(&points, score_name(run.task)));
+    let svg = (!points.is_empty()).then(|| chart(&points, Score::Of(run.task)));
     svg.map(|svg| svg.standalone(TITLE, STYLE))
 }
 
@@ -83,8 +83,7 @@ fn percent_left([before, after]: [u64; 2]) -> String {
 /// Adds the table and the chart of the variants of runs; with several runs, each row names its run.
 fn compared(html: &mut Html, runs: &[&RunReport]) {
     // All validations of a comparison are of the same task, or their measures cannot be compared.
-    let is_one_task = runs.windows(2).all(|pair| pair[0].task == pair[1].task);
-    let measure = if is_one_task { runs.first().map_or("", |run| score_name(run.task)) } else { "measure" };
+    let score = Score::of_all(runs.iter().map(|run| run.task));
     let of_runs = || runs.iter().flat_map(|run| variants_of(run).iter().map(move |variant| (*run, variant)));
     let count = of_runs().count();
     let mut notes = vec![
@@ -96,19 +95,19 @@ fn compared(html: &mut Html, runs: &[&RunReport]) {
         notes.push(format!("The table has the first {MAX_ROWS} of {count} variants."));
     }
     html.element("p", "note", &notes.join(" "));
-    let heads = variant_table::heads(measure);
+    let heads = variant_table::heads(score);
     let heads: Vec<&str> =
         (runs.len() > 1).then_some("run").into_iter().chain(heads.iter().map(String::as_str)).collect();
     let rows = of_runs().take(MAX_ROWS).map(|(run, variant)| {
         let name = (runs.len() > 1).then(|| Cell::text(run.label.clone()));
-        name.into_iter().chain(cells(variant)).collect()
+        name.into_iter().chain(cells(score, variant)).collect()
     });
     html.table(&heads, &rows.collect::<Vec<_>>());
     let points = points(runs);
-    if points.is_empty() || !is_one_task {
+    if points.is_empty() || matches!(score, Score::Mixed { .. }) {
         return;
     }
-    html.points(TITLE, &chart(&points, measure));
+    html.points(TITLE, &chart(&points, score));
     let mut note =
         "Green and larger: no other network is both faster and better. Move along the points with the Tab \
          key, or point at one, to read its values."
@@ -121,8 +120,8 @@ fn compared(html: &mut Html, runs: &[&RunReport]) {
 }
 
 /// The cells of a variant, sorted by the figures of `variants.csv`.
-fn cells(variant: &Variant) -> impl Iterator<Item = Cell> {
-    let [name, texts @ ..] = variant_table::cells(variant);
+fn cells(score: Score, variant: &Variant) -> impl Iterator<Item = Cell> {
+    let [name, texts @ ..] = variant_table::cells(score, variant);
     let numbers = [
         variant.measure.unwrap_or(f64::NEG_INFINITY),
         variant.ms_median,
@@ -191,11 +190,11 @@ fn points(runs: &[&RunReport]) -> Vec<Point> {
     points
 }
 
-/// The measure in percent over milliseconds: one point per variant, with its name where there is room.
-fn chart(points: &[Point], measure: &str) -> Svg {
+/// The measure over milliseconds: one point per variant, with its name where there is room.
+fn chart(points: &[Point], score: Score) -> Svg {
     let (left, right, top, bottom) = (LEFT, 20.0, 34.0, 50.0);
     let x = LinearAxis::over(points.iter().map(|point| point.ms).chain([0.0]), left, WIDTH - right);
-    let y = LinearAxis::over(points.iter().map(|point| 100.0 * point.measure), HEIGHT - bottom, top);
+    let y = LinearAxis::over(points.iter().map(|point| score.number(point.measure)), HEIGHT - bottom, top);
     let mut svg = Svg::new(WIDTH, HEIGHT);
     for tick in x.ticks() {
         svg.line("grid", &[[x.at(tick), top], [x.at(tick), HEIGHT - bottom]]);
@@ -207,12 +206,13 @@ fn chart(points: &[Point], measure: &str) -> Svg {
     }
     let label = "milliseconds of an image alone, median";
     svg.text("label", [(left + WIDTH) / 2.0, HEIGHT - 10.0], Anchor::Middle, label);
-    svg.text("label", [left, 16.0], Anchor::Start, &format!("{measure}, %"));
+    svg.text("label", [left, 16.0], Anchor::Start, &score.title());
     let positions: Vec<[f64; 2]> =
-        points.iter().map(|point| [x.at(point.ms), y.at(100.0 * point.measure)]).collect();
+        points.iter().map(|point| [x.at(point.ms), y.at(score.number(point.measure))]).collect();
     let mut labels = Labels::around(&positions);
     for (point, at) in points.iter().zip(&positions) {
-        let text = format!("{}: {measure} {:.2} %, {:.4} ms", point.label, 100.0 * point.measure, point.ms);
+        let value = score.text(point.measure);
+        let text = format!("{}: {} {value}, {:.4} ms", point.label, score.name(), point.ms);
         svg.open_point(&text);
         let (class, radius) = if point.is_best { ("point update", 8.0) } else { ("point forward", 6.0) };
         svg.circle(class, *at, radius, None, &text);
@@ -278,6 +278,7 @@ impl Labels {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratus_run::csv::Task;
 
     fn point(label: &str, ms: f64, measure: f64) -> Point {
         Point { label: label.to_owned(), ms, measure, is_best: false }
@@ -286,7 +287,7 @@ mod tests {
     #[test]
     fn draws_every_variant_and_escapes_names() {
         let points = [point("a<b", 1.0, 0.5), point("c", 2.0, 0.75)];
-        let svg = chart(&points, "top-1").standalone("x", "");
+        let svg = chart(&points, Score::Of(Task::Classification)).standalone("x", "");
         assert_eq!((svg.matches("<circle").count(), svg.matches("tabindex=\"0\"").count()), (2, 2));
         assert!(svg.contains("aria-label=\"a&lt;b: top-1 50.00 %, 1.0000 ms\"") && !svg.contains("a<b"));
         // Equal, extreme and single values are drawn too.
@@ -296,7 +297,7 @@ mod tests {
             vec![point("x", 1e9, 1.0), point("y", 0.0, 1.0)],
             vec![point("x", 1e-9, 0.5), point("x", 1e-9, 0.5 + f64::EPSILON)],
         ] {
-            let svg = chart(&points, "top-1").standalone("x", "");
+            let svg = chart(&points, Score::Of(Task::Classification)).standalone("x", "");
             assert_eq!(svg.matches("<circle").count(), points.len());
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             assert!(svg.matches("class=\"grid\"").count() < 40, "{svg}");

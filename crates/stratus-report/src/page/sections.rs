@@ -7,9 +7,9 @@ use stratus_run::timeline::Phase;
 use super::html::{Cell, Html};
 use super::{charts, checkpoints, forecast, gpus, layer_table, network, optimised, side_by_side};
 use crate::collect::flatten;
-use crate::report::{Comparison, MAX_BLOCKS, Problem, Repetitions, RooflineData, RunReport, score_name};
+use crate::report::{Comparison, MAX_BLOCKS, Problem, Repetitions, RooflineData, RunReport, Score};
 use crate::text::{self, energy_parts};
-use stratus_base::text::{bytes, counted, duration};
+use stratus_base::text::{bytes, counted, duration, significant};
 use stratus_engine::memory_map::MemoryMap;
 
 /// Maximum number of values of the arena that the page lists.
@@ -17,6 +17,12 @@ const MAX_LISTED_VALUES: usize = 12;
 /// The meaning of the bands of the comparison.
 const BAND_NOTE: &str = "Repetitions are drawn as one line, their mean, with a band from the lowest to the \
                          highest of the runs that have reached a point.";
+
+/// The meaning of the curves of labels.
+const LABEL_NOTE: &str = "Label accuracy is the share of correct yes-or-no answers, at a probability of 0.5.";
+/// The meaning of the curves of R².
+const R2_NOTE: &str = "1 is perfect, 0 is no better than the mean of the targets. Validation is the mean of the \
+                       targets.";
 
 /// Adds the section of a run; `alone` is true if the report has no other run.
 pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) {
@@ -85,8 +91,9 @@ fn labels(html: &mut Html, labels: &RunLabels) {
 
 fn tiles(html: &mut Html, run: &RunReport) {
     let best = run.epochs.iter().filter_map(|epoch| epoch.val_score).reduce(f64::max);
-    let best_name = format!("best validation {}", score_name(run.task));
+    let best_name = format!("best validation {}", Score::Of(run.task).name());
     let summary = run.record.summary.as_ref();
+    let errors = run.epochs.iter().rev().find(|epoch| epoch.val_loss.is_some()).map(|epoch| epoch.numbers);
     let speed = summary.and_then(|summary| summary.images_per_second.median);
     let memory = summary
         .and_then(|summary| summary.memory.device_peak_bytes.or(summary.memory.measured_peak_rss_bytes));
@@ -94,7 +101,9 @@ fn tiles(html: &mut Html, run: &RunReport) {
     let energy = summary.map(|summary| energy_parts(&summary.energy)).filter(|parts| !parts.is_empty());
     let energy = energy.map(|parts| parts.join(", "));
     let tiles = [
-        (best_name.as_str(), best.map(|score| format!("{:.2} %", 100.0 * score))),
+        (best_name.as_str(), best.map(|best| Score::Of(run.task).text(best))),
+        ("mean absolute error, last", errors.and_then(|errors| errors.val_mae).map(significant)),
+        ("RMSE, last", errors.and_then(|errors| errors.val_rmse).map(significant)),
         (
             "validation loss",
             summary.and_then(|summary| summary.final_metrics.val_loss).map(|loss| format!("{loss:.4}")),
@@ -148,10 +157,21 @@ fn curves(html: &mut Html, run: &RunReport, number: usize) {
     match run.task {
         Task::Classification => html.chart("accuracy", number, "Top-1 accuracy, %", ""),
         Task::Segmentation => html.chart("accuracy", number, "Pixel accuracy and mean IoU, %", ""),
-        Task::MultiLabel => html.chart("accuracy", number, "Label accuracy and mean average precision, %", ""),
-        Task::Regression => html.chart("accuracy", number, "R², %", ""),
+        Task::MultiLabel => {
+            html.chart("accuracy", number, "Label accuracy and mean average precision, %", LABEL_NOTE);
+        }
+        Task::Regression => html.chart("accuracy", number, "R²", R2_NOTE),
     }
     html.close("div");
+    match run.task {
+        Task::Classification | Task::Segmentation => {}
+        Task::MultiLabel => {
+            html.chart("label-measures", number, "Validation AUC, F1 and exact match by epoch, %", "");
+        }
+        Task::Regression => {
+            html.chart("errors", number, "Validation errors by epoch, in the unit of the targets", "");
+        }
+    }
     html.open("div", "pair");
     html.chart("learning-rate", number, "Learning rate", "");
     html.chart("iteration-time", number, "Iteration and waiting for data, ms", "");
@@ -399,7 +419,8 @@ fn facts(html: &mut Html, run: &RunReport) {
 
 /// Adds the comparison of several runs.
 pub(super) fn comparison(html: &mut Html, comparison: &Comparison, runs: &[RunReport]) {
-    let best = format!("best {} %", comparison.score);
+    let score = comparison.score;
+    let best = format!("best {}", score.head());
     let mut heads = vec!["run", "status"];
     heads.extend(comparison.keys.iter().map(String::as_str));
     heads.extend([
@@ -419,7 +440,7 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison, runs: &[RunRe
             let mut cells = vec![Cell::text(row.label.clone()), Cell::text(row.status.clone())];
             cells.extend(row.values.iter().map(|value| setting(value)));
             cells.extend([
-                Cell::number(row.best_score.map(|score| 100.0 * score), 2),
+                Cell::number(row.best_score.map(|best| score.number(best)), score.decimals()),
                 Cell::number(row.val_loss, 4),
                 Cell::number(row.train_loss, 4),
                 Cell::number(row.iteration_ms, 2),
@@ -440,8 +461,9 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison, runs: &[RunRe
         repetitions(html, comparison);
     }
     html.open("div", "pair");
+    let title = format!("Validation {} by epoch{}", score.name(), if score.is_fraction() { ", %" } else { "" });
     html.chart("runs-loss", 0, "Validation loss by epoch", "");
-    html.chart("runs-accuracy", 0, &format!("Validation {} by epoch, %", comparison.score), "");
+    html.chart("runs-accuracy", 0, &title, "");
     html.close("div");
     if comparison.repetitions.iter().any(|group| group.runs.len() > 1) {
         html.element("p", "note", BAND_NOTE);
@@ -461,7 +483,8 @@ fn repetitions(html: &mut Html, comparison: &Comparison) {
     );
     let mut heads = vec!["runs"];
     heads.extend(comparison.keys.iter().map(String::as_str));
-    let best = format!("best {} %", comparison.score);
+    let score = comparison.score;
+    let best = format!("best {}", score.head());
     heads.extend([best.as_str(), "p", "images/s", "p", "total s", "p"]);
     let rows: Vec<Vec<Cell>> = comparison
         .repetitions
@@ -470,7 +493,7 @@ fn repetitions(html: &mut Html, comparison: &Comparison) {
             let mut cells = vec![Cell::sorted(group.runs.len().to_string(), group.runs.len() as f64)];
             cells.extend(group.values.iter().map(|value| setting(value)));
             for (statistics, scale, decimals) in
-                [(&group.best_score, 100.0, 2), (&group.images_per_second, 1.0, 0), (&group.total_s, 1.0, 1)]
+                [(&group.best_score, score.number(1.0), score.decimals()), (&group.images_per_second, 1.0, 0), (&group.total_s, 1.0, 1)]
             {
                 let mean = statistics.mean.map(|mean| scale * mean);
                 let text = match (mean, statistics.deviation.map(|deviation| scale * deviation)) {

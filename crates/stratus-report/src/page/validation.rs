@@ -8,6 +8,7 @@ use stratus_run::validation::{
 
 use super::escape::escape;
 use super::html::{Cell, Html};
+use super::{labels, numbers};
 use super::pictures::{self, MAX_EMBEDDED_BYTES, NotShown};
 use super::svg::{Anchor, Svg};
 use crate::report::{ClassHistory, RunReport, ValidationReport};
@@ -31,7 +32,10 @@ const DIFFERENCE_COLOURS: [([u8; 3], &str); 3] =
 pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
     let Some(validation) = &run.validation else { return };
     let stages = run.layers.network.as_ref().and_then(|network| network.stage).map(|(_, count)| count);
-    let has_tables = !validation.confusion.is_empty() || validation.history.is_some();
+    let has_tables = !validation.confusion.is_empty()
+        || validation.history.is_some()
+        || !validation.labels.is_empty()
+        || !validation.targets.is_empty();
     if validation.images.is_none() && !has_tables && stages.is_none() {
         return;
     }
@@ -65,6 +69,8 @@ pub(super) fn section(html: &mut Html, run: &RunReport, number: usize) {
         html.element("p", "note", &(reason + rest));
     }
     confusion(html, validation);
+    labels::section(html, &validation.labels);
+    numbers::section(html, &validation.targets);
     if let Some(history) = &validation.history {
         class_history(html, history, number);
     }
@@ -480,13 +486,15 @@ fn short(name: &str) -> String {
 }
 
 fn class_history(html: &mut Html, history: &ClassHistory, number: usize) {
-    let ClassHistory { metric, classes, curves, .. } = history;
+    let ClassHistory { metric, thing, is_fraction, classes, curves, .. } = history;
+    let things = if *thing == "class" { "classes".to_owned() } else { format!("{thing}s") };
     let which = match curves.len() < *classes {
-        true => format!("The {} of {classes} classes with the lowest values. ", curves.len()),
+        true => format!("The {} of {classes} {things} with the lowest values. ", curves.len()),
         false => String::new(),
     };
-    let note = which + "The lowest first. Click a name below the chart to hide or show its class.";
-    html.chart("class-history", number, &format!("Validation {metric} of each class by epoch, %"), &note);
+    let note = format!("{which}The lowest first. Click a name below the chart to hide or show its {thing}.");
+    let unit = if *is_fraction { ", %" } else { "" };
+    html.chart("class-history", number, &format!("Validation {metric} of each {thing} by epoch{unit}"), &note);
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::run::{RunReport, score_name};
+use super::run::RunReport;
+use super::score::Score;
 use super::statistics::{SIGNIFICANT, moments, welch};
 use crate::collect::{RunRecord, flatten};
 use stratus_base::text::significant;
@@ -24,8 +25,8 @@ const Z_95: f64 = 1.96;
 /// The comparison of several runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The metric of the comparison: `top-1`, `mean IoU`; `score` if the tasks differ.
-    pub score: &'static str,
+    /// The metric of the comparison.
+    pub score: Score,
     /// Keys of the configuration whose values differ, and `machine` if that differs.
     pub keys: Vec<String>,
     /// The best run, the significance, and the differences; `None` with fewer than two scores.
@@ -129,11 +130,7 @@ impl Comparison {
         let repetitions = repetitions(&rows);
         let images =
             runs.iter().map(validation_images).reduce(|a, b| a.filter(|images| Some(*images) == b)).flatten();
-        let mut names = runs.iter().map(|run| score_name(run.task));
-        let score = match names.next() {
-            Some(name) if names.all(|other| other == name) => name,
-            _ => "score",
-        };
+        let score = Score::of_all(runs.iter().map(|run| run.task));
         let verdict = verdict(score, &keys, &rows, images);
         Self { score, keys, verdict, rows, repetitions }
     }
@@ -160,7 +157,7 @@ fn groups(rows: &[ComparisonRow]) -> Vec<Vec<&ComparisonRow>> {
 
 /// The best run, in words. The significance is based on the number of validation images for single runs, and
 /// on the spread for repetitions.
-fn verdict(score: &str, keys: &[String], rows: &[ComparisonRow], images: Option<u64>) -> Option<String> {
+fn verdict(score: Score, keys: &[String], rows: &[ComparisonRow], images: Option<u64>) -> Option<String> {
     let mut ranked: Vec<(&ComparisonRow, Vec<f64>)> = groups(rows)
         .into_iter()
         .map(|group| (group[0], group.iter().filter_map(|row| row.best_score).collect()))
@@ -185,10 +182,11 @@ fn verdict(score: &str, keys: &[String], rows: &[ComparisonRow], images: Option<
     let describe = |row: &ComparisonRow, scores: &[f64]| {
         let repetitions =
             if scores.len() > 1 { format!(" (mean of {})", scores.len()) } else { String::new() };
-        format!("{}{repetitions} {:.2} %", row.label, 100.0 * mean(scores))
+        format!("{}{repetitions} {}", row.label, score.text(mean(scores)))
     };
     let mut text = format!(
-        "{first} {score}: {}, then {}{significance}.",
+        "{first} {}: {}, then {}{significance}.",
+        score.name(),
         describe(best, best_scores),
         describe(next, next_scores)
     );
@@ -348,7 +346,7 @@ mod tests {
     #[test]
     fn verdict_names_the_best_run_and_the_significance() {
         let keys = ["rate".to_owned()];
-        let verdict_of = |rows: &[ComparisonRow], images| verdict("top-1", &keys, rows, images);
+        let verdict_of = |rows: &[ComparisonRow], images| verdict(Score::Of(Task::Classification), &keys, rows, images);
         let two = [row("a", "0.1", Some(0.6)), row("b", "0.2", Some(0.7))];
         assert_eq!(
             verdict_of(&two, Some(100)).unwrap(),

@@ -14,6 +14,7 @@ mod network;
 mod optimised;
 mod published;
 mod run;
+mod score;
 mod statistics;
 mod tree;
 mod usage;
@@ -30,11 +31,12 @@ pub use network::{DataEdge, Endpoint, LayerKernel, Network, NetworkLayer, NodeMe
 pub use optimised::{OptimisedReport, best_variants};
 pub(crate) use published::COLUMNS as PUBLISHED_COLUMNS;
 pub use published::{PublishedComparison, PublishedComparisonRow, PublishedFigure, PublishedTable};
-pub use run::{Epoch, LayerReport, Problem, RunReport, score_name, val_score};
+pub use run::{Epoch, LayerReport, Problem, RunReport};
+pub use score::{Score, val_score};
 pub(crate) use tree::MAX_BLOCKS;
 pub use tree::{LayerNode, LayerTree, NodeTime, NodeWork};
 pub use usage::{GpuCurves, UsageCurves};
-pub use validation::{ClassCurve, ClassHistory, ValidationReport};
+pub use validation::{ClassCurve, ClassHistory, LabelReport, TargetReport, ValidationReport};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

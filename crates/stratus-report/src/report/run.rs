@@ -7,7 +7,7 @@ use std::thread;
 use serde::Serialize;
 use stratus_engine::memory_map::MemoryMap;
 use stratus_run::RunDir;
-use stratus_run::csv::{CsvReader, EpochRow, Task};
+use stratus_run::csv::{CsvReader, EpochRow, LabelColumns, NumberColumns, Task};
 use stratus_run::labels::RunLabels;
 use stratus_run::machine::Machine;
 use stratus_run::summary::Status;
@@ -18,6 +18,7 @@ use super::cost::{self, Peaks, RooflineData};
 use super::curves::Curves;
 use super::network::Network;
 use super::optimised::OptimisedReport;
+use super::score::val_score;
 use super::tree::LayerTree;
 use super::usage::UsageCurves;
 use super::validation::ValidationReport;
@@ -97,14 +98,20 @@ pub struct Epoch {
     pub last_iteration: Option<u64>,
     /// Mean training loss of the epoch.
     pub train_loss: f64,
-    /// Training accuracy of the epoch, of samples or pixels.
+    /// Training accuracy of the epoch, of samples, pixels or labels; R² for regression.
     pub train_accuracy: f64,
     /// Validation loss, if evaluated.
     pub val_loss: Option<f64>,
-    /// Validation accuracy, if evaluated.
+    /// Validation accuracy, if evaluated; R² for regression.
     pub val_accuracy: Option<f64>,
-    /// The metric by which runs are compared, if evaluated: accuracy, or mean IoU for segmentation.
+    /// The [`Score`](super::Score) of the validation, if evaluated.
     pub val_score: Option<f64>,
+    /// Several labels: their measures, if evaluated.
+    #[serde(flatten)]
+    pub labels: LabelColumns,
+    /// Regression: the errors, if evaluated.
+    #[serde(flatten)]
+    pub numbers: NumberColumns,
     /// Seconds since the start of the run.
     pub elapsed_s: f64,
 }
@@ -112,7 +119,7 @@ pub struct Epoch {
 impl Epoch {
     fn from_row(task: Task, row: EpochRow) -> Self {
         let val_score = val_score(task, &row);
-        let EpochRow { epoch, train_loss, train_accuracy, val_loss, val_accuracy, elapsed_s, .. } = row;
+        let EpochRow { epoch, train_loss, train_accuracy, val_loss, val_accuracy, .. } = row;
         let last_iteration = None;
         Self {
             epoch,
@@ -122,30 +129,10 @@ impl Epoch {
             val_loss,
             val_accuracy,
             val_score,
-            elapsed_s,
+            labels: row.labels,
+            numbers: row.numbers,
+            elapsed_s: row.elapsed_s,
         }
-    }
-}
-
-/// The metric by which runs of a task are compared, after an epoch; `None` if it was not evaluated.
-#[must_use]
-pub fn val_score(task: Task, row: &EpochRow) -> Option<f64> {
-    match task {
-        Task::Classification => row.val_accuracy,
-        Task::Segmentation => row.val_miou,
-        Task::MultiLabel => row.labels.val_map,
-        Task::Regression => row.val_accuracy,
-    }
-}
-
-/// The name of the metric by which runs of a task are compared.
-#[must_use]
-pub fn score_name(task: Task) -> &'static str {
-    match task {
-        Task::Classification => "top-1",
-        Task::Segmentation => "mean IoU",
-        Task::MultiLabel => "mean average precision",
-        Task::Regression => "R²",
     }
 }
 

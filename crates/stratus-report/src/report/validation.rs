@@ -1,11 +1,14 @@
-//! The errors of the network: images, confusion matrix, and the metrics of each class over the epochs.
+//! The errors of the network: images, confusion matrix, metrics of labels and targets, and the metrics of each
+//! class over the epochs.
 
 use serde::Serialize;
+use stratus_measures::TargetMetrics;
 use stratus_run::RunDir;
-use stratus_run::classes::read_names;
+use stratus_run::classes::{LabelLine, read_labels, read_names, read_targets};
 use stratus_run::csv::Task;
 use stratus_run::validation::{
-    ClassRow, Confusion, PictureFile, ValidationDir, ValidationImages, read_confusion,
+    ClassRow, Confusion, LabelPoint, PictureFile, TargetPoint, ValidationDir, ValidationImages,
+    read_confusion, read_curves, read_points,
 };
 
 /// Maximum number of classes with a curve: those with the lowest values.
@@ -22,7 +25,13 @@ pub struct ValidationReport {
     pub images: Option<ValidationImages>,
     /// The counts of the newest confusion matrix that are not 0.
     pub confusion: Vec<Confusion>,
-    /// The metrics of each class over the epochs; `None` if there are none.
+    /// The labels in the newest validation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<LabelReport>,
+    /// The targets in the newest validation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetReport>,
+    /// The metrics of each class, label or target over the epochs; `None` if there are none.
     pub history: Option<ClassHistory>,
     /// The names of classes, if they are known.
     #[serde(skip)]
@@ -35,11 +44,35 @@ pub struct ValidationReport {
     pub absent: Vec<PictureFile>,
 }
 
-/// A metric of each class over the epochs.
+/// A label in the newest validation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LabelReport {
+    /// Its metrics.
+    #[serde(flatten)]
+    pub metrics: LabelLine,
+    /// Its precision–recall curve from the highest threshold to the lowest; empty if the run kept none.
+    pub curve: Vec<LabelPoint>,
+}
+
+/// A target in the newest validation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TargetReport {
+    /// Its errors.
+    #[serde(flatten)]
+    pub metrics: TargetMetrics,
+    /// Predictions of some images; empty if the run kept none.
+    pub points: Vec<TargetPoint>,
+}
+
+/// A metric of each class, label or target over the epochs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ClassHistory {
     /// The name of the metric.
     pub metric: &'static str,
+    /// `class`, `label` or `target`.
+    pub thing: &'static str,
+    /// True if the values are from 0 to 1.
+    pub is_fraction: bool,
     /// The number of classes of the run.
     pub classes: usize,
     /// The validated epochs.
@@ -55,7 +88,7 @@ pub struct ClassCurve {
     pub class: u64,
     /// Its name.
     pub name: String,
-    /// Its values at the epochs of [`ClassHistory`], 0 to 1.
+    /// Its values at the epochs of [`ClassHistory`].
     pub values: Vec<Option<f64>>,
 }
 
@@ -63,10 +96,16 @@ impl ValidationReport {
     /// Reads what a run kept; `None` if it kept nothing. Passes what cannot be read to `missing`.
     pub fn read(run: &RunDir, task: Task, missing: &mut dyn FnMut(&str, String)) -> Option<Self> {
         let folder = run.validation();
-        if !folder.path().exists() {
+        let has_folder = folder.path().exists();
+        let has_outputs = matches!(task, Task::MultiLabel | Task::Regression) && run.classes().exists();
+        if !has_folder && !has_outputs {
             return None;
         }
         let mut report = Self { names: read_names(&run.classes()).unwrap_or_default(), ..Self::default() };
+        report.read_outputs(run, &folder, task, missing);
+        if !has_folder {
+            return (!report.labels.is_empty() || !report.targets.is_empty()).then_some(report);
+        }
         report.read_images(&folder, missing);
         match read_confusion(&folder.confusion()) {
             Ok(confusion) => report.confusion = confusion,
@@ -81,6 +120,60 @@ impl ValidationReport {
             Err(error) => missing("metrics of each class over the epochs", error.to_string()),
         }
         Some(report)
+    }
+
+    /// Reads the metrics of labels or targets in the newest validation, and what is drawn of them. Before the
+    /// first validation there are only names.
+    fn read_outputs(
+        &mut self,
+        run: &RunDir,
+        folder: &ValidationDir,
+        task: Task,
+        missing: &mut dyn FnMut(&str, String),
+    ) {
+        let mut present = |what: &str, error: stratus_run::Error| {
+            if !error.is_not_found() {
+                missing(what, error.to_string());
+            }
+        };
+        match task {
+            Task::Classification | Task::Segmentation => {}
+            Task::MultiLabel => {
+                let curves = read_curves(&folder.curves());
+                let curves = curves.map_err(|error| present("precision–recall curves", error)).unwrap_or_default();
+                let labels = read_labels(&run.classes());
+                let labels = labels.map_err(|error| present("metrics of the labels", error)).unwrap_or_default();
+                self.labels = labels
+                    .into_iter()
+                    .map(|metrics| LabelReport {
+                        curve: curves.iter().filter(|point| point.label == metrics.label).copied().collect(),
+                        metrics,
+                    })
+                    .collect();
+                let is_known = |label: &LabelReport| label.metrics.positives > 0 || label.metrics.negatives > 0;
+                if !self.labels.iter().any(is_known) {
+                    self.labels.clear();
+                }
+            }
+            Task::Regression => {
+                let points = read_points(&folder.points());
+                let points =
+                    points.map_err(|error| present("predictions of the targets", error)).unwrap_or_default();
+                let targets = read_targets(&run.classes());
+                let targets =
+                    targets.map_err(|error| present("errors of the targets", error)).unwrap_or_default();
+                self.targets = targets
+                    .into_iter()
+                    .map(|metrics| TargetReport {
+                        points: points.iter().filter(|point| point.target == metrics.target).copied().collect(),
+                        metrics,
+                    })
+                    .collect();
+                if self.targets.iter().all(|target| target.metrics.samples == 0) {
+                    self.targets.clear();
+                }
+            }
+        }
     }
 
     /// Reads the index and checks its pictures. Training may replace them at any time.
@@ -155,13 +248,14 @@ fn read_history(folder: &ValidationDir, task: Task) -> stratus_run::Result<Optio
             curves[position].values[epoch] = value(row).filter(|value| value.is_finite());
         }
     }
-    let metric = match task {
-        Task::Classification => "accuracy",
-        Task::Segmentation => "IoU",
-        Task::MultiLabel => "average precision",
-        Task::Regression => "R²",
+    let [metric, thing] = match task {
+        Task::Classification => ["accuracy", "class"],
+        Task::Segmentation => ["IoU", "class"],
+        Task::MultiLabel => ["average precision", "label"],
+        Task::Regression => ["R²", "target"],
     };
-    Ok(Some(ClassHistory { metric, classes, epochs, curves }))
+    let is_fraction = task != Task::Regression;
+    Ok(Some(ClassHistory { metric, thing, is_fraction, classes, epochs, curves }))
 }
 
 impl ClassHistory {

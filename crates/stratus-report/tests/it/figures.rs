@@ -1,5 +1,5 @@
 //! All figures and series of a page, compared with their CSV files: networks with 6 and 150 layers,
-//! classification and segmentation, short and long runs.
+//! all tasks, short and long runs.
 
 use crate::page::{drawn, slot};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use stratus_report::report::Report;
 use stratus_report::{layers, page};
-use stratus_run::csv::{CsvWriter, EpochRow, IterationRow, Task, UsageRow};
+use stratus_run::csv::{CsvWriter, EpochRow, IterationRow, LabelColumns, NumberColumns, Task, UsageRow};
 use stratus_run::timeline::{Phase, Program, Purpose, TimelineWriter};
 use stratus_run::{RunDir, atomic};
 
@@ -70,6 +70,13 @@ pub fn make_named(root: &Path, task: Task, names: &[Vec<String>], iterations: u6
             val_loss: Some(2.5 * fraction),
             val_accuracy: Some(0.8 * fraction),
             val_miou: (task == Task::Segmentation).then_some(0.7 * fraction),
+            labels: LabelColumns {
+                val_map: Some(0.61 * fraction),
+                val_auc: Some(0.62 * fraction),
+                val_f1: Some(0.63 * fraction),
+                val_exact_match: Some(0.64 * fraction),
+            },
+            numbers: NumberColumns { val_mae: Some(3.1 * fraction), val_rmse: Some(4.2 * fraction) },
             elapsed_s: 11.0 * fraction,
             ..EpochRow::default()
         };
@@ -90,7 +97,7 @@ pub fn make_named(root: &Path, task: Task, names: &[Vec<String>], iterations: u6
 }
 
 /// A CSV file: rows of fields by column.
-fn table(path: &Path) -> Vec<HashMap<String, String>> {
+pub fn table(path: &Path) -> Vec<HashMap<String, String>> {
     let text = fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
     let heads: Vec<&str> = lines.next().unwrap().split(',').collect();
@@ -164,7 +171,12 @@ fn check(task: Task, layer_count: usize, iterations: u64) {
         length > 1,
         page.contains(&format!("Each point of a curve is the mean of {length} iterations."))
     );
-    let accuracy = if task == Task::Segmentation { "accuracy" } else { "top1" };
+    let accuracy = match task {
+        Task::Classification => "top1",
+        Task::Segmentation => "accuracy",
+        Task::MultiLabel => "label_accuracy",
+        Task::Regression => "r2",
+    };
     expect_curve(&curves["loss"], &means(&column(&rows, "loss"), length));
     expect_curve(&curves["accuracy"], &means(&column(&rows, accuracy), length));
     expect_curve(&curves["learning_rate"], &means(&column(&rows, "learning_rate"), length));
@@ -176,12 +188,18 @@ fn check(task: Task, layer_count: usize, iterations: u64) {
     expect_curve(&curves["iteration_ms"], &means(&wall_ms, length));
 
     let rows = table(&run.epochs());
-    let score = if task == Task::Segmentation { "val_miou" } else { "val_top1" };
+    let (score, others): (&str, &[&str]) = match task {
+        Task::Classification => ("val_top1", &[]),
+        Task::Segmentation => ("val_miou", &[]),
+        Task::MultiLabel => ("val_map", &["val_map", "val_auc", "val_f1", "val_exact_match"]),
+        Task::Regression => ("val_r2", &["val_mae", "val_rmse"]),
+    };
     for (epoch, row) in shown["epochs"].as_array().unwrap().iter().zip(&rows) {
         let expected = |name: &str| row[name].parse::<f64>().unwrap();
         expect_near(epoch["train_loss"].as_f64().unwrap(), expected("train_loss"));
         expect_near(epoch["val_loss"].as_f64().unwrap(), expected("val_loss"));
         expect_near(epoch["val_score"].as_f64().unwrap(), expected(score));
+        others.iter().for_each(|name| expect_near(epoch[*name].as_f64().unwrap(), expected(name)));
         let last = if epoch["epoch"] == 1 { iterations / 3 } else { iterations };
         assert_eq!(epoch["last_iteration"], last);
     }
@@ -301,6 +319,8 @@ fn figures_of_a_page_equal_its_csv_files() {
     check(Task::Classification, 6, 30);
     check(Task::Classification, 150, 30);
     check(Task::Segmentation, 150, 30);
+    check(Task::MultiLabel, 6, 30);
+    check(Task::Regression, 6, 30);
 }
 
 #[test]

@@ -11,4 +11,5 @@ mod optimised;
 mod page;
 mod published;
 mod report;
+mod targets;
 mod validation;

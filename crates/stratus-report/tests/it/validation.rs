@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stratus_report::page::{self, MAX_EMBEDDED_BYTES};
 use stratus_report::report::{Network, Report};
-use stratus_run::classes;
+use stratus_run::classes::{self, OutputMetrics};
 use stratus_run::csv::{CsvWriter, Task};
 use stratus_run::validation::{
     ClassRow, ClassSample, Confusion, MAX_CLASS_HISTORY_BYTES, MaskEpoch, Mistake, PictureFile, TaskImages,
@@ -71,7 +71,8 @@ fn mistakes_are_shown_with_their_names_as_text() {
         iou: None,
         bf: None,
     };
-    classes::write(&run.classes(), &[metrics(0, "cat"), metrics(1, HOSTILE)]).unwrap();
+    let classes = vec![metrics(0, "cat"), metrics(1, HOSTILE)];
+    classes::write(&run.classes(), &OutputMetrics { classes, ..OutputMetrics::default() }).unwrap();
     let counts = [(0, 0, 7), (0, 1, 3), (1, 1, 5)].map(|(class, predicted, count)| Confusion {
         class,
         predicted,

@@ -52,13 +52,6 @@ pub fn write_confusion(path: &Path, epoch: u32, counts: &[Confusion]) -> Result<
     atomic::write(path, text.as_bytes())
 }
 
-/// The epoch of the counts in a file of [`write_confusion`]; `None` if it has no counts or cannot be read.
-#[must_use]
-pub fn confusion_epoch(path: &Path) -> Option<u32> {
-    let text = stratus_base::read_text_at_most(path, MAX_BYTES).ok()?;
-    text.lines().nth(1)?.split(',').next()?.parse().ok()
-}
-
 /// Reads a file of [`write_confusion`].
 pub fn read_confusion(path: &Path) -> Result<Vec<Confusion>> {
     let damaged = |reason: String| Error::damaged(path, reason, "restore it from a copy, or remove it");

@@ -7,12 +7,15 @@
 //! | `0000000005.png` | the pictures of the validation after epoch 5: mistakes, or predicted masks |
 //! | [`CLASS_HISTORY`] | a row per validation and class |
 //! | [`CONFUSION`] | the counts of the newest confusion matrix that are not 0 |
+//! | [`CURVES`] | several labels: the newest precision–recall curves |
+//! | [`POINTS`] | regression: the newest predictions of some images |
 //!
 //! The pictures of a file have one size and are arranged in rows. [`IMAGES`] names no files: their names
 //! follow from the epochs. It is replaced after the new pictures are written and before the old ones are
 //! removed, so that its pictures exist whenever it is read.
 
 mod confusion;
+mod plots;
 mod png_check;
 
 use std::fs;
@@ -22,8 +25,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use stratus_base::{read_at_most, text};
 
-pub use confusion::{
-    Confusion, MAX_CONFUSIONS, confusion_epoch, confusions, read_confusion, write_confusion,
+pub use confusion::{Confusion, MAX_CONFUSIONS, confusions, read_confusion, write_confusion};
+pub use plots::{
+    LabelPoint, MAX_CURVE_POINTS, MAX_CURVES, MAX_POINT_TARGETS, MAX_TARGET_POINTS, TargetPoint, read_curves,
+    read_points, write_curves, write_points,
 };
 
 use crate::classes::OutputMetrics;
@@ -38,6 +43,10 @@ pub const SAMPLES: &str = "samples.png";
 pub const CLASS_HISTORY: &str = "classes.csv";
 /// The confusion matrix of the newest validation.
 pub const CONFUSION: &str = "confusion.csv";
+/// The precision–recall curves of labels in the newest validation.
+pub const CURVES: &str = "curves.csv";
+/// Predicted beside true numbers in the newest validation.
+pub const POINTS: &str = "points.csv";
 /// The pictures in a row of a file, for classification.
 pub const CLASS_COLUMNS: usize = 8;
 /// The pictures in a row of a file, for segmentation: image and truth, or prediction and difference.
@@ -50,6 +59,8 @@ pub const WRONG_COLOUR: [u8; 3] = [224, 32, 32];
 pub const MAX_EPOCHS: u64 = 20;
 /// The maximum number of classes of the tables; of more classes there are none.
 pub const MAX_CLASSES: usize = 1000;
+/// The maximum size of a table of the newest validation whose epoch is read.
+const MAX_TABLE_BYTES: u64 = 16 << 20;
 /// The approximate maximum number of rows of [`CLASS_HISTORY`]. Of more, some validations are left out, see
 /// [`is_in_history`].
 pub const MAX_CLASS_ROWS: u64 = 100_000;
@@ -108,6 +119,18 @@ impl ValidationDir {
         self.0.join(CONFUSION)
     }
 
+    /// The path of [`CURVES`].
+    #[must_use]
+    pub fn curves(&self) -> PathBuf {
+        self.0.join(CURVES)
+    }
+
+    /// The path of [`POINTS`].
+    #[must_use]
+    pub fn points(&self) -> PathBuf {
+        self.0.join(POINTS)
+    }
+
     /// The path of the pictures of an epoch, or of [`SAMPLES`].
     #[must_use]
     pub fn pictures(&self, pictures: PictureFile) -> PathBuf {
@@ -129,9 +152,10 @@ impl ValidationDir {
         self.remove_pictures(|_| true)
     }
 
-    /// Removes [`CONFUSION`].
-    pub fn remove_confusion(&self) -> Result<()> {
-        remove(&self.confusion())
+    /// Removes those of [`CONFUSION`], [`CURVES`] and [`POINTS`] whose epoch ([`table_epoch`]) `is_removed`.
+    pub fn remove_tables(&self, is_removed: impl Fn(Option<u32>) -> bool) -> Result<()> {
+        let tables = [self.confusion(), self.curves(), self.points()];
+        tables.iter().filter(|path| is_removed(table_epoch(path))).try_for_each(|path| remove(path))
     }
 
     /// Removes the pictures of all epochs that an index does not describe.
@@ -159,6 +183,14 @@ impl ValidationDir {
         }
         Ok(())
     }
+}
+
+/// The epoch of the rows of [`CONFUSION`], [`CURVES`] or [`POINTS`]; `None` if the file has no rows or cannot be
+/// read.
+#[must_use]
+pub fn table_epoch(path: &Path) -> Option<u32> {
+    let text = stratus_base::read_text_at_most(path, MAX_TABLE_BYTES).ok()?;
+    text.lines().nth(1)?.split(',').next()?.parse().ok()
 }
 
 /// Removes a file, if there is one.

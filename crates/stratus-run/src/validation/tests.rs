@@ -182,10 +182,10 @@ fn confusions_survive_a_round_trip() {
     let text = fs::read_to_string(&path).unwrap();
     assert_eq!(text, "epoch,class,predicted,count\n4,0,0,2\n4,0,2,1\n4,1,1,1\n4,2,1,1\n");
     assert_eq!(read_confusion(&path).unwrap(), counts);
-    assert_eq!(confusion_epoch(&path), Some(4));
+    assert_eq!(table_epoch(&path), Some(4));
     write_confusion(&path, 4, &[]).unwrap();
     assert_eq!(read_confusion(&path).unwrap(), []);
-    assert_eq!(confusion_epoch(&path), None);
+    assert_eq!(table_epoch(&path), None);
     for damaged in [
         "",
         "epoch,class\n",
@@ -212,4 +212,69 @@ fn of_many_confusions_the_diagonal_and_the_largest_are_kept() {
     assert!(
         (0..classes).all(|class| counts.iter().any(|found| found.class == class && found.predicted == class))
     );
+}
+
+#[test]
+fn curves_and_points_survive_a_round_trip() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = ValidationDir::new(root.path().to_owned());
+    let (curves, points) = (folder.curves(), folder.points());
+    let label = |label, threshold, recall, precision| LabelPoint { label, threshold, recall, precision };
+    let target = |target, number, predicted| TargetPoint { target, number, predicted };
+    let drawn = [label(0, 0.3, 0.1 + 0.2, 1.0), label(7, 1.0, 0.0, 1.0 / 3.0), label(7, 1e-9, 1.0, 0.0)];
+    write_curves(&curves, 4, &drawn).unwrap();
+    let text = fs::read_to_string(&curves).unwrap();
+    assert_eq!(
+        text,
+        "epoch,label,threshold,recall,precision\n4,0,0.3,0.30000000000000004,1.0\n\
+         4,7,1.0,0.0,0.3333333333333333\n4,7,1e-9,1.0,0.0\n"
+    );
+    assert_eq!(read_curves(&curves).unwrap(), drawn);
+    let predicted = [target(0, -1.5, 0.1), target(0, f32::MAX, f32::MIN_POSITIVE), target(1, -0.0, 3e7)];
+    write_points(&points, 5, &predicted).unwrap();
+    let read = read_points(&points).unwrap();
+    assert_eq!(read, predicted);
+    assert!(read[2].number.is_sign_negative());
+    assert_eq!((table_epoch(&curves), table_epoch(&points)), (Some(4), Some(5)));
+    folder.remove_tables(|epoch| epoch > Some(4)).unwrap();
+    assert!(curves.exists() && !points.exists());
+    // Nothing could be drawn.
+    write_points(&points, 6, &[]).unwrap();
+    assert_eq!(fs::read_to_string(&points).unwrap(), "epoch,target,number,predicted\n");
+    assert_eq!((read_points(&points).unwrap(), table_epoch(&points)), (vec![], None));
+}
+
+#[test]
+fn damaged_curves_and_points_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join(CURVES);
+    let error = |row: &str| {
+        fs::write(&path, format!("epoch,label,threshold,recall,precision\n1,0,0.5,0.5,0.5\n{row}")).unwrap();
+        read_curves(&path).unwrap_err().to_string()
+    };
+    for row in [
+        "1,0,0.5,0.5",
+        "1,0,0.5,0.5,",
+        "1,0,0.5,0.5,0.5,0.5",
+        "1,-1,0.5,0.5,0.5",
+        "1,0,1.5,0.5,0.5",
+        "1,0,0.5,-0.1,0.5",
+        "1,0,0.5,0.5,NaN",
+        "x,0,0.5,0.5,0.5",
+        "\n",
+    ] {
+        let error = error(row);
+        assert!(error.contains("curves.csv is damaged: line 3 is not a row"), "{row}: {error}");
+    }
+    let many = "1,0,0.5,0.5,0.5\n".repeat(MAX_CURVES * MAX_CURVE_POINTS);
+    assert!(error(&many).contains("more than 10000 rows"));
+    fs::write(&path, "epoch,label\n").unwrap();
+    assert!(read_curves(&path).unwrap_err().to_string().contains("line 1 is not epoch,label,threshold"));
+    for row in ["1,0,1.0", "1,0,1.0,inf", "1,0,NaN,1.0", "1,0,1.0,1.0,1.0", "1,0,1e39,1.0"] {
+        fs::write(&path, format!("epoch,target,number,predicted\n{row}\n")).unwrap();
+        let error = read_points(&path).unwrap_err().to_string();
+        assert!(error.contains("line 2 is not a row of epoch,target,number,predicted"), "{row}: {error}");
+    }
+    fs::File::create(&path).unwrap().set_len(5 << 20).unwrap();
+    assert!(read_points(&path).unwrap_err().to_string().contains("larger than 4 MiB"));
 }

@@ -57,6 +57,8 @@ pub struct Evaluator {
     /// The predictions that validations keep, if any.
     collects: Option<CollectorRequest>,
     collector: Option<PredictionCollector>,
+    /// True if scores have what reports draw.
+    draws: bool,
     /// The pipeline stage of this process; `None` without stages.
     stage: Option<Stage>,
 }
@@ -182,15 +184,17 @@ impl Evaluator {
             mistakes: None,
             collects: None,
             collector: None,
+            draws: false,
             stage,
         })
     }
 
-    /// Keeps the predictions of up to `images` images in every run from now on; 0 keeps none. Pipeline stages
-    /// keep none: the first, which has the images, has no predictions.
+    /// Keeps the predictions of up to `images` images in every run from now on, and what reports draw; 0 keeps
+    /// nothing. Pipeline stages keep no predictions: the first, which has the images, has none.
     pub(crate) fn collect_predictions(&mut self, resolved: &ResolvedProcess, images: usize) {
         let dataset = self.loader.dataset();
         let [_, height, width] = resolved.input().shape;
+        self.draws = images > 0 && resolved.rank().rank == 0;
         self.collects = (images > 0 && self.stage.is_none()).then(|| CollectorRequest {
             task: resolved.task(),
             images,
@@ -235,7 +239,13 @@ impl Evaluator {
     /// If data cannot be read or a kernel fails.
     pub fn run(&mut self, session: &mut Session) -> Result<Scores, TrainError> {
         self.run_batches(session, None)?;
-        self.scorer.scores(self.loader.dataset())
+        self.scores()
+    }
+
+    /// The scores of the last run.
+    fn scores(&self) -> Result<Scores, TrainError> {
+        let scores = self.scorer.scores(self.loader.dataset())?;
+        Ok(if self.draws { self.scorer.with_plots(scores) } else { scores })
     }
 
     /// Runs the whole data set through the network, and collects the requested mistakes.
@@ -273,7 +283,7 @@ impl Evaluator {
         let all: Vec<PartialScores> =
             workers.all_gatherv(scores)?.iter().map(read).collect::<Result<_, _>>()?;
         self.scorer.merge_all(&all)?;
-        self.scorer.scores(self.loader.dataset())
+        self.scores()
     }
 
     fn run_batches(

@@ -1,6 +1,6 @@
 //! Scores a network's predictions batch by batch, of images or of their pixels.
 
-use super::targets::{LogitThresholds, TargetScaling, TargetScorer, no_predictions};
+use super::targets::{LogitThresholds, TargetPlots, TargetScaling, TargetScorer, no_predictions};
 use super::views::{ViewAverage, largest, largest_probability};
 use crate::TrainError;
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,9 @@ pub struct Scores {
     /// The logit from which each label applies, for several labels.
     #[serde(skip)]
     pub(crate) thresholds: LogitThresholds,
+    /// What reports draw of labels and numbers, if it was requested.
+    #[serde(skip)]
+    pub(crate) plots: TargetPlots,
 }
 
 /// Metrics by task. Fractions are from 0 to 1; undefined ones are `None`.
@@ -543,7 +546,16 @@ impl Scorer {
             self.batches.iter().fold([0.0; 2], |[loss, weight], batch| [loss + batch[0], weight + batch[1]]);
         let loss = if weight > 0.0 { loss / weight } else { 0.0 };
         let confusion = self.confusion.clone();
-        Ok(Scores { samples: self.samples, loss, metrics: measures, confusion, thresholds })
+        let plots = TargetPlots::default();
+        Ok(Scores { samples: self.samples, loss, metrics: measures, confusion, thresholds, plots })
+    }
+
+    /// Adds what reports draw to the scores of the same counts.
+    pub fn with_plots(&self, scores: Scores) -> Scores {
+        match &self.counts {
+            Counts::PerTarget(scorer) => Scores { plots: scorer.plots(&scores.metrics), ..scores },
+            Counts::PerImage { .. } | Counts::PerPixel { .. } => scores,
+        }
     }
 }
 

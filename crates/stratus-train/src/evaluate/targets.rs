@@ -1,5 +1,6 @@
 //! Scores labels and numbers: the outputs for all samples are gathered, and measured at the end.
 
+use super::scorer::TaskMetrics;
 use crate::TrainError;
 use crate::infer::sigmoid;
 use crate::resolve::ResolvedProcess;
@@ -7,6 +8,9 @@ use stratus_data::{BatchBuffer, Dataset};
 use stratus_engine::{EngineError, Session};
 use stratus_measures::{LabelScores, OperatingPoint, ScoreTable, TargetErrors};
 use stratus_run::csv::Task;
+use stratus_run::validation::{
+    LabelPoint, MAX_CURVE_POINTS, MAX_CURVES, MAX_POINT_TARGETS, MAX_TARGET_POINTS, TargetPoint,
+};
 
 /// The logit from which each label applies; `None` for a label without one.
 pub(crate) type LogitThresholds = Vec<Option<f32>>;
@@ -34,6 +38,15 @@ impl TargetScaling {
     pub fn with_thresholds(self, thresholds: LogitThresholds) -> Self {
         Self { thresholds: (!thresholds.is_empty()).then_some(thresholds), ..self }
     }
+}
+
+/// What reports draw of an evaluation of labels or numbers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct TargetPlots {
+    /// The precision–recall curves of the labels with the lowest average precision, ordered by label.
+    pub curves: Vec<LabelPoint>,
+    /// Predictions of the targets with the lowest R², ordered by target.
+    pub points: Vec<TargetPoint>,
 }
 
 /// The outputs for samples, with their targets.
@@ -149,10 +162,56 @@ impl TargetScorer {
         TargetErrors::new(if self.not_finite { &empty } else { &self.table }, name)
     }
 
+    /// What reports draw, for the metrics of these outputs. The result depends neither on the number of workers
+    /// nor on their turns.
+    pub fn plots(&self, metrics: &TaskMetrics) -> TargetPlots {
+        let table = &self.table;
+        let mut plots = TargetPlots::default();
+        match metrics {
+            _ if self.not_finite => {}
+            TaskMetrics::MultiLabel(scores) => {
+                let precisions = scores.labels.iter().map(|label| label.average_precision);
+                for label in lowest(precisions, MAX_CURVES) {
+                    let curve = table.ranking(label).curve(MAX_CURVE_POINTS);
+                    plots.curves.extend(curve.iter().map(|point| LabelPoint {
+                        label,
+                        threshold: sigmoid(f64::from(point.threshold)) as f32,
+                        recall: point.recall,
+                        precision: point.precision,
+                    }));
+                }
+            }
+            TaskMetrics::Regression(errors) => {
+                for target in lowest(errors.targets.iter().map(|target| target.r2), MAX_POINT_TARGETS) {
+                    let points = table.points(target, MAX_TARGET_POINTS);
+                    plots.points.extend(points.iter().map(|point| TargetPoint {
+                        target,
+                        number: point.target,
+                        predicted: point.output,
+                    }));
+                }
+            }
+            TaskMetrics::Classification(_) | TaskMetrics::Segmentation(_) => {}
+        }
+        plots
+    }
+
     /// Whether labels are scored; else numbers.
     pub fn is_labels(&self) -> bool {
         self.task == Task::MultiLabel
     }
+}
+
+/// The positions of the `count` lowest values, in order. Undefined values are the highest, and the first of
+/// equal values is the lowest.
+fn lowest(values: impl Iterator<Item = Option<f64>>, count: usize) -> Vec<usize> {
+    let mut values: Vec<(f64, usize)> =
+        values.map(|value| value.unwrap_or(f64::INFINITY)).zip(0..).collect();
+    values.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+    values.truncate(count);
+    let mut positions: Vec<usize> = values.into_iter().map(|(_, position)| position).collect();
+    positions.sort_unstable();
+    positions
 }
 
 /// A wrong prediction for an image.
@@ -202,4 +261,81 @@ impl TargetScorer {
 /// An error of a program without predictions.
 pub(super) fn no_predictions(network: &str) -> EngineError {
     EngineError::InvalidRequest(format!("`{network}` makes no predictions"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stratus_measures::ScoreTable;
+
+    fn scorer(task: Task, columns: usize) -> TargetScorer {
+        TargetScorer::new(task, columns, TargetScaling::default())
+    }
+
+    fn metrics(scorer: &TargetScorer) -> TaskMetrics {
+        let name = |index: usize| index.to_string();
+        if scorer.is_labels() {
+            TaskMetrics::MultiLabel(scorer.labels(name).unwrap().0)
+        } else {
+            TaskMetrics::Regression(scorer.numbers(name))
+        }
+    }
+
+    #[test]
+    fn the_lowest_values_are_kept_in_order() {
+        let values = [Some(0.5), None, Some(0.1), Some(0.5), Some(-2.0)];
+        let kept = |count: usize| lowest(values.into_iter(), count);
+        assert_eq!((kept(0), kept(2), kept(3), kept(9)), (vec![], vec![2, 4], vec![0, 2, 4], vec![0, 1, 2, 3, 4]));
+    }
+
+    /// The point at the threshold that a label got is on its curve, and says what the table of labels does.
+    #[test]
+    fn curves_have_the_thresholds_of_the_labels() {
+        let mut scorer = scorer(Task::MultiLabel, 2);
+        let outputs: Vec<f32> = (0..400u16).map(|i| f32::from(i * 37 % 101) / 9.0 - 5.0).collect();
+        let targets: Vec<f32> =
+            outputs.iter().enumerate().map(|(i, z)| f32::from(u8::from(*z > 0.0) ^ u8::from(i % 7 == 0))).collect();
+        scorer.table.append(&outputs, &targets).unwrap();
+        let metrics = metrics(&scorer);
+        let TaskMetrics::MultiLabel(scores) = &metrics else { panic!() };
+        let plots = scorer.plots(&metrics);
+        assert!(plots.points.is_empty());
+        for label in &scores.labels {
+            let chosen = label.at_chosen.unwrap();
+            let curve: Vec<_> = plots.curves.iter().filter(|point| point.label == label.label).collect();
+            assert!((50..=MAX_CURVE_POINTS).contains(&curve.len()), "{}", curve.len());
+            let at: Vec<_> = curve.iter().filter(|point| point.threshold == chosen.threshold).collect();
+            assert_eq!(at.len(), 1);
+            assert_eq!((Some(at[0].precision), Some(at[0].recall)), (chosen.precision, chosen.recall));
+            assert!(curve.iter().all(|point| (0.0..=1.0).contains(&point.threshold)));
+        }
+    }
+
+    #[test]
+    fn plots_of_several_workers_are_those_of_one() {
+        let batch = |number: u16| -> (Vec<f32>, Vec<f32>) {
+            let value = |i: u16| f32::from((number * 31 + i * 17) % 23) / 7.0 - 1.5;
+            ((0..6).map(value).collect(), (3..9).map(|i| if i == 5 { f32::NAN } else { value(i).round() }).collect())
+        };
+        for task in [Task::MultiLabel, Task::Regression] {
+            let mut tables = vec![ScoreTable::new(3); 3];
+            let mut one = scorer(task, 3);
+            for number in 0..8 {
+                let (outputs, mut targets) = batch(number);
+                if task == Task::MultiLabel {
+                    targets.iter_mut().for_each(|target| *target = target.signum().max(0.0));
+                }
+                one.table.append(&outputs, &targets).unwrap();
+                tables[usize::from(number) % 3].append(&outputs, &targets).unwrap();
+            }
+            let mut merged = scorer(task, 3);
+            merged.merge_turns(&tables.into_iter().map(|table| (table, true)).collect::<Vec<_>>()).unwrap();
+            let expected = one.plots(&metrics(&one));
+            assert_eq!(merged.plots(&metrics(&merged)), expected);
+            assert!(expected.curves.len() + expected.points.len() >= 6, "{expected:?}");
+            // Outputs that are not finite draw nothing.
+            merged.not_finite = true;
+            assert_eq!(merged.plots(&metrics(&merged)), TargetPlots::default());
+        }
+    }
 }

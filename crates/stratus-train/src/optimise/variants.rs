@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use stratus_optimise::Model;
 use stratus_optimise::prune::multiply_adds;
 use stratus_run::RunDir;
+use stratus_run::csv::Task;
 use stratus_run::quantisation::Quantisation;
 use stratus_run::variants::{self, Variant};
 
@@ -20,8 +21,11 @@ const BATCHES: [usize; 2] = [1, 8];
 /// The variants, and the name of their measure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VariantTable {
-    /// `top-1` or `mean IoU`.
+    /// The name of the measure: `top-1`, `mean IoU`, `mean average precision` or `R²`.
     pub measure: &'static str,
+    /// The task of the network.
+    #[serde(skip)]
+    pub task: Task,
     /// The rows of `variants.csv`.
     pub variants: Vec<Variant>,
 }
@@ -58,7 +62,8 @@ pub fn measure_variants(
         (run.optimise_pruning().exists(), Quantisation::read(&run.optimise_quantisation())?);
     let subjects =
         compared_networks(source, checkpoint, target, precisions, is_pruned, quantisation.as_ref());
-    let (mut measured, mut predictors, mut name) = (Vec::new(), Vec::new(), "top-1");
+    let (mut measured, mut predictors) = (Vec::new(), Vec::new());
+    let (mut name, mut task) = ("top-1", Task::Classification);
     for subject in &subjects {
         if stop.load(Ordering::Relaxed) {
             return Err(TrainError::Interrupted { activity: "comparing the networks" });
@@ -69,9 +74,12 @@ pub fn measure_variants(
         let evaluated =
             evaluate_run_as(subject.run, subject.checkpoint, &overrides, &images, None, form, warn)?;
         let metrics = &evaluated.scores.metrics;
-        if let TaskMetrics::Segmentation(_) = metrics {
-            name = "mean IoU";
-        }
+        (name, task) = match metrics {
+            TaskMetrics::Classification(_) => ("top-1", Task::Classification),
+            TaskMetrics::Segmentation(_) => ("mean IoU", Task::Segmentation),
+            TaskMetrics::MultiLabel(_) => ("mean average precision", Task::MultiLabel),
+            TaskMetrics::Regression(_) => ("R²", Task::Regression),
+        };
         measured.push((subject.name.clone(), metrics.score(), subject));
         let quantisation = subject.quantisation.cloned();
         predictors.push(Predictor::from_run_as(
@@ -101,7 +109,7 @@ pub fn measure_variants(
         });
     }
     variants::write(&RunDir::open(target)?.variants(), &rows)?;
-    Ok(VariantTable { measure: name, variants: rows })
+    Ok(VariantTable { measure: name, task, variants: rows })
 }
 
 /// The networks to be compared: the original, the pruned and the quantised one, in each number format.

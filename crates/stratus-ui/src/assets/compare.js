@@ -5,14 +5,18 @@
   const query = new URLSearchParams(location.search);
   const renew = ui.renewer(ui.byId("sections"));
   const live = new Map(compared.map(({ id }) => [id, ui.series(id)]));
-  const percent = values => values.map(v => (v === null ? null : 100 * v));
+  // The measures of several tasks are in one unit.
+  const inUnit = () => stratus.inUnit(stratus.data().runs);
+  const hasR2 = stratus.data().runs.some(run => run.task === "regression"),
+    onlyR2 = stratus.data().runs.every(run => run.task === "regression");
+  const title = (name, r2) => (onlyR2 ? r2 : hasR2 ? name : `${name}, %`);
 
   // Name, title with unit, and the values: over iterations, or over epochs.
   const metrics = [
     ["loss", "Training loss", { points: c => c.loss }],
-    ["accuracy", "Training accuracy, %", { points: c => percent(c.accuracy) }],
+    ["accuracy", title("Training accuracy", "Training R²"), { points: c => c.accuracy.map(inUnit()) }],
     ["val_loss", "Validation loss", { epochs: e => e.val_loss }],
-    ["val_score", "Validation score, %", { epochs: e => (e.val_score === null ? null : 100 * e.val_score) }],
+    ["val_score", title("Validation score", "Validation R²"), { epochs: e => inUnit()(e.val_score) }],
     ["learning_rate", "Learning rate", { points: c => c.learning_rate }],
     ["iteration_ms", "Time per iteration, ms", { points: c => c.iteration_ms }],
     ["data_ms", "Waiting for data per iteration, ms", { points: c => c.data_ms }],

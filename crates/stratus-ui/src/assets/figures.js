@@ -217,6 +217,9 @@ const figures = (() => {
   const measured = ({ measure, value, places }) =>
     `${measure.replace(/, %$/, "")} ${fixed(value, places)}${measure.endsWith("%") ? " %" : ""}`;
 
+  // The value of a validation measure, in percent or, like R², a number.
+  const score = (value, unit) => (unit === "%" ? `${fixed(100 * value, 2)} %` : fixed(value, 4));
+
   // Money spent, of a budget if there is one.
   const money = (spent, budget) =>
     spent === null ? "–" : fixed(spent, 2) + (budget === null ? "" : ` of ${fixed(budget, 2)}`);
@@ -224,6 +227,7 @@ const figures = (() => {
   return {
     short,
     measured,
+    score,
     money,
     numberOf,
     addCsv,

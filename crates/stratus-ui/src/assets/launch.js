@@ -38,10 +38,10 @@
     },
     {
       name: "best",
-      title: "Best, %",
+      title: "Best",
       n: true,
       key: r => r.best,
-      cell: r => (r.best === null ? "–" : fixed(100 * r.best, 2)),
+      cell: r => (r.best === null ? "–" : figures.score(r.best, r.score_unit)),
     },
     {
       name: "time",

@@ -32,13 +32,14 @@
 
   // The values that can colour the cells: the numbers of a cell's runs, and their text.
   const valuesOfSweep = () => {
+    const inPercent = sweep.measure_unit === "%";
     const values = [
       {
         name: "best",
         title: `Best validation ${sweep.measure || "score"}`,
-        unit: "%",
-        of: r => (r.best === null ? null : 100 * r.best),
-        text: v => fixed(v, 2),
+        unit: inPercent ? "%" : "higher is better",
+        of: r => (r.best === null ? null : inPercent ? 100 * r.best : r.best),
+        text: v => fixed(v, inPercent ? 2 : 4),
       },
       {
         name: "speed",

@@ -25,7 +25,10 @@
       height: 18,
       class: "spark",
       role: "img",
-      "aria-label": `from ${fixed(100 * row.curve[0], 1)} to ${fixed(100 * row.curve.at(-1), 1)} %`,
+      "aria-label": `from ${figures.score(row.curve[0], row.score_unit)} to ${figures.score(
+        row.curve.at(-1),
+        row.score_unit,
+      )}`,
     });
     drawing.append(ui.svg("polyline", { points: points.join(" ") }));
     return drawing;
@@ -95,7 +98,7 @@
     },
     {
       name: "best",
-      title: "Best, %",
+      title: "Best",
       key: r => r.best,
       shown: true,
       n: true,
@@ -106,7 +109,7 @@
               "span",
               { class: "pair-inline", title: r.score },
               sparkline(r),
-              ` ${fixed(100 * r.best, 2)}`,
+              ` ${figures.score(r.best, r.score_unit)}`,
             ),
     },
     {
@@ -353,9 +356,13 @@
       if (!part.length) continue;
       const body = element("tbody");
       if (group.title !== null) {
-        const best = Math.max(...group.rows.map(row => row.best ?? -Infinity));
+        const known = group.rows.filter(row => row.best !== null),
+          best = Math.max(...known.map(row => row.best)),
+          // Scores of different measures cannot be compared.
+          isComparable = known.length > 0 && known.every(row => row.score === known[0].score),
+          shownBest = isComparable ? ` · best ${figures.score(best, known[0].score_unit)}` : "";
         const runs = group.rows.length === 1 ? "1 run" : `${group.rows.length} runs`;
-        const text = `${group.title} · ${runs}${best > -Infinity ? ` · best ${fixed(100 * best, 2)} %` : ""}`;
+        const text = `${group.title} · ${runs}${shownBest}`;
         body.append(
           element(
             "tr",

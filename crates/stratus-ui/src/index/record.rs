@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use stratus_base::text;
 use stratus_forecast::catalogue::RunPrice;
-use stratus_report::report::{score_name, val_score};
+use stratus_report::report::{Score as ScoreMetric, val_score};
 use stratus_report::runs::read_settings;
 use stratus_report::text::fit;
 use stratus_report::{network_label, status};
@@ -390,6 +390,7 @@ impl Record {
                 .map(|summary| summary.iterations),
             iteration: self.iteration,
         };
+        let metric = ScoreMetric::Of(self.epochs.task);
         let is_completed = state == Status::Completed.name();
         let elapsed_s = match summary.filter(|_| is_completed) {
             Some(summary) => Some(summary.time.total_s),
@@ -430,7 +431,8 @@ impl Record {
                 currency: self.price.as_ref().and_then(|price| price.currency.clone()),
             },
             score: Score {
-                score: self.epochs.best.map(|_| score_name(self.epochs.task)),
+                score: self.epochs.best.map(|_| metric),
+                score_unit: metric.unit(),
                 best: self.epochs.best,
                 curve: self.epochs.scores.values(),
                 train_loss: self.epochs.train_loss,

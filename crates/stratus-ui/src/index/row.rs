@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::Serialize;
+use stratus_report::report::Score as ScoreMetric;
 
 use super::facts::{RowLabels, Settings};
 use super::find::ItemId;
@@ -90,9 +91,11 @@ pub struct Progress {
 /// The validation metric of a run over its epochs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Score {
-    /// Its name: `top-1` or `mean IoU`.
-    pub score: Option<&'static str>,
-    /// Its best value, from 0 to 1.
+    /// The metric, as its name.
+    pub score: Option<ScoreMetric>,
+    /// `%` if its values are fractions, to be shown in percent; else nothing.
+    pub score_unit: &'static str,
+    /// Its best value.
     pub best: Option<f64>,
     /// Its values over the epochs, a bounded number of them.
     pub curve: Vec<f64>,
@@ -109,8 +112,10 @@ pub struct RunFigures<'a> {
     pub epochs: Option<u64>,
     /// Configured epochs.
     pub of_epochs: Option<u64>,
-    /// The best validation metric, from 0 to 1.
+    /// The best validation metric.
     pub best: Option<f64>,
+    /// `%` if it is a fraction, to be shown in percent; else nothing.
+    pub score_unit: &'static str,
     /// Median images per second.
     pub images_per_second: Option<f64>,
     /// Seconds since the start, at the end of the last epoch.
@@ -125,6 +130,7 @@ impl<'a> RunFigures<'a> {
             epochs: Some(row.progress.epochs.into()),
             of_epochs: row.progress.of_epochs,
             best: row.score.best,
+            score_unit: row.score.score_unit,
             images_per_second: row.progress.images_per_second,
             elapsed_s: row.progress.elapsed_s,
         })

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use stratus_experiment::{Direction, EpochMetric};
+use stratus_report::report::Score;
 use stratus_sweep::{Row, Status, SweepSnapshot};
 
 use super::ReadSweep;
@@ -40,7 +41,7 @@ struct BestCell {
     measure: String,
     value: f64,
     /// Decimals to show.
-    places: u32,
+    places: usize,
     /// The number of runs whose mean the value is.
     runs: usize,
 }
@@ -54,8 +55,10 @@ pub struct SweepDocument<'a> {
     /// The metric by which cells are compared.
     objective: Option<MetricName>,
     halving: Option<HalvingFacts>,
-    /// The names of the validation measures of the runs: `top-1`, `mean IoU`.
-    measure: Option<&'static str>,
+    /// The validation measure of the runs, as its name.
+    measure: Option<Score>,
+    /// `%` if its values are fractions, to be shown in percent; else nothing.
+    measure_unit: &'static str,
     rows: Vec<CellFacts<'a>>,
     rounds: Vec<RoundFacts>,
 }
@@ -167,6 +170,7 @@ impl<'a> SweepDocument<'a> {
                 objective: None,
                 halving: None,
                 measure: None,
+                measure_unit: "",
                 rows: Vec::new(),
                 rounds: Vec::new(),
             };
@@ -189,6 +193,7 @@ impl<'a> SweepDocument<'a> {
                 of_cell.runs.push(RunFacts::new(row, run.as_ref()));
             }
         }
+        let measure = read.runs.iter().flatten().find_map(|entry| entry.row.score.score);
         let rounds = read.results.rounds.iter().map(|round| RoundFacts {
             epoch: round.epoch,
             cells: round.cells.iter().map(|one| (one.cell, one.metric, one.outcome.name())).collect(),
@@ -203,7 +208,8 @@ impl<'a> SweepDocument<'a> {
                 factor: halving.factor,
                 is_asynchronous: halving.is_asynchronous,
             }),
-            measure: read.runs.iter().flatten().find_map(|entry| entry.row.score.score),
+            measure,
+            measure_unit: measure.map_or("", Score::unit),
             rows,
             rounds: rounds.collect(),
         }
@@ -263,6 +269,8 @@ fn best_cell(snapshot: &SweepSnapshot, read: &ReadSweep) -> Option<BestCell> {
         }
     }
     let (cell, value, runs) = best?;
-    let measure = format!("validation {}, %", measure.unwrap_or("score"));
-    Some(BestCell { cell, name: name(cell), measure, value: 100.0 * value, places: 2, runs })
+    let measure = measure.unwrap_or(Score::Mixed { are_fractions: true });
+    let (value, places) = (measure.number(value), measure.decimals());
+    let measure = format!("validation {}", measure.title());
+    Some(BestCell { cell, name: name(cell), measure, value, places, runs })
 }

@@ -15,13 +15,13 @@ use stratus_base::text::counted;
 use stratus_report::accounting::{self, Accounting, AccountingOptions};
 use stratus_report::collect::{RunRecord, to_csv};
 use stratus_report::overview::{RunOverview, RunOverviewRow};
-use stratus_report::report::{OptimisedReport, score_name};
+use stratus_report::report::{OptimisedReport, Score};
 use stratus_report::table::TableFormat;
 use stratus_report::tables::{self, TableKind};
 use stratus_report::trace::{self, IterationRange};
 use stratus_report::{layers, run_table, variant_table};
 use stratus_run::RunDir;
-use stratus_run::csv::{CsvReader, EpochRow};
+use stratus_run::csv::{CsvReader, EpochRow, Task};
 use stratus_run::labels::RunLabels;
 use stratus_run::summary::Status;
 
@@ -179,8 +179,10 @@ fn optimised(run: &RunDir, output: &Output) -> Result<String> {
         more => format!("{more} more {what} (--json of `stratus report` has all)\n"),
     };
     if !report.variants.is_empty() {
-        let cells = report.variants.iter().take(MAX_PRINTED_ROWS).map(variant_table::cells);
-        let rows: Vec<[String; 7]> = once(variant_table::heads(score_name(task))).chain(cells).collect();
+        let score = Score::Of(task);
+        let shown = report.variants.iter().take(MAX_PRINTED_ROWS);
+        let cells = shown.map(|variant| variant_table::cells(score, variant));
+        let rows: Vec<[String; 7]> = once(variant_table::heads(score)).chain(cells).collect();
         let table = Table::new(&rows).max_width(output.terminal_width(), &variant_table::OPTIONAL_COLUMNS);
         text = format!("{table}{}\n", more(report.variants.len(), "variants"));
     }
@@ -217,31 +219,30 @@ fn render(brief: &RunOverview, width: Option<usize>) -> String {
     let dash = || "–".to_owned();
     let number =
         |value: Option<f64>, digits: usize| value.map_or_else(dash, |value| format!("{value:.digits$}"));
-    let percent = |value: Option<f64>| value.map_or_else(dash, |value| format!("{:.2} %", 100.0 * value));
     let shown = |value: &Option<String>| value.clone().unwrap_or_else(dash);
-    let pixels = brief.rows.iter().any(|row| row.val_miou.is_some());
-    let images = !pixels || brief.rows.iter().any(|row| row.val_top1.is_some());
+    let scores = shown_scores(brief);
     let unfinished = brief.rows.iter().any(|row| row.status != Status::Completed);
-    let line = |run: String, keys: Vec<String>, status: String, results: [String; 3], scores: [String; 2]| {
-        let [top1, miou] = scores;
+    let line = |run: String, keys: Vec<String>, status: String, results: [String; 3], scores: Vec<String>| {
         let mut cells = vec![run];
         cells.extend(keys.into_iter().filter(|_| columns));
         cells.extend(unfinished.then_some(status));
         cells.extend(results);
-        cells.extend(images.then_some(top1));
-        cells.extend(pixels.then_some(miou));
+        cells.extend(scores);
         cells
     };
     let words = |names: [&str; 3]| names.map(str::to_owned);
-    let scores = ["top-1", "mean IoU"].map(str::to_owned);
+    let score_heads = scores.iter().map(|(head, ..)| (*head).to_owned()).collect();
     let heads = brief.keys.iter().map(head).collect();
     let results = words(["epochs", "train loss", "val loss"]);
-    let mut rows = vec![line("run".to_owned(), heads, "status".to_owned(), results, scores)];
+    let mut rows = vec![line("run".to_owned(), heads, "status".to_owned(), results, score_heads)];
     rows[0].extend(["time", "images/s"].map(str::to_owned));
     for row in &brief.rows {
         let epochs = row.epochs.map_or_else(dash, |epochs| epochs.to_string());
         let results = [epochs, number(row.train_loss, 4), number(row.val_loss, 4)];
-        let scores = [percent(row.val_top1), percent(row.val_miou)];
+        let score = |&(_, task, value): &ShownScore| {
+            value(row).map_or_else(dash, |value| Score::Of(task).text(value))
+        };
+        let scores = scores.iter().map(score).collect();
         let values = row.values.iter().map(shown).collect();
         let mut cells = line(row.path.clone(), values, row.status.name().to_owned(), results, scores);
         let time = row.overall_s.map(|seconds| clock(Duration::from_secs_f64(seconds.max(0.0))));
@@ -254,6 +255,22 @@ fn render(brief: &RunOverview, width: Option<usize>) -> String {
         text.push_str(&render_differences(brief));
     }
     format!("{text}\n`stratus collect RUN` shows the layers of a run, `--all` those of every run.\n")
+}
+
+/// A column of scores: its heading, its task, its value of a run.
+type ShownScore = (&'static str, Task, fn(&RunOverviewRow) -> Option<f64>);
+
+/// The scores that a run of the table has; top-1 if none has any.
+fn shown_scores(brief: &RunOverview) -> Vec<ShownScore> {
+    let all: [ShownScore; 4] = [
+        ("top-1", Task::Classification, |row| row.val_top1),
+        ("mean IoU", Task::Segmentation, |row| row.val_miou),
+        ("mAP", Task::MultiLabel, |row| row.val_map),
+        ("R²", Task::Regression, |row| row.val_r2),
+    ];
+    let is_known = |(.., value): &ShownScore| brief.rows.iter().any(|row| value(row).is_some());
+    let known: Vec<ShownScore> = all.into_iter().filter(is_known).collect();
+    if known.is_empty() { all[..1].to_vec() } else { known }
 }
 
 /// Renders the values of differing keys, a line per run.
@@ -340,11 +357,31 @@ mod tests {
             val_loss: None,
             val_top1: Some(0.875),
             val_miou: None,
+            val_map: None,
+            val_r2: None,
             overall_s: Some(75.0),
             images_per_second_median: Some(1234.5),
         };
         let keys = keys.iter().map(|&key| key.to_owned()).collect();
         RunOverview { keys, rows: statuses.into_iter().enumerate().map(row).collect() }
+    }
+
+    #[test]
+    fn scores_have_the_columns_of_their_tasks() {
+        let mut runs = brief(&["a.rate"], [Status::Completed; 2]);
+        let scores = |runs: &RunOverview| {
+            let text = render(runs, None);
+            let line = |number: usize| text.lines().nth(number).unwrap_or_default().to_owned();
+            [line(0), line(1), line(2)]
+        };
+        (runs.rows[0].val_top1, runs.rows[0].val_r2) = (None, Some(-0.5));
+        (runs.rows[1].val_top1, runs.rows[1].val_map) = (None, Some(0.5));
+        let [heads, first, second] = scores(&runs);
+        assert!(heads.contains("mAP") && heads.contains("R²") && !heads.contains("top-1"), "{heads}");
+        assert!(first.contains("–  -0.5000") && second.contains("50.00 %"), "{first}\n{second}");
+        runs.rows.iter_mut().for_each(|row| (row.val_map, row.val_r2) = (None, None));
+        let [heads, ..] = scores(&runs);
+        assert!(heads.contains("top-1") && !heads.contains("R²"), "{heads}");
     }
 
     #[test]

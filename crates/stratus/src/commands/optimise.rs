@@ -14,6 +14,7 @@ use std::time::Instant;
 use stratus_base::text::shell_path;
 use stratus_engine::passes::quantise::QuantisedMap;
 use stratus_onnx::{Int8Weights, QuantisedLayers, Uint8Map};
+use stratus_report::report::Score;
 use stratus_report::variant_table;
 use stratus_run::machine::Machine;
 use stratus_run::optimised::Pruning;
@@ -335,10 +336,11 @@ fn onnx_layers(Int8Layers { maps, weights }: Int8Layers) -> QuantisedLayers {
 }
 
 fn render(report: &Report, run: &RunDir, width: Option<usize>) -> String {
-    let Report { pruning, quantisation, target, table: VariantTable { measure, variants }, .. } = report;
-    let heading = variant_table::heads(measure);
+    let Report { pruning, quantisation, target, table: VariantTable { task, variants, .. }, .. } = report;
+    let score = Score::Of(*task);
+    let heading = variant_table::heads(score);
     let rows: Vec<[String; 7]> =
-        std::iter::once(heading).chain(variants.iter().map(variant_table::cells)).collect();
+        std::iter::once(heading).chain(variants.iter().map(|variant| variant_table::cells(score, variant))).collect();
     let table = Table::new(&rows).max_width(width, &variant_table::OPTIONAL_COLUMNS);
     let change = |[before, after]: [f64; 2]| format!("{:.1} % are left", 100.0 * after / before.max(1.0));
     let mut facts = Vec::new();

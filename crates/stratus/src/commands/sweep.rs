@@ -16,7 +16,7 @@ use stratus_base::nearest;
 use stratus_base::text::{counted, shell_path};
 use stratus_experiment::Experiment;
 use stratus_report::page;
-use stratus_report::report::{Report, score_name, val_score};
+use stratus_report::report::{Report, Score, val_score};
 use stratus_run::csv::{CsvReader, EpochRow};
 use stratus_run::summary::Summary;
 use stratus_run::{RunDir, layout};
@@ -306,12 +306,13 @@ fn render(sweep: &Sweep, outcome: &SweepReport<'_>, width: Option<usize>) -> Str
         let summary = Summary::read(&run.join(layout::SUMMARY)).ok()?;
         Some((row, summary, best_score(&run)))
     };
-    let runs: Vec<(&Row, Summary, Option<Score>)> = sweep.runs().filter_map(read).collect();
-    let score = runs.iter().find_map(|(.., best)| best.map(|(name, _)| name)).unwrap_or("score");
+    let runs: Vec<(&Row, Summary, Option<(Score, f64)>)> = sweep.runs().filter_map(read).collect();
+    let known = runs.iter().find_map(|(.., best)| best.map(|(score, _)| score));
+    let score = known.unwrap_or(Score::Mixed { are_fractions: true });
     let heads = ["cell".to_owned()]
         .into_iter()
         .chain(keys.iter().cloned())
-        .chain(["status", "runs", score, "images/s", "total, s", "peak MiB"].map(str::to_owned));
+        .chain(["status", "runs", score.name(), "images/s", "total, s", "peak MiB"].map(str::to_owned));
     let mut rows = vec![heads.collect::<Vec<_>>()];
     for (number, cell) in (1..).zip(cells) {
         let of_cell: Vec<_> = runs.iter().filter(|(row, ..)| row.cell == number).collect();
@@ -327,12 +328,12 @@ fn render(sweep: &Sweep, outcome: &SweepReport<'_>, width: Option<usize>) -> Str
         };
         let peak =
             |summary: &Summary| summary.memory.device_peak_bytes.or(summary.memory.measured_peak_rss_bytes);
-        let percent = mean(&|_, best| best).map(|best| best * 100.0);
+        let best = mean(&|_, best| best);
         let mut row = vec![number.to_string()];
         row.extend(cell.values.iter().cloned());
         row.push(statuses(sweep, number));
         row.push(of_cell.len().to_string());
-        row.push(percent.map_or("–".to_owned(), |percent| format!("{percent:.2} %")));
+        row.push(best.map_or("–".to_owned(), |best| score.text(best)));
         row.push(number_or_dash(mean(&|summary, _| summary.images_per_second.median), 1));
         row.push(number_or_dash(mean(&|summary, _| Some(summary.time.total_s)), 1));
         row.push(number_or_dash(mean(&|summary, _| peak(summary).map(|peak| peak as f64 / 1048576.0)), 0));
@@ -353,15 +354,12 @@ fn render(sweep: &Sweep, outcome: &SweepReport<'_>, width: Option<usize>) -> Str
     text
 }
 
-/// A score with its name.
-type Score = (&'static str, f64);
-
 /// The best score of a run's validations.
-fn best_score(run: &Path) -> Option<Score> {
+fn best_score(run: &Path) -> Option<(Score, f64)> {
     let reader = CsvReader::<EpochRow>::open(&run.join(layout::EPOCHS)).ok()?;
     let task = reader.task();
     let epochs: Vec<EpochRow> = reader.collect::<stratus_run::Result<_>>().ok()?;
-    Some((score_name(task), epochs.iter().filter_map(|row| val_score(task, row)).reduce(f64::max)?))
+    Some((Score::Of(task), epochs.iter().filter_map(|row| val_score(task, row)).reduce(f64::max)?))
 }
 
 /// The status of the runs of a cell: `completed`, or `completed 2, failed 1`.

@@ -102,6 +102,8 @@ const stratus = (() => {
     "fill",
     "stroke",
     "stroke-width",
+    "stroke-linecap",
+    "stroke-opacity",
     "stroke-dasharray",
     "opacity",
     "fill-opacity",
@@ -132,14 +134,15 @@ const stratus = (() => {
     copy.setAttribute("height", height);
     return new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" });
   };
-  // A button that saves it, above each drawing.
+  // A button that saves it, above each drawing, or in the figure of a small one.
   const addDrawingDownloads = root =>
-    root.querySelectorAll(".scroll > svg[role=img], .points > svg").forEach(drawing => {
-      const place = drawing.parentElement;
-      if (place.previousElementSibling && place.previousElementSibling.classList.contains("downloads"))
-        return;
+    root.querySelectorAll(".scroll > svg[role=img], .points > svg, .plot > svg").forEach(drawing => {
+      const place = drawing.parentElement,
+        isPlot = place.classList.contains("plot"),
+        neighbour = isPlot ? place.querySelector(".downloads") : place.previousElementSibling;
+      if (neighbour && neighbour.classList.contains("downloads")) return;
       const title = drawing.getAttribute("aria-label"),
-        bar = document.createElement("p");
+        bar = document.createElement(isPlot ? "span" : "p");
       bar.className = "downloads";
       const button = document.createElement("button");
       Object.assign(button, { type: "button", textContent: "SVG" });
@@ -148,7 +151,8 @@ const stratus = (() => {
         formats.download(toSvg(drawing), `${formats.fileName(title)}.svg`),
       );
       bar.append(button);
-      place.before(bar);
+      if (isPlot) place.append(bar);
+      else place.before(bar);
     });
 
   // The entries of a legend that hide and show a line, with their series. uPlot names no x where it has no
@@ -230,6 +234,18 @@ const stratus = (() => {
     return [keep.map(i => x[i]), keep.map(i => y[i])];
   };
 
+  // Values of the measure of some runs, null for null: in percent, unless one of them has R², as in
+  // `report/score.rs`.
+  const inUnit = runs => {
+    const factor = runs.some(run => run.task === "regression") ? 1 : 100;
+    return value => (value === null ? null : factor * value);
+  };
+  // The measure by which runs of a task are compared, where it is not the accuracy.
+  const THIRD_LINES = {
+    segmentation: "validation mean IoU",
+    multi_label: "validation mean average precision",
+  };
+
   const charts = {
     loss: (container, run) => {
       const c = run.curves,
@@ -260,15 +276,37 @@ const stratus = (() => {
     },
     accuracy: (container, run) => {
       const c = run.curves,
-        byEpoch = value => withoutNulls(epochEnds(run), percent(run.epochs.map(value)));
+        scaled = inUnit([run]),
+        byEpoch = value => withoutNulls(epochEnds(run), run.epochs.map(value).map(scaled));
       const lines = [line("training", 0), line("validation", 1)];
-      const curves = [[c.iteration, percent(c.accuracy)], byEpoch(e => e.val_accuracy)];
-      if (run.task === "segmentation") {
-        lines.push(line("validation mean IoU", 2));
+      const curves = [[c.iteration, c.accuracy.map(scaled)], byEpoch(e => e.val_accuracy)];
+      if (THIRD_LINES[run.task]) {
+        lines.push(line(THIRD_LINES[run.task], 2));
         curves.push(byEpoch(e => e.val_score));
       }
       draw(container, "iteration", lines, joinSeries(curves), {});
     },
+    "label-measures": (container, run) =>
+      drawEpochs(
+        container,
+        run,
+        [
+          ["mean AUC", "val_auc"],
+          ["mean F1", "val_f1"],
+          ["exact match", "val_exact_match"],
+        ],
+        100,
+      ),
+    errors: (container, run) =>
+      drawEpochs(
+        container,
+        run,
+        [
+          ["mean absolute error", "val_mae"],
+          ["RMSE", "val_rmse"],
+        ],
+        1,
+      ),
     "learning-rate": (container, run) =>
       draw(
         container,
@@ -313,7 +351,7 @@ const stratus = (() => {
           container,
           "epoch",
           h.curves.map((c, i) => line(c.name, i, { show: i < 8 })),
-          [h.epochs].concat(h.curves.map(c => percent(c.values))),
+          [h.epochs].concat(h.curves.map(c => (h.is_fraction ? percent(c.values) : c.values))),
           { height: 320 },
         );
     },
@@ -346,7 +384,31 @@ const stratus = (() => {
         ["throttled by power", "gpu_power_percent", 1, 3],
       ]),
     "runs-loss": container => drawRuns(container, e => e.val_loss),
-    "runs-accuracy": container => drawRuns(container, e => (e.val_score === null ? null : 100 * e.val_score)),
+    "runs-accuracy": container => {
+      const scaled = inUnit(data.runs);
+      drawRuns(container, e => scaled(e.val_score));
+    },
+  };
+  // Columns of epochs, `[label, key]`, by epoch. Those without a value have no line.
+  const drawEpochs = (container, run, columns, factor) => {
+    const lines = columns
+      .map(([label, key], i) => [
+        label,
+        i,
+        withoutNulls(
+          run.epochs.map(e => e.epoch),
+          run.epochs.map(e => (e[key] === undefined || e[key] === null ? null : factor * e[key])),
+        ),
+      ])
+      .filter(([, , [x]]) => x.length);
+    if (lines.length)
+      draw(
+        container,
+        "epoch",
+        lines.map(([label, i]) => line(label, i)),
+        joinSeries(lines.map(([, , points]) => points)),
+        {},
+      );
   };
   // Unknown quantities have no line.
   const drawUsage = (container, run, lines) => {
@@ -544,6 +606,7 @@ const stratus = (() => {
     },
     line,
     withoutNulls,
+    inUnit,
     draw,
     drawLines,
     remove,

@@ -202,7 +202,8 @@ fn render(lines: &[RunListing], width: Option<usize>) -> String {
     let dash = || "–".to_owned();
     for (line, labels) in lines.iter().zip(&labels) {
         let of_epochs = line.of_epochs.map_or(String::new(), |epochs| format!("/{epochs}"));
-        let score = line.score.zip(line.best).map(|(name, best)| format!("{name} {:.2} %", best * 100.0));
+        let score = line.score.zip(line.best);
+        let score = score.map(|(score, best)| format!("{} {}", score.name(), score.text(best)));
         let differs: Vec<String> =
             line.differences.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let mut row = vec![line.path.display().to_string(), line.status.name().to_owned()];

@@ -2,9 +2,7 @@
 
 use crate::TrainError;
 use stratus_run::log::Log;
-use stratus_run::validation::{
-    MAX_EPOCHS, MaskEpoch, TaskImages, ValidationDir, ValidationImages, confusion_epoch,
-};
+use stratus_run::validation::{MAX_EPOCHS, MaskEpoch, TaskImages, ValidationDir, ValidationImages};
 
 /// The validations whose masks are kept, all of the same images.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -50,14 +48,14 @@ pub(super) fn remove_later(
         }
     };
     let is_later = index.as_ref().is_some_and(|index| index.epoch > last);
-    // The matrix is written before the index: it may be newer.
-    if is_later || confusion_epoch(&folder.confusion()).is_some_and(|epoch| epoch > last) {
-        folder.remove_confusion()?;
-    }
+    // The tables are written before the index: they may be newer.
+    folder.remove_tables(|epoch| is_later || epoch.is_some_and(|epoch| epoch > last))?;
     match index {
-        Some(ValidationImages { images: TaskImages::Classification { .. }, .. }) if !is_later => {
-            Ok(MaskHistory::default())
-        }
+        Some(ValidationImages {
+            images:
+                TaskImages::Classification { .. } | TaskImages::MultiLabel { .. } | TaskImages::Regression { .. },
+            ..
+        }) if !is_later => Ok(MaskHistory::default()),
         Some(ValidationImages {
             size,
             workers,
@@ -87,7 +85,9 @@ pub(super) fn remove_later(
 mod tests {
     use super::*;
     use std::fs;
-    use stratus_run::validation::{Confusion, PictureFile, write_confusion};
+    use stratus_run::validation::{
+        Confusion, NumberMistake, PictureFile, TargetPoint, write_confusion, write_points,
+    };
 
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|name| (*name).to_owned()).collect()
@@ -155,5 +155,25 @@ mod tests {
         fs::write(folder.images(), "{").unwrap();
         assert_eq!(remove_later(&folder, 3, &mut log).unwrap(), MaskHistory::default());
         assert!(folder.confusion().exists() && !folder.images().exists());
+    }
+    #[test]
+    fn a_resumed_run_keeps_the_images_and_points_of_its_last_validation() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = ValidationDir::new(root.path().to_owned());
+        let mut log = Log::open(&root.path().join("log.txt")).unwrap();
+        let write = |epoch: u32| {
+            let mistake = NumberMistake { file: "a.png".to_owned(), target: 0, number: 1.0, predicted: 3.0 };
+            let images = TaskImages::Regression { mistakes: vec![mistake] };
+            ValidationImages { epoch, size: [1, 1], workers: 1, images }.write(&folder).unwrap();
+            fs::write(folder.pictures(PictureFile::Epoch(epoch)), "").unwrap();
+            let point = TargetPoint { target: 0, number: 1.0, predicted: 3.0 };
+            write_points(&folder.points(), epoch, &[point]).unwrap();
+        };
+        write(3);
+        remove_later(&folder, 3, &mut log).unwrap();
+        let files = [folder.images(), folder.points(), folder.pictures(PictureFile::Epoch(3))];
+        assert!(files.iter().all(|file| file.exists()), "{files:?}");
+        remove_later(&folder, 2, &mut log).unwrap();
+        assert!(!files.iter().any(|file| file.exists()), "{files:?}");
     }
 }

@@ -20,7 +20,8 @@ use stratus_run::csv::CsvWriter;
 use stratus_run::log::Log;
 use stratus_run::validation::{
     ClassRow, ClassSample, LabelMistake, MAX_CLASSES, MaskEpoch, Mistake, PictureFile, TaskImages, ValidationDir,
-    NumberMistake, ValidationImages, confusions, is_in_history, is_kept, write_confusion,
+    NumberMistake, ValidationImages, confusions, is_in_history, is_kept, write_confusion, write_curves,
+    write_points,
 };
 use stratus_run::{Error, RunDir, atomic};
 
@@ -127,7 +128,8 @@ impl ValidationRecord {
         Ok(self.classes.position())
     }
 
-    /// Adds the classes to their table, unless it would become too long, and replaces the confusion matrix.
+    /// Adds the classes to their table, unless it would become too long, and replaces the tables of the newest
+    /// validation: the confusion matrix, curves of labels, or points of targets.
     fn tables(&mut self, position: RunPosition, scores: &Scores) -> Result<(), TrainError> {
         let epoch = epoch_of(position);
         let last = u32::try_from(position.epochs).unwrap_or(u32::MAX);
@@ -137,11 +139,20 @@ impl ValidationRecord {
             ClassRow::of_validation(epoch, &outputs).try_for_each(|row| self.classes.append(&row))?;
         }
         self.classes.flush()?;
-        if scores.confusion.classes() == 0 {
-            return Ok(());
+        let is_finite = scores.loss.is_finite();
+        match &scores.metrics {
+            TaskMetrics::Classification(_) | TaskMetrics::Segmentation(_) => {
+                let counts = if is_finite { confusions(&scores.confusion) } else { Vec::new() };
+                write_confusion(&self.folder.confusion(), epoch, &counts)?;
+            }
+            TaskMetrics::MultiLabel(_) => {
+                write_curves(&self.folder.curves(), epoch, &scores.plots.curves)?;
+            }
+            TaskMetrics::Regression(_) => {
+                write_points(&self.folder.points(), epoch, &scores.plots.points)?;
+            }
         }
-        let counts = if scores.loss.is_finite() { confusions(&scores.confusion) } else { Vec::new() };
-        Ok(write_confusion(&self.folder.confusion(), epoch, &counts)?)
+        Ok(())
     }
 
     /// Writes the pictures of classified images.
