@@ -4,6 +4,7 @@ pub(crate) mod collector;
 mod images;
 pub(crate) mod mistakes;
 mod scorer;
+mod scores;
 pub(crate) mod targets;
 mod views;
 mod windows;
@@ -42,7 +43,7 @@ use mistakes::MistakeCollector;
 pub use mistakes::{Gallery, MAX_GALLERY_IMAGES, Mistake, MistakeKind, MistakeRequest, Mistakes};
 use scorer::{PartialScores, Scorer};
 use targets::{LogitThresholds, TargetScaling};
-pub use scorer::{Scores, TaskMetrics};
+pub use scores::{Scores, TaskMetrics};
 pub use windows::{evaluate_run_in_windows, evaluate_weights_in_windows};
 
 /// Evaluates a session's weights on one data set, any number of times. The loader reads ahead.
@@ -274,10 +275,10 @@ impl Evaluator {
     ) -> Result<Scores, TrainError> {
         let Some(workers) = workers else { return self.run(session) };
         self.run_batches(session, Some(workers))?;
-        let scores = serde_json::to_vec(&self.scorer.partial_scores()?).unwrap_or_default();
-        let read = |text: &Vec<u8>| {
-            serde_json::from_slice(text).map_err(|error| {
-                ExchangeError::Disconnected(format!("invalid scores from a worker: {error}"))
+        let scores = self.scorer.partial_scores()?.to_bytes();
+        let read = |bytes: &Vec<u8>| {
+            PartialScores::from_bytes(bytes).map_err(|problem| {
+                ExchangeError::Disconnected(format!("invalid scores from a worker: {problem}"))
             })
         };
         let all: Vec<PartialScores> =

@@ -1,6 +1,6 @@
 //! Scores labels and numbers: the outputs for all samples are gathered, and measured at the end.
 
-use super::scorer::TaskMetrics;
+use super::scores::TaskMetrics;
 use crate::TrainError;
 use crate::infer::sigmoid;
 use crate::resolve::ResolvedProcess;
@@ -126,10 +126,9 @@ impl TargetScorer {
     ///
     /// # Errors
     /// If they have other columns.
-    pub fn merge_turns(&mut self, all: &[(ScoreTable, bool)]) -> Result<(), TrainError> {
-        let tables: Vec<ScoreTable> = all.iter().map(|(table, _)| table.clone()).collect();
-        self.table = ScoreTable::merge_turns(self.columns(), &tables)?;
-        self.not_finite = all.iter().any(|(_, is_finite)| !is_finite);
+    pub fn merge_turns(&mut self, all: &[ScoreTable], are_finite: bool) -> Result<(), TrainError> {
+        self.table = ScoreTable::merge_turns(self.columns(), all)?;
+        self.not_finite = !are_finite;
         Ok(())
     }
 
