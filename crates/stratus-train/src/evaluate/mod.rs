@@ -13,7 +13,7 @@ use crate::TrainError;
 use crate::compile::{EvaluationSession, InferenceForm, Plans, compile_evaluation, inference_session};
 use crate::device;
 use crate::infer::{check_weights, load_for_inference};
-use crate::input::{BatchFormat, image_shape};
+use crate::input::{BatchFormat, gathered_bytes, image_shape};
 use crate::network::Network;
 use crate::resolve::{Rank, ResolvedProcess, validation_views};
 use crate::run::pipeline::forward_labels;
@@ -212,11 +212,12 @@ impl Evaluator {
         self.collector.take().map(PredictionCollector::finish)
     }
 
-    /// Bytes of the loader's batches.
+    /// Bytes of the loader's batches, and of the outputs that are gathered.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.loader.memory_bytes()
             + self.multi_view.as_ref().map_or(0, |multi_view| multi_view.images.len() as u64)
+            + gathered_bytes(self.scorer.task(), self.loader.dataset())
     }
 
     /// Sets the number of loader threads.

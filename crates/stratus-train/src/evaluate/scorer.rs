@@ -317,6 +317,15 @@ impl Scorer {
         }
     }
 
+    /// The task that is scored.
+    pub fn task(&self) -> Task {
+        match &self.counts {
+            Counts::PerImage { .. } => Task::Classification,
+            Counts::PerPixel { .. } => Task::Segmentation,
+            Counts::PerTarget(scorer) => scorer.task(),
+        }
+    }
+
     /// The number of classes, labels or targets.
     pub fn classes(&self) -> usize {
         match &self.counts {

@@ -68,6 +68,10 @@ impl TargetScorer {
         Self { task, table: ScoreTable::new(columns), scaling, not_finite: false, outputs, targets }
     }
 
+    pub fn task(&self) -> Task {
+        self.task
+    }
+
     pub fn columns(&self) -> usize {
         self.table.columns()
     }
