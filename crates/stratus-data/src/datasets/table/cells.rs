@@ -2,6 +2,9 @@
 
 use super::source::{Cell, printable};
 
+/// The problem of a cell that is neither.
+pub(super) const NOT_A_VALUE: &str = "expected a number, or a label (0, 1, true, false, yes, no)";
+
 /// A label or a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Value {
@@ -41,10 +44,7 @@ pub(super) fn value_of(cell: Cell<'_>) -> Result<Value, String> {
     }
     match text.parse::<f32>() {
         Ok(parsed) => check_finite(number(parsed), || printable(text)),
-        Err(_) => Err(format!(
-            "expected a number, or a label (0, 1, true, false, yes, no), found `{}`",
-            printable(text)
-        )),
+        Err(_) => Err(format!("{NOT_A_VALUE}, found `{}`", printable(text))),
     }
 }
 

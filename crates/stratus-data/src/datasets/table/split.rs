@@ -28,7 +28,7 @@ pub(super) fn seeded_split(rows: &TableRows, samples: &[u32], seed: u64, split: 
     }
     let mut units = units(rows, samples, seed);
     let labels = if rows.kind == TargetKind::Labels { rows.names.len() } else { 0 };
-    let assigned = assign(&units, label_ranks(rows, seed, labels));
+    let assigned = assign(&units, &label_ranks(rows, seed, labels));
     let mut part: Vec<u32> = Vec::new();
     for (unit, assigned) in units.iter_mut().zip(assigned) {
         if SHARES[usize::from(assigned)].0 == split {
@@ -98,7 +98,7 @@ fn label_ranks(rows: &TableRows, seed: u64, labels: usize) -> Vec<[u32; 4]> {
 }
 
 /// The index in [`SHARES`] of each unit's split.
-fn assign(units: &[Unit], label_ranks: Vec<[u32; 4]>) -> Vec<u8> {
+fn assign(units: &[Unit], label_ranks: &[[u32; 4]]) -> Vec<u8> {
     const UNASSIGNED: u8 = u8::MAX;
     let labels = label_ranks.len();
     let mut assigned = vec![UNASSIGNED; units.len()];
