@@ -168,7 +168,11 @@ mod tests {
             ),
             (&["path", "a"], named(&["path"]), "data.columns: `path` has no labels or numbers"),
             (&["path", "a"], named(&["a", "a"]), "data.columns: `a` is listed twice"),
-            (&["path", "a"], grouped("b"), "data.group_by: no column `b`; the columns are `path`, `a`"),
+            (
+                &["path", "a"],
+                grouped("b"),
+                "data.group_by: no column `b`, did you mean `a`?; the columns are `path`, `a`",
+            ),
             (
                 &["path", "a", "b"],
                 separated,

@@ -209,7 +209,11 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
     } else if any_split_has(|part| &part.damaged) {
         failure.with_hint("replace or remove damaged samples, or skip them: data.on_bad_sample = \"skip\"")
     } else if checked.iter().any(|part| !part.in_two_classes.is_empty()) {
-        failure.with_hint("decide which class each image has, and remove it from the other")
+        failure.with_hint(if checked.iter().any(|part| part.has_targets) {
+            "decide which labels or numbers each image has"
+        } else {
+            "decide which class each image has, and remove it from the other"
+        })
     } else {
         failure
     })
