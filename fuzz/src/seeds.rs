@@ -202,6 +202,17 @@ pub fn coco() -> Vec<Vec<u8>> {
     ])
 }
 
+/// Tables of labels and numbers.
+pub fn table() -> Vec<Vec<u8>> {
+    let mut all = fixtures("stratus-data", "parquet", 64 << 10);
+    all.extend(texts(&[
+        "path,scratch,dent\n1.png,1,no\n2.png,,true\n",
+        "\u{feff}path;split;patient;age\r\n\"1.png\";train;a;-1.5\r\n2.png;val;b;2e3\r\n",
+        "path\ttags\na/1.png\tsea|sun\n\"two\nlines.png\"\t\n3.png\tice\n",
+    ]));
+    all
+}
+
 /// Tables of a run with a row each.
 pub fn csv() -> Vec<Vec<u8>> {
     use stratus_run::csv::{EpochRow, IterationRow, Row, UsageRow};

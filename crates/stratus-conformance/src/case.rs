@@ -19,7 +19,7 @@ pub enum DTypeClass {
     Bytes,
     /// Quantised weights: i8.
     SignedBytes,
-    /// Scales and biases of quantised weights: f32.
+    /// Scales and biases of quantised weights, and targets of a loss: f32.
     Single,
     /// Labels: i32.
     Label,
@@ -77,6 +77,16 @@ pub enum Fill {
         /// Classes.
         classes: u32,
     },
+    /// Targets of a loss: one in four is NaN, which is missing; of the others, half are `low` or `high`, and
+    /// half are uniform between.
+    Targets {
+        /// The minimum.
+        low: f32,
+        /// The maximum.
+        high: f32,
+    },
+    /// NaN: targets that are all missing.
+    Missing,
     /// Scalars of an iteration, see [`stratus_engine::ops::ITERATION_SCALAR_FIELDS`].
     IterationScalars,
     /// These four values.

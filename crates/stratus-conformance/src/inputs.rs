@@ -32,6 +32,13 @@ fn generate(case: &str, position: usize, operand: &Operand) -> Vec<f64> {
             _ if stream.below(4) == 0 => 0.0,
             _ => f64::from(stream.below(FULL_SHARE as u32 + 1)),
         }),
+        Fill::Targets { low, high } => each(&mut |_| match stream.below(8) {
+            0 | 1 => f64::NAN,
+            2 => f64::from(low),
+            3 | 4 => f64::from(high),
+            _ => f64::from(stream.uniform_between(low, high)),
+        }),
+        Fill::Missing => each(&mut |_| f64::NAN),
         Fill::IterationScalars => ITERATION_SCALAR_FIELDS
             .iter()
             .map(|name| match *name {

@@ -153,8 +153,8 @@ impl BatchBuffer {
         Ok(Self { images, labels, indices, samples: 0, epoch: 0, index: 0, owner })
     }
 
-    /// The targets, `[N, T]`, of a data set with [targets](crate::Dataset::target_kind): NaN if one is missing,
-    /// and in rows without a sample.
+    /// The targets, `[N, T]`, of a data set with [targets](crate::Dataset::target_kind): NaN if one is
+    /// missing, and in rows without a sample.
     #[must_use]
     pub fn targets(&self) -> &[f32] {
         bytemuck::cast_slice(&self.labels)

@@ -171,6 +171,11 @@ pub trait Dataset: Send + Sync {
         IgnoredFiles::default()
     }
 
+    /// What is unusual about the data set, but no error: a sentence each.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Verifies files with known checksums that were not verified when the data set was opened. Returns the
     /// files that differ, with the problem.
     ///

@@ -13,7 +13,7 @@ pub struct HashedImage {
     hash: [u8; HASH_BYTES],
     /// The index of the sample.
     pub index: u32,
-    /// Its label, or [`IGNORED`].
+    /// Its label, or a hash of its targets, or [`IGNORED`].
     label: u32,
 }
 
@@ -32,7 +32,22 @@ impl HashedImage {
         Self { hash, index, label: sample.label }
     }
 
-    /// Returns whether both have a class, and not the same one.
+    /// The same image with targets; none if the slice is empty.
+    #[must_use]
+    pub fn with_targets(self, targets: &[f32]) -> Self {
+        if targets.is_empty() {
+            return self;
+        }
+        let mut digest = Sha256::new();
+        for target in targets {
+            let target = if target.is_nan() { f32::NAN } else { *target };
+            digest.update(target.to_bits().to_le_bytes());
+        }
+        let [a, b, c, ..]: [u8; 32] = digest.finalize().into();
+        Self { label: u32::from_le_bytes([a, b, c, 0]), ..self }
+    }
+
+    /// Returns whether both have a class or targets, and not the same ones.
     #[must_use]
     pub fn has_another_class(&self, other: &Self) -> bool {
         self.label != other.label && self.label != IGNORED && other.label != IGNORED

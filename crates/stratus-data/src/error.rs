@@ -254,10 +254,10 @@ pub enum DataError {
         /// A suggestion of the most similar name, or empty.
         hint: String,
     },
-    /// A folder of classes that is not divided into splits.
+    /// A data set that is not divided into splits.
     #[error(
-        "{}: {found}; add `--set data.split_seed=0` to split each class into 60 % training, 20 % \
-         validation and 20 % test images, or move the images to train/<class>/ and val/<class>/",
+        "{}: {found}; add `--set data.split_seed=0` to split {divided} into 60 % training, 20 % \
+         validation and 20 % test images, or {remedy}",
         .root.display()
     )]
     MissingSplits {
@@ -265,6 +265,24 @@ pub enum DataError {
         root: PathBuf,
         /// The found and the missing folders.
         found: String,
+        /// What a seed divides.
+        divided: &'static str,
+        /// What else divides it.
+        remedy: &'static str,
+    },
+    /// A table with too few rows for a split.
+    #[error(
+        "{}: too few rows ({rows}) to split: the {split} split would be empty; add images, or a column \
+         `split`",
+        .path.display()
+    )]
+    TooFewRows {
+        /// The table.
+        path: PathBuf,
+        /// The split.
+        split: Split,
+        /// The number of rows of the table.
+        rows: usize,
     },
     /// Classes with too few images for a seeded split.
     #[error(

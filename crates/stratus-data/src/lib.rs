@@ -36,7 +36,7 @@ pub mod transform;
 
 pub use buffer::{BatchBuffer, BatchMemory};
 pub use dataset::{Dataset, RegionRequest, Sample, Scratch, TargetKind};
-pub use datasets::{OpenOptions, Split, SplitMethod, open};
+pub use datasets::{OpenOptions, Split, SplitMethod, TableOptions, open};
 pub use decode::{ImageDecoder, JpegLibrary};
 pub use error::DataError;
 pub use fetch::{FetchError, FetchReport, FetchedFile, Progress, fetch};

@@ -4,11 +4,11 @@
 use serde::Serialize;
 use stratus_measures::weights::median_frequency;
 
-use crate::dataset::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch};
+use crate::dataset::{Dataset, IGNORED, IGNORED_PIXEL, Sample, Scratch, TargetKind};
 use crate::duplicates::HashedImage;
 use crate::error::DataError;
 use crate::parallel;
-pub use crate::target_stats::{TargetStatistics, target_statistics};
+pub use crate::target_stats::{LabelPair, TargetStatistics, frequent_pairs, target_statistics};
 use crate::transform::pixels::{Normalisation, PixelOrder};
 
 /// Statistics of a data set. Damaged samples count only in [`samples`](Self::samples).
@@ -16,7 +16,8 @@ use crate::transform::pixels::{Normalisation, PixelOrder};
 pub struct DatasetStats {
     /// The number of samples.
     pub samples: usize,
-    /// Per class: the samples with this label, or with a mask pixel of this class.
+    /// Per class: the samples with this label, or with a mask pixel of this class. Per target: the samples
+    /// with the label, or with a number.
     pub samples_per_class: Vec<u64>,
     /// The pixel counts of masks, if there are any.
     pub masks: Option<MaskCounts>,
@@ -27,7 +28,7 @@ pub struct DatasetStats {
     pub sizes: Option<ImageSizes>,
     /// Samples with unreadable image, label or mask, by index, with the problem.
     pub damaged: Vec<(u32, String)>,
-    /// Readable samples without a class or a mask pixel of a class, by index.
+    /// Readable samples without a class, a mask pixel of a class, or a target, by index.
     pub unlabelled: Vec<u32>,
 }
 
@@ -122,10 +123,11 @@ fn compute(
             dataset.read(index, scratch).and_then(|sample| sample.check(dataset, index).map(|()| sample));
         let counted = match &read {
             Ok(sample) => {
+                let targets = dataset.targets(index)?;
                 if hashes_images {
-                    counts.hashes.push(HashedImage::new(sample, index as u32));
+                    counts.hashes.push(HashedImage::new(sample, index as u32).with_targets(targets));
                 }
-                counts.count(sample, index as u32)
+                counts.count(sample, index as u32, dataset.target_kind(), targets)
             }
             Err(DataError::BadSample { problem, .. }) => Err(problem.clone()),
             Err(_) => return read.map(drop),
@@ -174,7 +176,13 @@ impl Counts {
         }
     }
 
-    fn count(&mut self, sample: &Sample<'_>, index: u32) -> Result<(), String> {
+    fn count(
+        &mut self,
+        sample: &Sample<'_>,
+        index: u32,
+        kind: Option<TargetKind>,
+        targets: &[f32],
+    ) -> Result<(), String> {
         let classes = self.samples_per_class.len();
         let [channels, height, width] = sample.shape;
         if let Some(masks) = &mut self.masks {
@@ -196,6 +204,16 @@ impl Counts {
             let ignored = counts[usize::from(IGNORED_PIXEL)];
             masks.ignored += ignored;
             if ignored == mask.len() as u64 {
+                self.unlabelled.push(index);
+            }
+        } else if let Some(kind) = kind {
+            for (count, target) in self.samples_per_class.iter_mut().zip(targets) {
+                *count += u64::from(match kind {
+                    TargetKind::Labels => *target > 0.5,
+                    TargetKind::Numbers => !target.is_nan(),
+                });
+            }
+            if targets.iter().all(|target| target.is_nan()) {
                 self.unlabelled.push(index);
             }
         } else if sample.label == IGNORED {

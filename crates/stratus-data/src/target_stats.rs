@@ -1,5 +1,8 @@
 //! Statistics of targets: labels and numbers.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
 use serde::Serialize;
 
 use crate::dataset::Dataset;
@@ -70,4 +73,43 @@ fn for_each_target(
             add(statistics, target.map(f64::from));
         }
     }
+}
+
+/// Two labels, and the number of samples that have both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LabelPair {
+    /// The labels, the lower index first.
+    pub labels: [usize; 2],
+    /// The samples with both.
+    pub samples: u64,
+}
+
+/// The labels whose pairs are counted: the most frequent ones.
+const MAX_PAIRED_LABELS: usize = 1000;
+
+/// The pairs of labels that occur together most often, at most `count`, among the [`MAX_PAIRED_LABELS`] most
+/// frequent labels. Equally frequent pairs are in the order of the labels.
+#[must_use]
+pub fn frequent_pairs(dataset: &dyn Dataset, count: usize) -> Vec<LabelPair> {
+    let statistics = target_statistics(dataset);
+    let mut frequent: Vec<usize> = (0..statistics.len()).collect();
+    frequent.sort_by_key(|&label| Reverse(statistics[label].positives));
+    frequent.truncate(MAX_PAIRED_LABELS);
+    frequent.sort_unstable();
+    let mut pairs: HashMap<[usize; 2], u64> = HashMap::new();
+    let mut present = Vec::new();
+    for index in 0..dataset.len() {
+        let targets = dataset.targets(index).unwrap_or_default();
+        let is_present = |label: &usize| targets.get(*label).is_some_and(|target| *target > 0.5);
+        present.clear();
+        present.extend(frequent.iter().copied().filter(is_present));
+        for (at, &first) in present.iter().enumerate() {
+            present[at + 1..].iter().for_each(|&second| *pairs.entry([first, second]).or_default() += 1);
+        }
+    }
+    let mut sorted: Vec<LabelPair> =
+        pairs.into_iter().map(|(labels, samples)| LabelPair { labels, samples }).collect();
+    sorted.sort_unstable_by_key(|pair| (Reverse(pair.samples), pair.labels));
+    sorted.truncate(count);
+    sorted
 }

@@ -43,6 +43,7 @@ const BUILTIN: &[(&[&str], &str)] = &[
     (&["camvid-erfnet"], include_str!("builtin/camvid_erfnet.toml")),
     (&["camvid-erfnet-fast"], include_str!("builtin/camvid_erfnet_fast.toml")),
     (&["cityscapes-erfnet"], include_str!("builtin/cityscapes_erfnet.toml")),
+    (&["coco-labels"], include_str!("builtin/coco_labels.toml")),
 ];
 
 /// The text of a file that contains an experiment.

@@ -330,7 +330,7 @@ mod tests {
         );
         assert_eq!(
             problem(&[], &images(), &NetworkFacts { output_shape: &[10, 7, 7], ..DIGITS }),
-            "network `digits` is for segmentation, but data set `mnist` is for classification"
+            "network `digits` is for segmentation, but data set `mnist` has one class per image"
         );
         assert_eq!(
             problem(&[("checkpoint.keep_best", "val_miou")], &images(), &DIGITS),

@@ -119,8 +119,10 @@ pub(crate) fn task(
         (Annotation::Class | Annotation::Labels | Annotation::Numbers, true) => {
             return unsuitable(
                 format!(
-                    "network `{}` is for segmentation, but data set `{}` is for classification",
-                    network.name, dataset.name
+                    "network `{}` is for segmentation, but data set `{}` has {}",
+                    network.name,
+                    dataset.name,
+                    annotation.describe()
                 ),
                 "choose a data set with masks, such as camvid, with data.name; `stratus data list` lists \
                  them"

@@ -323,6 +323,25 @@ impl Graph {
         Ok(())
     }
 
+    /// The network with another layer after its output.
+    ///
+    /// # Errors
+    /// If the operation rejects the output, or has parameters.
+    pub fn followed_by(mut self, name: &str, op: Op) -> Result<Self, GraphError> {
+        if !op.parameters().is_empty() {
+            let problem = format!("layer `{name}` has parameters");
+            return Err(GraphError::Structure { network: self.name, problem });
+        }
+        let shape = output_shape(name, &op, &[self.shape(self.output)])?;
+        let (inputs, output) = (vec![self.output], TensorId(self.tensors.len()));
+        self.tensors.push(shape);
+        let (name, parameters) = (name.to_owned(), Vec::new());
+        self.nodes.push(Node { name, op, inputs, output, parameters, frozen: false });
+        self.output = output;
+        self.verify()?;
+        Ok(self)
+    }
+
     /// The network without auxiliary outputs and without the layers and parameters that only they need. The
     /// rest keeps its names and its order; tensors and parameters are renumbered.
     #[must_use]

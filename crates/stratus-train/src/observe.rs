@@ -51,10 +51,11 @@ pub struct EpochResult {
 pub struct ValidationResult {
     /// Mean loss.
     pub loss: f64,
-    /// Fraction of images, or of pixels, classified correctly, 0 to 1.
+    /// Fraction of images, of pixels or of labels predicted correctly, 0 to 1; of numbers R².
     pub accuracy: Option<f64>,
-    /// Segmentation: mean intersection over union.
-    pub miou: Option<f64>,
+    /// Segmentation: mean intersection over union. Several labels: mean average precision. Regression: root
+    /// mean squared error, in the unit of the targets.
+    pub second: Option<f64>,
 }
 
 /// Receives progress reports. It is called between iterations; its time counts as bookkeeping.

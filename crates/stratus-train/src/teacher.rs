@@ -16,7 +16,7 @@ use stratus_engine::passes::fuse::fuse_with;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::passes::teacher::{Distillation, with_teacher};
 use stratus_engine::program::Mode;
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, LossFunction};
 use stratus_graph::Graph;
 use stratus_optimise::{Model, fold};
 use stratus_run::RunDir;
@@ -115,8 +115,22 @@ impl Teacher {
     /// # Errors
     /// If it was not.
     pub(crate) fn check_data(&self, settled: &Experiment, dataset: &dyn Dataset) -> Result<(), TrainError> {
-        let NetworkMetadata { mean, std, class_names, .. } = &self.metadata;
-        let normalisations = [("data.mean", mean, &settled.data.mean), ("data.std", std, &settled.data.std)];
+        let NetworkMetadata { mean, std, class_names, loss, outputs, .. } = &self.metadata;
+        let own_loss = settled.train.loss.unwrap_or(LossFunction::CrossEntropy);
+        let loss = loss.as_deref().and_then(LossFunction::from_name).unwrap_or(LossFunction::CrossEntropy);
+        if loss.task_of_images() != own_loss.task_of_images() {
+            return Err(configuration_error(
+                &format!("{} was trained with train.loss = {loss}, not {own_loss}", self.describe()),
+                "choose a run that predicts the same",
+            ));
+        }
+        let data = &settled.data;
+        let normalisations = [
+            ("data.mean", mean, &data.mean),
+            ("data.std", std, &data.std),
+            ("data.target_mean", &outputs.target_mean, &data.target_mean),
+            ("data.target_std", &outputs.target_std, &data.target_std),
+        ];
         for (key, theirs, own) in normalisations {
             let own = own.as_deref().unwrap_or_default();
             if theirs != own {

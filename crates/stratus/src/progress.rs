@@ -5,6 +5,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stratus_base::text::significant;
 use stratus_engine::StartupMonitor;
 use stratus_engine::phases::PhaseListener;
 use stratus_run::csv::Task;
@@ -147,7 +148,7 @@ fn bar_texts(progress: &TrainingProgress, columns: usize) -> (String, String) {
         format!("{} left", remaining(progress)),
         format!("loss {}", loss(progress.loss)),
         format!("{} img/s", rate(progress.images_per_second)),
-        format!("{} {:.2} %", progress.task.accuracy_name(), progress.accuracy * 100.0),
+        format!("{} {}", progress.task.accuracy_name(), score(progress.task, progress.accuracy)),
         format!("{}/{}", progress.iteration, progress.iterations),
     ];
     let room = columns.saturating_sub(prefix.chars().count() + MIN_BAR_COLUMNS + 2);
@@ -166,7 +167,7 @@ fn remaining(progress: &TrainingProgress) -> String {
 fn progress_line(progress: &TrainingProgress) -> String {
     let remaining = remaining(progress);
     format!(
-        "epoch {}/{}  {}/{}  {} img/s  loss {}  {} {:.2} %  {remaining} left",
+        "epoch {}/{}  {}/{}  {} img/s  loss {}  {} {}  {remaining} left",
         progress.epoch,
         progress.epochs,
         progress.iteration,
@@ -174,25 +175,43 @@ fn progress_line(progress: &TrainingProgress) -> String {
         rate(progress.images_per_second),
         loss(progress.loss),
         progress.task.accuracy_name(),
-        progress.accuracy * 100.0
+        score(progress.task, progress.accuracy)
     )
+}
+
+/// A measure of training and validation: a fraction in percent, R² as a number.
+fn score(task: Task, value: f64) -> String {
+    match task {
+        Task::Classification | Task::Segmentation | Task::MultiLabel => format!("{:.2} %", value * 100.0),
+        Task::Regression => format!("{value:.4}"),
+    }
+}
+
+/// The second measure of a validation: its name and its text.
+fn second(task: Task, value: Option<f64>) -> Option<(&'static str, String)> {
+    let percent = || value.map_or("–".to_owned(), |value| format!("{:.2} %", value * 100.0));
+    match task {
+        Task::Classification => None,
+        Task::Segmentation => Some(("mean IoU", percent())),
+        Task::MultiLabel => Some(("mean AP", percent())),
+        Task::Regression => Some(("RMSE", value.map_or("–".to_owned(), significant))),
+    }
 }
 
 /// The columns of [`epoch_row`].
 fn epoch_heading(task: Task) -> String {
-    let accuracy = task.accuracy_name();
-    let miou = match task {
-        Task::Classification => String::new(),
-        Task::Segmentation => format!("{:>10}", "mean IoU"),
-    };
+    // The full name of the accuracy of labels is wider than a column.
+    let accuracy = if task == Task::MultiLabel { "accuracy" } else { task.accuracy_name() };
+    let second = second(task, None).map_or(String::new(), |(name, _)| format!("{name:>10}"));
     format!(
-        "{:<9}{:>9}{accuracy:>10}{:>10}{:>10}{miou}{:>10}{:>10}",
+        "{:<9}{:>9}{accuracy:>10}{:>10}{:>10}{second}{:>10}{:>10}",
         "epoch",
         "loss",
         "val loss",
         match task {
             Task::Classification => "val top-1",
-            Task::Segmentation => "val acc.",
+            Task::Segmentation | Task::MultiLabel => "val acc.",
+            Task::Regression => "val R²",
         },
         "img/s",
         "time"
@@ -200,20 +219,17 @@ fn epoch_heading(task: Task) -> String {
 }
 
 fn epoch_row(result: &EpochResult) -> String {
-    let percent =
-        |share: Option<f64>| share.map_or("–".to_owned(), |share| format!("{:.2} %", share * 100.0));
+    let text = |value: Option<f64>| value.map_or("–".to_owned(), |value| score(result.task, value));
     let validation = result.validation;
-    let miou = match result.task {
-        Task::Classification => String::new(),
-        Task::Segmentation => format!("{:>10}", percent(validation.and_then(|validation| validation.miou))),
-    };
+    let second = second(result.task, validation.and_then(|validation| validation.second));
+    let second = second.map_or(String::new(), |(_, text)| format!("{text:>10}"));
     format!(
-        "{:<9}{:>9}{:>10}{:>10}{:>10}{miou}{:>10}{:>10}",
+        "{:<9}{:>9}{:>10}{:>10}{:>10}{second}{:>10}{:>10}",
         format!("{}/{}", result.epoch, result.epochs),
         loss(result.train_loss),
-        percent(Some(result.train_accuracy)),
+        text(Some(result.train_accuracy)),
         validation.map_or("–".to_owned(), |validation| loss(validation.loss)),
-        percent(validation.and_then(|validation| validation.accuracy)),
+        text(validation.and_then(|validation| validation.accuracy)),
         rate(result.images_per_second),
         seconds(result.seconds)
     )
@@ -235,22 +251,18 @@ fn seconds(seconds: f64) -> String {
 fn epoch_line(result: &EpochResult) -> String {
     let accuracy = result.task.accuracy_name();
     let validation =
-        result.validation.map_or_else(String::new, |ValidationResult { loss, accuracy: share, miou }| {
-            let percent = |share: Option<f64>| {
-                share.map_or("–".to_owned(), |share| format!("{:.2} %", share * 100.0))
-            };
-            let miou = match result.task {
-                Task::Classification => String::new(),
-                Task::Segmentation => format!("  mean IoU {}", percent(miou)),
-            };
-            format!("  val loss {}  val {accuracy} {}{miou}", self::loss(loss), percent(share))
+        result.validation.map_or_else(String::new, |ValidationResult { loss, accuracy: value, second }| {
+            let value = value.map_or("–".to_owned(), |value| score(result.task, value));
+            let second = self::second(result.task, second);
+            let second = second.map_or(String::new(), |(name, text)| format!("  {name} {text}"));
+            format!("  val loss {}  val {accuracy} {value}{second}", self::loss(loss))
         });
     format!(
-        "epoch {}/{}  loss {}  {accuracy} {:.2} %{validation}  {} img/s  {:.2} s",
+        "epoch {}/{}  loss {}  {accuracy} {}{validation}  {} img/s  {:.2} s",
         result.epoch,
         result.epochs,
         loss(result.train_loss),
-        result.train_accuracy * 100.0,
+        score(result.task, result.train_accuracy),
         rate(result.images_per_second),
         result.seconds
     )
@@ -330,7 +342,7 @@ mod tests {
             train_loss: 0.5,
             task: Task::Classification,
             train_accuracy: 0.9,
-            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(0.95), miou: None }),
+            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(0.95), second: None }),
             images_per_second: 1000.0,
             seconds: 1.5,
         };
@@ -340,7 +352,7 @@ mod tests {
         );
         let without = EpochResult { validation: None, ..result };
         assert_eq!(epoch_line(&without), "epoch 1/3  loss 0.5000  top-1 90.00 %  1000 img/s  1.50 s");
-        let pixels = ValidationResult { loss: 0.25, accuracy: Some(0.875), miou: Some(0.5) };
+        let pixels = ValidationResult { loss: 0.25, accuracy: Some(0.875), second: Some(0.5) };
         let result = EpochResult {
             task: Task::Segmentation,
             validation: Some(pixels),
@@ -362,7 +374,7 @@ mod tests {
             train_loss: 158_713_371_290_386.2,
             task: Task::Segmentation,
             train_accuracy: 0.9,
-            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(1.0), miou: None }),
+            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(1.0), second: None }),
             images_per_second: 41_234.5,
             seconds: 4000.0,
         };

@@ -1,4 +1,4 @@
-//! Annotations of COCO, as masks and as classes.
+//! Annotations of COCO, as masks, as classes and as labels.
 
 use crate::scratch;
 use stratus_data::{OpenOptions, Split};
@@ -31,7 +31,7 @@ fn run(data: &[u8]) {
     scratch::file("coco/annotations/instances_val2017.json", data);
     let root = scratch::folder().join("coco");
     let _ = std::fs::create_dir_all(root.join("val2017"));
-    for name in ["coco", "coco_labels"] {
+    for name in ["coco", "coco_labels", "coco_multilabel"] {
         let _ = stratus_data::open(name, &root, Split::Validation, &OpenOptions::default());
     }
 }

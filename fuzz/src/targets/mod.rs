@@ -28,6 +28,7 @@ mod shard_index;
 mod shards;
 mod sweep;
 mod swift;
+mod table;
 mod tar;
 mod targets;
 mod timeline;
@@ -73,6 +74,7 @@ pub static ALL: &[Target] = &[
     labels::TARGET,
     coco::TARGET,
     lists::TARGET,
+    table::TARGET,
     csv::TARGET,
     run_json::TARGET,
     timeline::TARGET,

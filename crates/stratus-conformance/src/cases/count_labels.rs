@@ -1,4 +1,5 @@
-//! Label counts by class: few and many classes, samples, pixels and mixed samples, one class.
+//! Label counts by class: few and many classes, samples, pixels and mixed samples, one class; present targets
+//! by column.
 
 use super::{Case, CaseTable, DTypeClass, Fill, extents};
 use stratus_engine::ops::{CountLabels, MIXED_LABEL_LEN};
@@ -13,6 +14,7 @@ fn tests() -> Vec<Case> {
     samples
         .into_iter()
         .chain([count(&[64, MIXED_LABEL_LEN], 7, mixed), count(&[1, MIXED_LABEL_LEN], 2, mixed)])
+        .chain([[64, 7], [1, 1000], [700, 3], [5, 1]].map(targets))
         .collect()
 }
 
@@ -29,4 +31,10 @@ fn count(shape: &[usize], classes: usize, kernel: CountLabels) -> Case {
     Case::new(format!("count_labels {} of {classes}{mixed}", extents(shape)), kernel)
         .filled("labels", shape, DTypeClass::Label, fill)
         .output("counts", &[classes], DTypeClass::Sums)
+}
+
+fn targets(shape: [usize; 2]) -> Case {
+    Case::new(format!("count_labels {} of targets", extents(&shape)), CountLabels::default())
+        .filled("targets", &shape, DTypeClass::Single, Fill::Targets { low: -2.0, high: 2.0 })
+        .output("counts", &shape[1..], DTypeClass::Sums)
 }

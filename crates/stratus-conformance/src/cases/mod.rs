@@ -36,6 +36,7 @@ mod resize;
 mod scale;
 mod sgd;
 mod stem;
+mod target_loss;
 
 use crate::{Case, DTypeClass, Fill, Operand};
 use stratus_engine::Precision;
@@ -85,6 +86,7 @@ macro_rules! operation_files {
             scale::TABLE,
             sgd::TABLE,
             stem::TABLE,
+            target_loss::TABLE,
         ];
     };
 }

@@ -1,5 +1,6 @@
 //! Per-pixel softmax and cross-entropy: few and many classes, one pixel, more pixels than a kernel processes
-//! at a time, equal logits, large logits, class weights, smoothed labels, ignored pixels, parts of a batch.
+//! at a time, equal logits, large logits, class weights, smoothed labels, ignored pixels, parts of a batch,
+//! two classes of one logit.
 
 use super::loss_scale::numbers;
 use super::{Case, CaseTable, DTypeClass, Fill, extents};
@@ -39,6 +40,31 @@ fn tests() -> Vec<Case> {
         let loss = PixelCrossEntropy { partial: true, smoothing: 0.0, ..loss };
         cases.extend(kernels([2, 7, 6, 11], uniform, loss, suffix));
     }
+    cases.extend(binary());
+    cases
+}
+
+/// Two classes of one logit.
+fn binary() -> Vec<Case> {
+    let uniform = Fill::Uniform { low: -3.0, high: 3.0 };
+    let plain = PixelCrossEntropy { binary: true, ..PLAIN };
+    let weighted = PixelCrossEntropy { class_weighted: true, ..plain };
+    let smoothed = PixelCrossEntropy { smoothing: 0.1, ..weighted };
+    let partial = PixelCrossEntropy { partial: true, ..plain };
+    let mut cases = Vec::new();
+    for shape in [[2, 1, 5, 7], [1, 1, 1, 1], [3, 1, 9, 9], [2, 1, 3, 67]] {
+        cases.extend(kernels(shape, uniform, plain, " binary"));
+    }
+    let shape = [2, 1, 6, 11];
+    cases.extend(kernels(shape, uniform, weighted, " binary weighted"));
+    cases.extend(kernels(shape, uniform, smoothed, " binary weighted smoothed"));
+    cases.extend(kernels(shape, uniform, partial, " binary partial"));
+    let partial = PixelCrossEntropy { partial: true, ..smoothed };
+    cases.extend(kernels(shape, uniform, partial, " binary partial weighted smoothed"));
+    let beside_a_teacher = PixelCrossEntropy { main_weight: Some(0.3), ..plain };
+    cases.extend(kernels(shape, uniform, beside_a_teacher, " binary beside a teacher"));
+    cases.extend(kernels(shape, Fill::Integers { low: -1, high: 1 }, plain, " binary ties"));
+    cases.extend(kernels(shape, Fill::Uniform { low: -1e4, high: 1e4 }, plain, " binary large"));
     cases
 }
 
@@ -49,7 +75,8 @@ fn benchmarks() -> Vec<Case> {
 
 /// With the gradient of the logits, with the predictions, and as an auxiliary loss.
 fn kernels(shape: [usize; 4], fill: Fill, loss: PixelCrossEntropy, suffix: &str) -> Vec<Case> {
-    let [n, classes, h, w] = shape;
+    let [n, channels, h, w] = shape;
+    let classes = loss.classes(channels);
     let case = |kernel: &str, loss: PixelCrossEntropy| {
         let name = format!("{kernel} {}{suffix}", extents(&shape));
         let mut case = Case::new(name, loss).filled("logits", &shape, DTypeClass::Compute, fill).filled(

@@ -1,6 +1,8 @@
 //! The weights, images and labels of a network: functions of its settings.
 
 use super::Settings;
+use stratus_engine::LossFunction;
+use stratus_engine::ops::TARGET_WEIGHT_ROWS;
 use stratus_graph::{Graph, Op, Parameter};
 use stratus_random::{Purpose, Stream};
 
@@ -11,9 +13,11 @@ pub struct Data {
     pub parameters: Vec<Vec<f64>>,
     /// The images, `[N, C, H, W]`.
     pub images: Vec<f64>,
-    /// The labels, `[N]` or `[N, H, W]`; negative ones are ignored.
+    /// The labels, `[N]` or `[N, H, W]`; negative ones are ignored. Empty if there are targets.
     pub labels: Vec<i32>,
-    /// The weights of the classes, if the settings have them.
+    /// The targets, `[N, T]`, from 0 to 1; NaN is missing. Empty if there are labels.
+    pub targets: Vec<f64>,
+    /// The weights of the classes or targets, if the settings have them.
     pub class_weights: Option<Vec<f64>>,
 }
 
@@ -40,15 +44,31 @@ impl Data {
         let output = graph.shape(graph.output);
         let classes = graph.classes() as u32;
         let mut draw = stream(0, LABELS);
-        let labels = (0..settings.batch * output.elements() / graph.classes()).map(|position| {
-            let is_ignored = settings.ignored_labels && position > 0 && draw.below(6) == 0;
-            if is_ignored { -1 } else { draw.below(classes) as i32 }
-        });
-        let class_weights = || uniform(&mut stream(0, CLASS_WEIGHTS), [0.3, 2.0], graph.classes());
+        let has_targets = settings.loss(output) != LossFunction::CrossEntropy;
+        let labelled = if has_targets { 0 } else { settings.batch * output.elements() / graph.classes() };
+        let is_ignored = |draw: &mut Stream, position: usize| {
+            settings.ignored_labels && position > 0 && draw.below(6) == 0
+        };
+        let labels = (0..labelled)
+            .map(|position| match is_ignored(&mut draw, position) {
+                true => -1,
+                false => draw.below(classes) as i32,
+            })
+            .collect();
+        let targets = if has_targets { settings.batch * output.elements() } else { 0 };
+        let targets = (0..targets)
+            .map(|position| match is_ignored(&mut draw, position) {
+                true => f64::NAN,
+                false => f64::from(draw.below(5)) / 4.0,
+            })
+            .collect();
+        let weights = if has_targets { TARGET_WEIGHT_ROWS } else { 1 } * graph.classes();
+        let class_weights = || uniform(&mut stream(0, CLASS_WEIGHTS), [0.3, 2.0], weights);
         Self {
             parameters: parameters.collect(),
             images: uniform(&mut stream(0, IMAGES), [-1.0, 1.0], images),
-            labels: labels.collect(),
+            labels,
+            targets,
             class_weights: settings.class_weights.then(class_weights),
         }
     }

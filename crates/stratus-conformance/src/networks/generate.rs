@@ -25,8 +25,13 @@ pub fn random_network(seed: u64) -> Network {
     };
     let mut settings = Settings { batch: 1 + stream.below(5) as usize, ..Settings::plain(seed) };
     settings.layout = stream.below(12) as usize;
-    for (_, flag) in FLAGS {
-        *flag(&mut settings) = stream.below(4) == 0;
+    for (key, flag) in FLAGS {
+        // A sequence of its own: a seed keeps the network that it had before there were targets.
+        let draw = match key {
+            "targets" => Stream::new(seed, Purpose::Test, 1, 0).below(4),
+            _ => stream.below(4),
+        };
+        *flag(&mut settings) = draw == 0;
     }
     let [height, width] = [size(&mut stream), size(&mut stream)];
     let network = Network {

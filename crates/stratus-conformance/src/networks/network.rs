@@ -1,6 +1,7 @@
 //! A network as text: layers whose attributes can be changed one by one, and how it is trained.
 
 use std::fmt::Write as _;
+use stratus_engine::LossFunction;
 use stratus_graph::layer_file::{self, LayerFileError};
 use stratus_graph::{Graph, Shape};
 
@@ -27,6 +28,8 @@ pub struct Settings {
     pub smoothing: bool,
     /// True if some labels are negative, which the loss ignores.
     pub ignored_labels: bool,
+    /// True if samples have several targets instead of a class; pixels always have a class.
+    pub targets: bool,
     /// True if activations are recomputed where possible.
     pub recompute: bool,
     /// True if the batch is divided into tiles of one sample where possible.
@@ -44,9 +47,20 @@ impl Settings {
             class_weights: false,
             smoothing: false,
             ignored_labels: false,
+            targets: false,
             recompute: false,
             tiles: false,
             layout: 0,
+        }
+    }
+
+    /// The loss of an output of a shape. The seed of the data decides between the losses of targets.
+    pub(super) fn loss(&self, output: &Shape) -> LossFunction {
+        match (self.targets && output.0.len() == 1, self.data % 3) {
+            (false, _) => LossFunction::CrossEntropy,
+            (true, 0) => LossFunction::BinaryCrossEntropy,
+            (true, 1) => LossFunction::SquaredError,
+            (true, _) => LossFunction::Huber,
         }
     }
 
@@ -85,10 +99,11 @@ impl Settings {
 type Flag = fn(&mut Settings) -> &mut bool;
 
 /// The settings that are true or false; a network shrinks towards false.
-pub(super) const FLAGS: [(&str, Flag); 5] = [
+pub(super) const FLAGS: [(&str, Flag); 6] = [
     ("class_weights", |settings| &mut settings.class_weights),
     ("smoothing", |settings| &mut settings.smoothing),
     ("ignored_labels", |settings| &mut settings.ignored_labels),
+    ("targets", |settings| &mut settings.targets),
     ("recompute", |settings| &mut settings.recompute),
     ("tiles", |settings| &mut settings.tiles),
 ];

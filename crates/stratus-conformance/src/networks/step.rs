@@ -5,7 +5,9 @@ use stratus_engine::fusions::Fusions;
 use stratus_engine::ops::{CLASS_WEIGHTS, SgdUpdate};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_with;
-use stratus_engine::passes::lower::{lower, refresh_copies, with_class_weights, with_label_smoothing};
+use stratus_engine::passes::lower::{
+    lower, refresh_copies, with_class_weights, with_label_smoothing, with_loss,
+};
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::{Optimiser, update};
@@ -143,7 +145,8 @@ fn compiled(
     (precision, compilation): (Precision, Compilation<'_>),
     mode: Mode,
 ) -> Result<Program, EngineError> {
-    let mut program = lower(graph, mode, precision, settings.batch)?;
+    let loss = settings.loss(graph.shape(graph.output));
+    let mut program = with_loss(lower(graph, mode, precision, settings.batch)?, loss)?;
     if settings.class_weights {
         program = with_class_weights(program)?;
     }
@@ -205,8 +208,12 @@ fn execute(session: &mut Session, program: usize, data: &Data) -> Result<(), Eng
         let bytes = inputs.images.as_mut_slice();
         let layout = &images.layout;
         layout.for_each(&layout.shape, |to, from| dtype.store(bytes, to, data.images[from]));
+        let labels = inputs.labels.as_mut_slice();
         for (position, &label) in data.labels.iter().enumerate() {
-            DType::I32.store(inputs.labels.as_mut_slice(), position, f64::from(label));
+            DType::I32.store(labels, position, f64::from(label));
+        }
+        for (position, &target) in data.targets.iter().enumerate() {
+            DType::F32.store(labels, position, target);
         }
     }
     let mut clock = Clock::disabled(session.slots(program));

@@ -16,10 +16,14 @@ impl GpuOp for CountLabels {
         }
         let classes = u32::try_from(counts.elements()).map_err(|error| error.to_string())?;
         let shape = Shape { grid: [classes, 1, 1], block: [THREADS, 1, 1], shared: 0 };
-        let samples = labels.elements() / self.stride();
-        let arguments = vec![Argument::Operand(0), Argument::Operand(1), long(samples), int(self.stride())?];
+        let (name, stride) = match labels.dtype() {
+            DType::F32 => ("target_counts", counts.elements().max(1)),
+            _ => ("label_counts", self.stride()),
+        };
+        let samples = labels.elements() / stride;
+        let arguments = vec![Argument::Operand(0), Argument::Operand(1), long(samples), int(stride)?];
         let source = Source::new("label_counts", DType::F32, 1);
-        let launch = builder.launch(&source, "label_counts", shape, arguments)?;
+        let launch = builder.launch(&source, name, shape, arguments)?;
         Ok(Implementation::native(self.name(), vec![launch], 0))
     }
 }

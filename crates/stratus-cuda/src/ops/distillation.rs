@@ -1,11 +1,11 @@
-//! The loss by the logits of a teacher in three launches: labels, rows of logits, sums.
+//! The loss by the outputs of a teacher in three launches: labels, outputs, sums.
 
 use super::convert::check_types;
 use super::loss_scale::scaled;
 use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
-use stratus_engine::Layout;
 use stratus_engine::ops::{DistillationFunction, DistillationLoss, KernelSpec};
+use stratus_engine::{DType, Layout};
 
 /// The threads of a block.
 const THREADS: u32 = 128;
@@ -18,11 +18,14 @@ const LOSS_BYTES: usize = 8;
 /// The bytes of a count of labels (int) in the scratch.
 const COUNT_BYTES: usize = 4;
 
+/// The label counts of a map with one logit a pixel.
+const BINARY_CLASSES: usize = 2;
+
+/// The kernels of outputs that are compared one by one.
+const OUTPUT_KERNELS: [&str; 3] = ["output_counts", "output_terms", "output_sums"];
+
 impl GpuOp for DistillationLoss {
     fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
-        if self.function != DistillationFunction::Softmax {
-            return Err("no kernel for other functions than softmax".to_owned());
-        }
         let [at_scale, at_counts, at_metrics, at_gradient] = self.positions();
         let maps = [&operands[0], &operands[1], &operands[at_gradient]];
         check_types(maps)?;
@@ -30,13 +33,30 @@ impl GpuOp for DistillationLoss {
         if !maps.iter().all(is_last) {
             return Err("logits and their gradient must be channels last".to_owned());
         }
-        let [batch, classes, height, width] = operands[0].image()?;
-        let rows = batch * height * width;
+        let [batch, channels, height, width] = operands[0].image()?;
+        let pixels = batch * height * width;
+        let source = |file| {
+            Source::new(file, operands[0].dtype(), 1).with("T_OUT", type_name(operands[at_gradient].dtype()))
+        };
+        let by_output = |is_of_logits: bool| {
+            source("output_distillation")
+                .with("LABEL", type_name(operands[2].dtype()))
+                .with("LOGITS", usize::from(is_of_logits))
+        };
+        // The number of rows, the length of label counts, and the kernels.
+        let targets = if operands[2].dtype() == DType::F32 { channels } else { BINARY_CLASSES };
+        let (rows, classes, source, [counts_name, rows_name, sums_name]) = match self.function {
+            DistillationFunction::Softmax => {
+                let source = source("distillation").with("STRIDE", self.label_stride());
+                (pixels, channels, source, ["distillation_counts", "distillation_rows", "distillation_sums"])
+            }
+            DistillationFunction::Sigmoid => (pixels * channels, targets, by_output(true), OUTPUT_KERNELS),
+            DistillationFunction::SquaredError => {
+                (pixels * channels, targets, by_output(false), OUTPUT_KERNELS)
+            }
+        };
         let max_parts = BLOCKS_PER_SM * builder.processor.multiprocessors() as usize;
         let parts = rows.div_ceil(THREADS as usize).clamp(1, max_parts);
-        let source = Source::new("distillation", operands[0].dtype(), 1)
-            .with("T_OUT", type_name(operands[at_gradient].dtype()))
-            .with("STRIDE", self.label_stride());
         let (source, scale) = scaled(source, operands, at_scale, self.loss_scaled)?;
         // The losses, which are doubles, are first.
         let (losses, counts) = (Argument::Scratch(0), Argument::Scratch(parts * LOSS_BYTES));
@@ -48,7 +68,7 @@ impl GpuOp for DistillationLoss {
             |blocks: usize, threads| Shape { grid: [blocks as u32, 1, 1], block: [threads, 1, 1], shared: 0 };
 
         let arguments = vec![Argument::Operand(2), counts, long(rows)];
-        let count = builder.launch(&source, "distillation_counts", grid(parts, THREADS), arguments)?;
+        let count = builder.launch(&source, counts_name, grid(parts, THREADS), arguments)?;
         let arguments = vec![
             Argument::Operand(0),
             Argument::Operand(1),
@@ -63,7 +83,7 @@ impl GpuOp for DistillationLoss {
             label_counts,
             scale,
         ];
-        let loss = builder.launch(&source, "distillation_rows", grid(parts, THREADS), arguments)?;
+        let loss = builder.launch(&source, rows_name, grid(parts, THREADS), arguments)?;
         let arguments = vec![
             counts,
             losses,
@@ -74,7 +94,7 @@ impl GpuOp for DistillationLoss {
             temperature,
             label_counts,
         ];
-        let sums = builder.launch(&source, "distillation_sums", grid(1, 32), arguments)?;
+        let sums = builder.launch(&source, sums_name, grid(1, 32), arguments)?;
         Ok(Implementation::native(self.name(), vec![count, loss, sums], scratch))
     }
 }

@@ -10,7 +10,7 @@ use stratus_engine::ops::{AdjustLossScale, FindOverflow, INITIAL_SCALE, KernelSp
 const LOADS_IN_FLIGHT: usize = 4;
 
 /// Checks that a loss scale is f32, as the kernels require.
-fn expect_f32(scale: &Operand) -> Result<(), String> {
+pub(super) fn expect_f32(scale: &Operand) -> Result<(), String> {
     match scale.dtype() {
         DType::F32 => Ok(()),
         other => Err(format!("`{}`: expected f32, got {other}", scale.value.name)),

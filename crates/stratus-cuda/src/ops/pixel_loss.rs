@@ -21,10 +21,8 @@ impl GpuOp for PixelCrossEntropy {
         let [at_weights, at_scale, at_counts, at_metrics, at_predictions, at_gradient] = self.positions();
         let (logits, gradient) = (&operands[0], operands.get(at_gradient));
         check_types([logits].into_iter().chain(gradient))?;
-        if self.binary {
-            return Err("no kernel for one logit".to_owned());
-        }
-        let [batch, classes, height, width] = logits.image()?;
+        let [batch, channels, height, width] = logits.image()?;
+        let classes = self.classes(channels);
         let last =
             |operand: &Operand| operand.layout.same_bytes(&Layout::channels_last(&operand.value.shape));
         if ![Some(logits), gradient].into_iter().flatten().all(last) {
@@ -34,7 +32,8 @@ impl GpuOp for PixelCrossEntropy {
         let max_parts = BLOCKS_PER_SM * builder.processor.multiprocessors() as usize;
         let parts = pixels.div_ceil(THREADS as usize).clamp(1, max_parts);
         let source = Source::new("pixel_loss", logits.dtype(), 1)
-            .with("T_OUT", type_name(gradient.unwrap_or(logits).dtype()));
+            .with("T_OUT", type_name(gradient.unwrap_or(logits).dtype()))
+            .with("BINARY", usize::from(self.binary));
         let (source, scale) = scaled(source, operands, at_scale, self.loss_scaled)?;
         // Weights and losses, which are doubles, are first.
         let mut end = 0;

@@ -9,4 +9,18 @@ extern "C" __global__ void label_counts(const int *labels, double *counts, i64 s
     if (threadIdx.x == 0) counts[blockIdx.x] = (double)count;
 }
 
+// Counts the present targets [samples, columns], those that are not NaN: a block per column.
+extern "C" __global__ void target_counts(const float *targets, double *counts, i64 samples, int columns,
+                                         TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    int count = 0;
+    for (i64 n = threadIdx.x; n < samples; n += blockDim.x) {
+        const float target = targets[n * columns + blockIdx.x];
+        count += target == target;
+    }
+    count = block_sum(count);
+    if (threadIdx.x == 0) counts[blockIdx.x] = (double)count;
+}
+
 EXPORT(label_counts)
+EXPORT(target_counts)

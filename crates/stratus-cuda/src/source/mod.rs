@@ -92,12 +92,17 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
         ("loss_scale", concat!(include_str!("loss_scale_common.cu"), include_str!("loss_scale.cu"))),
         ("mark", include_str!("mark.cu")),
         ("label_counts", include_str!("label_counts.cu")),
+        (
+            "output_distillation",
+            concat!(include_str!("loss_scale_common.cu"), include_str!("output_distillation.cu")),
+        ),
         ("pixel_loss", concat!(include_str!("loss_scale_common.cu"), include_str!("pixel_loss.cu"))),
         ("pixels", include_str!("pixels.cu")),
         ("pool", include_str!("pool.cu")),
         ("prelu", concat!(include_str!("elementwise_common.cu"), include_str!("prelu.cu"))),
         ("resize", include_str!("resize.cu")),
         ("stem", include_str!("stem.cu")),
+        ("target_loss", concat!(include_str!("loss_scale_common.cu"), include_str!("target_loss.cu"))),
         ("update", concat!(include_str!("loss_scale_common.cu"), include_str!("update.cu"))),
     ];
     files.into_iter().find(|(name, _)| *name == file).map(|(_, text)| text)

@@ -10,11 +10,30 @@
 //
 // With smoothing s, w(y) is multiplied by 1-s, and s/classes · Σₖ w(k) (log Σ exp(z) - z[k]) is added.
 // Without class weights their address is null. For a part of a batch, the label counts of the whole batch
-// give Σ w(y); otherwise their address is null. SCALED: the gradient is multiplied by the loss scale.
+// give Σ w(y); otherwise their address is null. SCALED: the gradient is multiplied by the loss scale. BINARY:
+// maps have one channel, the logit of class 1; that of class 0 is 0.
 
 #ifndef T_OUT
 #define T_OUT T
 #endif
+
+#ifndef BINARY
+#define BINARY 0
+#endif
+
+// The logit of a class.
+__device__ __forceinline__ float logit_of(const T *row, int class_) {
+    if (BINARY) return class_ == 0 ? 0.0f : widen(row[0]);
+    return widen(row[class_]);
+}
+
+// Stores the slope of a class's logit.
+__device__ __forceinline__ void store_slope(float slope, T_OUT *to, int class_) {
+    if (!BINARY)
+        narrow(slope, to[class_]);
+    else if (class_ == 1)
+        narrow(slope, to[0]);
+}
 
 __device__ __forceinline__ double quiet_nan() { return (double)__uint_as_float(0x7fc00000u); }
 
@@ -78,16 +97,17 @@ extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const 
     double all_weights = 0.0;
     if (smoothing > 0.0)
         for (int c = 0; c < classes; c++) all_weights += (double)weight_of(class_weights, c);
+    const int channels = BINARY ? 1 : classes;
     double loss = 0.0;
     int right = 0;
     const i64 step = (i64)gridDim.x * blockDim.x;
     for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < pixels; at += step) {
-        const T *row = logits + at * classes;
-        T_OUT *to = gradient ? gradient + at * classes : gradient;
+        const T *row = logits + at * channels;
+        T_OUT *to = gradient ? gradient + at * channels : gradient;
         float largest = __uint_as_float(0xff800000u);
         int best = 0;
         for (int c = 0; c < classes; c++) {
-            float logit = widen(row[c]);
+            float logit = logit_of(row, c);
             if (logit > largest) {
                 largest = logit;
                 best = c;
@@ -97,28 +117,28 @@ extern "C" __global__ void pixel_rows(const T *logits, const int *labels, const 
         const int label = labels[at];
         if (label < 0 || label >= classes) {
             float value = label < 0 ? 0.0f : (float)quiet_nan();
-            for (int c = 0; to && c < classes; c++) narrow(value, to[c]);
+            for (int c = 0; to && c < classes; c++) store_slope(value, to, c);
             continue;
         }
-        const float own = widen(row[label]);
+        const float own = logit_of(row, label);
         right += best == label && own == own;
         float sum = 0.0f;
-        for (int c = 0; c < classes; c++) sum += expf(widen(row[c]) - largest);
+        for (int c = 0; c < classes; c++) sum += expf(logit_of(row, c) - largest);
         const double log_sum = log((double)sum) + (double)largest;
         const double share = (1.0 - smoothing) * (double)weight_of(class_weights, label);
         // 0 · ∞ counts as 0.
         if (share != 0.0) loss += share * (log_sum - (double)own);
         for (int c = 0; smoothing > 0.0 && c < classes; c++) {
             double class_share = every * (double)weight_of(class_weights, c);
-            if (class_share != 0.0) loss += class_share * (log_sum - (double)widen(row[c]));
+            if (class_share != 0.0) loss += class_share * (log_sum - (double)logit_of(row, c));
         }
         if (!to) continue;
         const float slope = (float)(factor * (share + every * all_weights)) / sum;
         for (int c = 0; c < classes; c++) {
             double target = every == 0.0 ? 0.0 : every * (double)weight_of(class_weights, c);
             if (c == label) target += share;
-            float value = slope * expf(widen(row[c]) - largest) - (float)(factor * target);
-            narrow(factor == 0.0 ? 0.0f : value, to[c]);
+            float value = slope * expf(logit_of(row, c) - largest) - (float)(factor * target);
+            store_slope(factor == 0.0 ? 0.0f : value, to, c);
         }
     }
     loss = block_sum(loss);

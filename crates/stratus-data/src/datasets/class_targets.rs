@@ -1,5 +1,5 @@
-//! Data sets with a class per image, seen as data sets with targets: one-hot labels, or the names of the classes
-//! as numbers.
+//! Data sets with a class per image, seen as data sets with targets: one-hot labels, or the names of the
+//! classes as numbers.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub const NUMBER_NAME: &str = "number";
 /// else 0. All are missing for images without a class.
 pub type LabelsOfClasses = ClassTargets<OneHot>;
 
-/// A data set with a class per image whose only target, [`NUMBER_NAME`], is the name of the class as a number,
-/// such as the age in `<age>/<image>`. It is missing for images without a class.
+/// A data set with a class per image whose only target, [`NUMBER_NAME`], is the name of the class as a
+/// number, such as the age in `<age>/<image>`. It is missing for images without a class.
 pub type NumbersOfClasses = ClassTargets<Number>;
 
 /// The encoding of [`LabelsOfClasses`].
@@ -67,7 +67,8 @@ impl ClassTargets<Number> {
     ///
     /// # Errors
     ///
-    /// [`DataError::InvalidOption`]: names of classes that are not finite numbers, or masks instead of classes.
+    /// [`DataError::InvalidOption`]: names of classes that are not finite numbers, or masks instead of
+    /// classes.
     pub fn new(dataset: Arc<dyn Dataset>) -> Result<Self, DataError> {
         let invalid = |problem| Err(DataError::InvalidOption { key: "train.loss", problem });
         if dataset.has_masks() {
@@ -82,7 +83,8 @@ impl ClassTargets<Number> {
         if !listed.is_empty() {
             let more = if others.count() > listed.len() { ", …" } else { "" };
             return invalid(format!(
-                "a loss of numbers needs classes whose names are numbers, but `{}` has the classes `{}`{more}; \
+                "a loss of numbers needs classes whose names are numbers, but `{}` has the classes \
+                 `{}`{more}; \
                  set it to cross_entropy",
                 dataset.name(),
                 listed.join("`, `")
@@ -195,6 +197,10 @@ impl<E> Dataset for ClassTargets<E> {
         self.dataset.ignored_files()
     }
 
+    fn warnings(&self) -> Vec<String> {
+        self.dataset.warnings()
+    }
+
     fn verify_files(&self) -> Result<Vec<(String, String)>, DataError> {
         self.dataset.verify_files()
     }
@@ -209,5 +215,90 @@ impl<E> Dataset for ClassTargets<E> {
 
     fn resident_bytes(&self) -> u64 {
         self.dataset.resident_bytes() + 4 * (self.values.capacity() + self.missing.capacity()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datasets::concat::ConcatDataset;
+    use crate::datasets::entry::{OpenOptions, SyntheticOptions};
+    use crate::datasets::{SplitMethod, open, split::Split};
+    use crate::memory::{ImagesInMemory, StoredImage};
+
+    fn synthetic(classes: usize) -> Arc<dyn Dataset> {
+        let synthetic = SyntheticOptions { images: 9, classes, ..SyntheticOptions::default() };
+        let options = OpenOptions { shape: [1, 2, 2], synthetic, ..OpenOptions::default() };
+        Arc::from(open("synthetic", std::path::Path::new(""), Split::Train, &options).unwrap())
+    }
+
+    #[test]
+    fn labels_are_one_hot() {
+        for classes in [1, 2, 5] {
+            let plain = synthetic(classes);
+            let set = LabelsOfClasses::new(Arc::clone(&plain));
+            assert_eq!((set.classes(), set.len(), set.target_kind()), (classes, 9, Some(TargetKind::Labels)));
+            for index in 0..9 {
+                let class = plain.label(index).unwrap() as usize;
+                let expected: Vec<f32> = (0..classes).map(|at| f32::from(u8::from(at == class))).collect();
+                assert_eq!(set.targets(index).unwrap(), expected);
+                assert_eq!(set.read(index, &mut Scratch::default()).unwrap().label, IGNORED);
+                assert_eq!(set.label(index).unwrap(), IGNORED);
+            }
+            assert!(set.targets(9).is_err());
+        }
+    }
+
+    #[test]
+    fn images_without_a_class_have_missing_targets() {
+        let image = StoredImage::interleaved(vec![0; 3], [3, 1, 1]);
+        let set = ImagesInMemory::new(vec![image], 2, true).unwrap();
+        let set = LabelsOfClasses::new(Arc::new(set));
+        assert!(set.targets(0).unwrap().iter().all(|target| target.is_nan()));
+        assert_eq!(set.targets(0).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn numbers_are_the_names_of_classes() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |class: &str| {
+            std::fs::create_dir_all(folder.path().join(class)).unwrap();
+            std::fs::write(folder.path().join(class).join("a.png"), "").unwrap();
+        };
+        let opened = || -> Arc<dyn Dataset> {
+            let options =
+                OpenOptions { verify: false, split_method: SplitMethod::Unsplit, ..OpenOptions::default() };
+            Arc::from(open("folder", folder.path(), Split::Train, &options).unwrap())
+        };
+        ["-1.5", "007", "3e2"].iter().for_each(|class| put(class));
+        let set = NumbersOfClasses::new(opened()).unwrap();
+        let numbers: Vec<f32> = (0..3).map(|index| set.targets(index).unwrap()[0]).collect();
+        assert_eq!(numbers, [-1.5, 7.0, 300.0]);
+        assert_eq!((set.classes(), set.class_name(0)), (1, NUMBER_NAME.to_owned()));
+        assert_eq!(set.target_kind(), Some(TargetKind::Numbers));
+        ["inf", "cat"].iter().for_each(|class| put(class));
+        let message = NumbersOfClasses::new(opened()).map(drop).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "train.loss: a loss of numbers needs classes whose names are numbers, but `folder` has the \
+             classes \
+             `cat`, `inf`; set it to cross_entropy"
+        );
+    }
+
+    #[test]
+    fn a_class_map_moves_targets() {
+        let plain = synthetic(2);
+        let joined = ConcatDataset::new(vec![Box::new(LabelsOfClasses::new(Arc::clone(&plain)))]).unwrap();
+        assert_eq!(joined.targets(1).unwrap().len(), 2);
+        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let mapped = joined.with_class_map(names, vec![2, 0]).unwrap();
+        for index in 0..9 {
+            let targets = mapped.targets(index).unwrap();
+            let is_first = plain.label(index).unwrap() == 0;
+            assert_eq!([targets[2], targets[0]], if is_first { [1.0, 0.0] } else { [0.0, 1.0] });
+            assert!(targets[1].is_nan());
+        }
+        assert!(mapped.targets(9).is_err());
     }
 }

@@ -206,6 +206,10 @@ impl Dataset for ConcatDataset {
         all
     }
 
+    fn warnings(&self) -> Vec<String> {
+        self.datasets.iter().flat_map(|dataset| dataset.warnings()).collect()
+    }
+
     fn verify_files(&self) -> Result<Vec<(String, String)>, DataError> {
         let files = self.datasets.iter().map(|dataset| dataset.verify_files());
         Ok(files.collect::<Result<Vec<_>, _>>()?.concat())

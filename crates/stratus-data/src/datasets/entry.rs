@@ -6,7 +6,7 @@ use std::time::Duration;
 use stratus_store::RetryPolicy;
 
 use super::split::{Split, SplitMethod};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, TargetKind};
 use crate::error::DataError;
 
 /// A registry entry.
@@ -82,6 +82,8 @@ pub struct OpenOptions {
     pub images_per_class: Option<usize>,
     /// The method of splitting the data set. Default: as published.
     pub split_method: SplitMethod,
+    /// Options of tables.
+    pub table: TableOptions,
 }
 
 impl Default for OpenOptions {
@@ -99,6 +101,7 @@ impl Default for OpenOptions {
             give_up_after: RetryPolicy::default().give_up_after,
             images_per_class: None,
             split_method: SplitMethod::Published,
+            table: TableOptions::default(),
         }
     }
 }
@@ -114,6 +117,21 @@ impl OpenOptions {
             ..default
         }
     }
+}
+
+/// Options of tables of labels or numbers. By default every column except `path`, `split` and the groups is
+/// one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableOptions {
+    /// The columns of labels or numbers, in this order; all if empty.
+    pub columns: Vec<String>,
+    /// The separator of names of labels, if a single column has them.
+    pub separator: Option<char>,
+    /// What the columns hold. By default labels if all cells are 0, 1, true, false, yes, no or empty, or if
+    /// there is a separator; else numbers.
+    pub kind: Option<TargetKind>,
+    /// The column whose equal cells mark images that stay in one split, such as those of a patient.
+    pub group_by: Option<String>,
 }
 
 /// Options of synthetic data.

@@ -21,10 +21,12 @@ pub mod selection;
 pub mod shards;
 pub(crate) mod split;
 pub mod synthetic;
+pub mod table;
+pub(crate) mod target_rows;
 mod upright;
 
 pub use self::entry::{
-    DatasetEntry, OpenFunction, OpenOptions, PublishedFile, SyntheticOptions, UnpackedFile,
+    DatasetEntry, OpenFunction, OpenOptions, PublishedFile, SyntheticOptions, TableOptions, UnpackedFile,
 };
 pub use self::registry::{REGISTRY, entry, open};
 pub use self::split::{Split, SplitMethod, UnknownSplit};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stratus_base::nearest;
 
-use super::{camvid, cifar, cityscapes, coco, folder, mnist, packed, shards, synthetic};
+use super::{camvid, cifar, cityscapes, coco, folder, mnist, packed, shards, synthetic, table};
 use crate::dataset::Dataset;
 use crate::datasets::entry::{DatasetEntry, OpenOptions};
 use crate::datasets::split::{Split, SplitMethod};
@@ -13,10 +13,10 @@ use crate::decode::JpegLibrary;
 use crate::error::DataError;
 
 /// Data sets that can be split by lists or a seed.
-const SPLITTABLE_DATASETS: [&str; 2] = ["folder", "camvid"];
+const SPLITTABLE_DATASETS: [&str; 3] = ["folder", "camvid", "table"];
 
 /// Data sets whose root may be a file, such as an archive.
-const MAY_BE_FILES: [&str; 2] = ["folder", "synthetic"];
+const MAY_BE_FILES: [&str; 3] = ["folder", "synthetic", "table"];
 
 /// Data sets whose samples are pixels, without image files to decode.
 const WITHOUT_IMAGE_FILES: [&str; 5] = ["mnist", "cifar10", "cifar100", "cifar100_coarse", "synthetic"];
@@ -28,10 +28,12 @@ pub static REGISTRY: &[&DatasetEntry] = &[
     &cifar::CIFAR100,
     &cifar::CIFAR100_COARSE,
     &folder::ENTRY,
+    &table::ENTRY,
     &camvid::ENTRY,
     &cityscapes::ENTRY,
     &coco::ENTRY,
     &coco::LABELS,
+    &coco::MULTILABEL,
     &shards::ENTRY,
     &synthetic::ENTRY,
 ];

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::label_encoding::decode_index_mask;
 use crate::dataset::{
-    Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile, reject_damaged,
+    Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile, TargetKind, reject_damaged,
 };
 use crate::datasets::entry::{DatasetEntry, OpenOptions};
 use crate::datasets::split::Split;
@@ -38,6 +38,7 @@ pub struct Shards {
     shape: Option<[usize; 3]>,
     normalisation: Normalisation,
     masks: bool,
+    target_kind: Option<TargetKind>,
     /// The first sample of each shard.
     starts: Vec<u32>,
     len: usize,
@@ -73,7 +74,7 @@ impl Shards {
                 return Err(DataError::Invalid { path: root, problem });
             }
         };
-        let ShardIndex { classes, shape, normalisation, masks, mut splits, .. } = index;
+        let ShardIndex { classes, shape, normalisation, masks, target_kind, mut splits, .. } = index;
         let names = shards::split_names(split);
         let found = names.iter().find_map(|&name| splits.remove_entry(name));
         let Some((name, shards)) = found.filter(|(_, shards)| !shards.is_empty()) else {
@@ -97,6 +98,7 @@ impl Shards {
             shape,
             normalisation,
             masks,
+            target_kind,
             starts,
             len,
             window: options.shuffle_shards.max(1),
@@ -213,6 +215,16 @@ impl Dataset for Shards {
     fn label(&self, index: usize) -> Result<u32, DataError> {
         let (_, shard, at) = self.locate(index)?;
         Ok(shard.labels.get(at).copied().unwrap_or(super::IGNORED))
+    }
+
+    fn target_kind(&self) -> Option<TargetKind> {
+        self.target_kind
+    }
+
+    fn targets(&self, index: usize) -> Result<&[f32], DataError> {
+        let (_, shard, at) = self.locate(index)?;
+        let width = self.classes.len();
+        Ok(shard.targets.get(at * width..(at + 1) * width).unwrap_or_default())
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {

@@ -167,9 +167,14 @@ impl Loader {
         let Position { epoch, batch } = self.shared.position(self.next);
         let before = config.batch_size as u64 * batch;
         let left = usize::try_from(self.samples_per_epoch().saturating_sub(before)).unwrap_or(usize::MAX);
-        buffer.samples = config.slice.rows(left.min(config.batch_size)).len();
+        let rows = config.slice.rows(left.min(config.batch_size));
+        buffer.samples = rows.len();
         (buffer.epoch, buffer.index) = (epoch, batch);
         buffer.indices.clear();
+        if config.order == Order::Sequential {
+            // Evaluations compare outputs with the targets of these samples.
+            buffer.indices.extend(rows.map(|row| (before + row as u64) as u32));
+        }
         buffer.labels.fill(IGNORED_LABEL);
         self.next += 1;
         Ok(buffer)

@@ -12,6 +12,10 @@
 //! images were resized, `"resized": {"side": 256, "quality": 92, "images": 100, "bytes_before": 11300000,
 //! "bytes": 3200000}` holds the settings, the number of resized images, and the sizes before and after.
 //!
+//! Data sets with several labels or numbers per sample have `"target_kind": "labels"` (or `"numbers"`), their
+//! names in `classes`, and no labels. `targets` of a shard then holds `[N, T]` numbers, row by row, with
+//! `null` for missing ones. The index's version is then 3.
+//!
 //! Sparse files, which other programs may have packed, are listed in their shard's `sparse`: `[[1, [{"at": 0,
 //! "offset": 512, "bytes": 4096}]]]` has the blocks before a file, and the ranges that are stored: their
 //! offsets in the file and in the shard, and their lengths. The index's version is then 2.
@@ -26,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use super::names::is_shard_name;
 use super::resize::PackResizeReport;
 use crate::archive::{BLOCK, SparseMap};
+use crate::dataset::TargetKind;
 use crate::error::DataError;
 use crate::transform::pixels::Normalisation;
 
@@ -37,6 +42,8 @@ const FORMAT: &str = "stratus-shards";
 const VERSION: u32 = 1;
 /// The version of indices with sparse files, which readers of version 1 would read incorrectly.
 const SPARSE_VERSION: u32 = 2;
+/// The version of indices with targets.
+const TARGETS_VERSION: u32 = 3;
 
 /// The index of a folder of shards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +60,9 @@ pub struct ShardIndex {
     pub normalisation: Normalisation,
     /// True if samples have masks instead of labels.
     pub masks: bool,
+    /// The kind of the targets, if samples have targets instead of labels or masks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_kind: Option<TargetKind>,
     /// The resizing of images; not written if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resized: Option<PackResizeReport>,
@@ -61,7 +71,7 @@ pub struct ShardIndex {
 }
 
 /// One archive.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shard {
     /// The file name in the folder.
     pub name: String,
@@ -69,8 +79,11 @@ pub struct Shard {
     pub bytes: u64,
     /// SHA-256 of the file, hexadecimal.
     pub sha256: String,
-    /// The class of each sample; empty if samples have masks.
+    /// The class of each sample; empty if samples have masks or targets.
     pub labels: Vec<u32>,
+    /// The targets of each sample, `[N, T]`; NaN if missing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "null_for_nan")]
+    pub targets: Vec<f32>,
     /// The position of each image.
     pub images: Vec<MemberRange>,
     /// The position of each mask; empty without masks.
@@ -121,6 +134,7 @@ impl Shard {
     /// Frees unused capacity.
     pub(super) fn shrink(&mut self) {
         self.labels.shrink_to_fit();
+        self.targets.shrink_to_fit();
         self.images.shrink_to_fit();
         self.masks.shrink_to_fit();
     }
@@ -130,10 +144,11 @@ impl Shard {
         let ranges = size_of::<MemberRange>() * (self.images.capacity() + self.masks.capacity());
         let texts = self.name.capacity() + self.sha256.capacity();
         let maps: u64 = self.sparse.iter().map(|(_, map)| map.resident_bytes() + 24).sum();
-        (size_of::<Self>() + texts + 4 * self.labels.capacity() + ranges) as u64 + maps
+        let numbers = 4 * (self.labels.capacity() + self.targets.capacity());
+        (size_of::<Self>() + texts + numbers + ranges) as u64 + maps
     }
 
-    fn check(&self, classes: usize, masks: bool) -> Result<(), String> {
+    fn check(&self, classes: usize, masks: bool, targets: Option<TargetKind>) -> Result<(), String> {
         if !is_shard_name(&self.name) {
             return Err("the name is not that of a .tar file in the folder".to_owned());
         }
@@ -144,10 +159,25 @@ impl Shard {
         if samples == 0 {
             return Err("no samples".to_owned());
         }
-        let expected = if masks { (0, samples) } else { (samples, 0) };
+        let expected = match (masks, targets) {
+            (true, _) => (0, samples),
+            (false, None) => (samples, 0),
+            (false, Some(_)) => (0, 0),
+        };
         let found = (self.labels.len(), self.masks.len());
         if found != expected {
             return Err(format!("{samples} images, but {} labels and {} masks", found.0, found.1));
+        }
+        let expected = if targets.is_some() { samples.checked_mul(classes) } else { Some(0) };
+        if Some(self.targets.len()) != expected {
+            return Err(format!("{samples} images of {classes} targets, but {} targets", self.targets.len()));
+        }
+        let is_invalid = |target: &f32| match targets {
+            Some(TargetKind::Labels) => !target.is_nan() && !(0.0..=1.0).contains(target),
+            _ => target.is_infinite(),
+        };
+        if let Some(at) = self.targets.iter().position(is_invalid) {
+            return Err(format!("sample {} has the target {}", at / classes, self.targets[at]));
         }
         if let Some(at) = self.labels.iter().position(|&label| label as usize >= classes) {
             return Err(format!(
@@ -177,7 +207,18 @@ impl ShardIndex {
     ) -> Self {
         let splits = BTreeMap::new();
         let (format, version, source) = (FORMAT.to_owned(), VERSION, source.to_owned());
-        Self { format, version, source, classes, shape, normalisation, masks, resized: None, splits }
+        Self {
+            format,
+            version,
+            source,
+            classes,
+            shape,
+            normalisation,
+            masks,
+            target_kind: None,
+            resized: None,
+            splits,
+        }
     }
 
     /// Reads the index of a folder; `None` if there is none.
@@ -216,14 +257,17 @@ impl ShardIndex {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.format != FORMAT || !(VERSION..=SPARSE_VERSION).contains(&self.version) {
+        if self.format != FORMAT || !(VERSION..=TARGETS_VERSION).contains(&self.version) {
             let (format, version) = (&self.format, self.version);
             return Err(format!(
-                "format is `{format}` {version}, expected `{FORMAT}` {VERSION} or {SPARSE_VERSION}"
+                "format is `{format}` {version}, expected `{FORMAT}` {VERSION} to {TARGETS_VERSION}"
             ));
         }
         if self.classes.is_empty() {
             return Err("no classes".to_owned());
+        }
+        if self.masks && self.target_kind.is_some() {
+            return Err("both `masks` and `target_kind`".to_owned());
         }
         if !self.normalisation.is_valid(self.normalisation.mean.len()) || self.normalisation.mean.is_empty() {
             return Err("invalid `normalisation`".to_owned());
@@ -231,7 +275,7 @@ impl ShardIndex {
         let mut names = HashSet::new();
         for shard in self.splits.values().flatten() {
             shard
-                .check(self.classes.len(), self.masks)
+                .check(self.classes.len(), self.masks, self.target_kind)
                 .map_err(|problem| format!("shard `{}`: {problem}", shard.name))?;
             if !names.insert(shard.name.as_str()) {
                 return Err(format!("duplicate shard `{}`", shard.name));
@@ -246,10 +290,18 @@ impl ShardIndex {
         Ok(())
     }
 
+    /// Declares the targets that samples have instead of labels.
+    pub(super) fn set_target_kind(&mut self, kind: Option<TargetKind>) {
+        if kind.is_some() {
+            self.version = TARGETS_VERSION;
+        }
+        self.target_kind = kind;
+    }
+
     /// Adds a split's shards.
     pub(super) fn push(&mut self, split: &str, shard: Shard) {
         if !shard.sparse.is_empty() {
-            self.version = SPARSE_VERSION;
+            self.version = self.version.max(SPARSE_VERSION);
         }
         self.splits.entry(split.to_owned()).or_default().push(shard);
     }
@@ -276,6 +328,20 @@ impl ShardIndex {
     }
 }
 
+/// Numbers with `null` for NaN, which JSON does not have.
+mod null_for_nan {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(numbers: &[f32], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(numbers.iter().map(|number| (!number.is_nan()).then_some(*number)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f32>, D::Error> {
+        let numbers = Vec::<Option<f32>>::deserialize(deserializer)?;
+        Ok(numbers.into_iter().map(|number| number.unwrap_or(f32::NAN)).collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,6 +352,7 @@ mod tests {
             bytes: u64::from(samples) * 120_000,
             sha256: "0123456789abcdef".repeat(4),
             labels: (0..samples).map(|sample| sample * 7 % 3).collect(),
+            targets: Vec::new(),
             images: (0..samples).map(|sample| MemberRange(1 + sample * 230, 110_000 + sample)).collect(),
             masks: Vec::new(),
             sparse: Vec::new(),
@@ -323,7 +390,7 @@ mod tests {
     #[test]
     fn rejects_invalid_indices() {
         let messages = [
-            error_after(|index| index.version = 3),
+            error_after(|index| index.version = 4),
             error_after(|index| index.classes.clear()),
             error_after(|index| first(index).name = "../train-000000.tar".to_owned()),
             error_after(|index| first(index).name = "train-000001.tar".to_owned()),
@@ -334,7 +401,7 @@ mod tests {
             error_after(|index| index.normalisation.std[0] = 0.0),
         ];
         let expected = [
-            "format is `stratus-shards` 3, expected `stratus-shards` 1 or 2",
+            "format is `stratus-shards` 4, expected `stratus-shards` 1 to 3",
             "no classes",
             "shard `../train-000000.tar`: the name is not that of a .tar file in the folder",
             "duplicate shard `train-000001.tar`",

@@ -8,6 +8,7 @@
 //!   000123.jpg, .png or .webp   the image
 //!   000123.cls                  the class, in decimal digits; or instead
 //!   000123.seg.png              a mask with the class of every pixel
+//!   000123.json                 an object with the labels or numbers by name, null if missing
 //! ```
 //!
 //! Shard names begin with their split: `train-000000.tar`, `val-000000.tar`.

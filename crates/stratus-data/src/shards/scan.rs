@@ -144,6 +144,7 @@ pub(crate) fn scan(folder: &Path, verify: bool) -> Result<ScannedShards, DataErr
             bytes,
             sha256: String::new(),
             labels: Vec::with_capacity(samples.len()),
+            targets: Vec::new(),
             images: Vec::with_capacity(samples.len()),
             masks: Vec::new(),
             sparse: sparse.into_iter().collect(),

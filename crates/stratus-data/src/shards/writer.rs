@@ -155,6 +155,7 @@ pub fn pack(
     for part in parts {
         let same = part.set.classes() == classes.len()
             && part.set.has_masks() == set.has_masks()
+            && part.set.target_kind() == set.target_kind()
             && classes.iter().enumerate().all(|(class, name)| part.set.class_name(class) == *name);
         if !same {
             let problem = format!("the {} and {} splits have different classes", first.split, part.split);
@@ -173,6 +174,7 @@ pub fn pack(
     };
     let shape = shape.filter(fits);
     let mut index = ShardIndex::new(set.name(), classes, shape, set.normalisation(), set.has_masks());
+    index.set_target_kind(set.target_kind());
     let target = PackTarget::prepare(root, options.overwrite, &options.staging)?;
     let mut packed = Vec::new();
     for part in parts {
@@ -277,6 +279,9 @@ struct SampleFiles {
     extension: &'static str,
     /// The class, if there is no mask.
     label: Option<u32>,
+    /// The targets, and their file; empty if there are none.
+    targets: Vec<f32>,
+    json: Vec<u8>,
     /// The mask file; empty if there is none.
     mask: Vec<u8>,
     planes: Vec<u8>,
@@ -305,7 +310,18 @@ impl SampleFiles {
             None => false,
         };
         self.mask.clear();
-        self.label = if set.has_masks() { None } else { Some(set.label(index)?) };
+        self.targets.clear();
+        self.json.clear();
+        self.label = None;
+        if set.target_kind().is_some() {
+            self.targets.extend_from_slice(set.targets(index)?);
+            if self.targets.len() != set.classes() {
+                return Err(bad_sample(format!("has {} targets", self.targets.len())));
+            }
+            self.write_json(set).map_err(|error| bad_sample(error.to_string()))?;
+        } else if !set.has_masks() {
+            self.label = Some(set.label(index)?);
+        }
         if copied && !set.has_masks() && resize.is_none() {
             return Ok(None);
         }
@@ -327,6 +343,21 @@ impl SampleFiles {
         self.extension = "jpg";
         std::mem::swap(&mut self.image, &mut self.resized);
         Ok(Some(self.resized.len() as u64))
+    }
+
+    /// Writes the targets as an object with their names, in their order.
+    fn write_json(&mut self, set: &dyn Dataset) -> io::Result<()> {
+        self.json.push(b'{');
+        for (at, target) in self.targets.iter().enumerate() {
+            if at > 0 {
+                self.json.push(b',');
+            }
+            serde_json::to_writer(&mut self.json, &set.class_name(at))?;
+            self.json.push(b':');
+            serde_json::to_writer(&mut self.json, &(!target.is_nan()).then_some(*target))?;
+        }
+        self.json.push(b'}');
+        Ok(())
     }
 
     /// Encodes the image of a sample without a file.
@@ -355,7 +386,8 @@ impl SampleFiles {
         let member = |bytes: usize| BLOCK + (bytes as u64).next_multiple_of(BLOCK);
         let label = if self.label.is_some() { member(1) } else { 0 };
         let mask = if self.mask.is_empty() { 0 } else { member(self.mask.len()) };
-        member(self.image.len()) + label + mask + END_OF_ARCHIVE.len() as u64
+        let json = if self.json.is_empty() { 0 } else { member(self.json.len()) };
+        member(self.image.len()) + label + mask + json + END_OF_ARCHIVE.len() as u64
     }
 }
 
@@ -379,6 +411,7 @@ impl Writer {
             bytes: 0,
             sha256: String::new(),
             labels: Vec::new(),
+            targets: Vec::new(),
             images: Vec::new(),
             masks: Vec::new(),
             sparse: Vec::new(),
@@ -394,6 +427,10 @@ impl Writer {
         if let Some(label) = files.label {
             self.member(&format!("{key}.cls"), label.to_string().as_bytes())?;
             self.shard.labels.push(label);
+        }
+        if !files.json.is_empty() {
+            self.member(&format!("{key}.json"), &files.json)?;
+            self.shard.targets.extend_from_slice(&files.targets);
         }
         if !files.mask.is_empty() {
             let mask = self.member(&format!("{key}.seg.png"), &files.mask)?;

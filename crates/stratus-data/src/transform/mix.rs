@@ -408,6 +408,60 @@ mod tests {
         }
     }
 
+    /// Targets of all samples: mixed by the same shares as the images, and missing if one with a share is.
+    #[test]
+    fn blends_targets_like_images() {
+        for mix in [Mix { mixup: 1.0, ..Mix::default() }, Mix { cutmix: 1.0, ..Mix::default() }] {
+            let with_classes = mixer(mix, Element::F32, Layout::Nchw);
+            let with_targets = Mixer { targets: Some(2), ..with_classes.clone() };
+            let samples = 8;
+            let images = || {
+                let mut images = AlignedBytes::zeroed(samples * 24 * 4, "a test").unwrap();
+                for (at, value) in images.elements_mut::<f32>().iter_mut().enumerate() {
+                    *value = (at / 24) as f32;
+                }
+                images
+            };
+            let indices: Vec<u32> = (0..samples as u32).collect();
+            // Sample 2 could not be decoded; the second target of sample 4 is missing.
+            let mut classes = vec![0; samples * LABELS_PER_SAMPLE];
+            (0..samples).for_each(|sample| classes[sample] = if sample == 2 { -1 } else { sample as i32 });
+            let before = |sample: usize| match sample {
+                2 => [IGNORED_LABEL; 2],
+                4 => [40.0f32, f32::NAN].map(|target| target.to_bits().cast_signed()),
+                _ => [10.0 * sample as f32, -(sample as f32)].map(|target| target.to_bits().cast_signed()),
+            };
+            let mut targets: Vec<i32> = (0..samples).flat_map(before).collect();
+            let (mut one, mut other) = (images(), images());
+            let last = &mut LastSample::default();
+            with_classes.mix(&mut one, &mut classes, &indices, (4, samples), last);
+            with_targets.mix(&mut other, &mut targets, &indices, (4, samples), last);
+            assert!(one.iter().eq(other.iter()), "the images are mixed alike");
+            let number = |bits: i32| f32::from_bits(bits.cast_unsigned());
+            for sample in 0..samples {
+                let share = classes[sample * LABELS_PER_SAMPLE + 2] as f32 / FULL_SHARE as f32;
+                let partner = before((sample + samples - 1) % samples);
+                for target in 0..2 {
+                    let (own, other) = (number(before(sample)[target]), number(partner[target]));
+                    let found = targets[sample * 2 + target];
+                    if share == 0.0 {
+                        assert_eq!(found, before(sample)[target]);
+                        continue;
+                    }
+                    let expected = own * (1.0 - share) + other * share;
+                    let found = number(found);
+                    assert_eq!(found.is_nan(), expected.is_nan(), "{sample} {target}");
+                    assert!(found.is_nan() || (found - expected).abs() < 1e-4, "{found} {expected}");
+                }
+            }
+        }
+        let bits = |numbers: [f32; 2]| numbers.map(|number| number.to_bits().cast_signed());
+        let mut targets = bits([f32::NAN, 1.0]);
+        blend_targets(&mut targets, &bits([3.0, f32::NAN]), FULL_SHARE);
+        assert_eq!(f32::from_bits(targets[0].cast_unsigned()), 3.0);
+        assert!(f32::from_bits(targets[1].cast_unsigned()).is_nan());
+    }
+
     #[test]
     fn rejects_invalid_alphas() {
         assert_eq!(Mix::default().validate(), None);

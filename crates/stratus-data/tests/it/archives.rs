@@ -326,7 +326,7 @@ fn other_data_sets_cannot_be_read_from_archives() {
     let directory = tempfile::tempdir().unwrap();
     let path =
         written(directory.path(), &[("train/ant/0.png", Packed::File(&picture(1), FileEncoding::Plain))]);
-    for name in ["camvid", "cityscapes", "coco", "coco_labels", "cifar10", "mnist"] {
+    for name in ["camvid", "cityscapes", "coco", "coco_labels", "coco_multilabel", "cifar10", "mnist"] {
         assert_eq!(
             crate::common::open_error(name, &path, Split::Train, &OpenOptions::default()),
             format!(

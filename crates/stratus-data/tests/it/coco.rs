@@ -7,8 +7,8 @@ use std::path::Path;
 use crate::common::{open_error, write_picture};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stratus_data::datasets::IGNORED_PIXEL;
-use stratus_data::{OpenOptions, Scratch, Split, open};
+use stratus_data::datasets::{IGNORED, IGNORED_PIXEL};
+use stratus_data::{OpenOptions, Scratch, Split, TargetKind, open};
 
 type Change = fn(&mut Value);
 
@@ -461,4 +461,25 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn every_category_of_an_image_is_a_label() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    // No area is needed; the crowd of image 20 is no label, and image 30 has none.
+    write(root, &document().to_string());
+    let set = open("coco_multilabel", root, Split::Train, &OpenOptions::default()).unwrap();
+    assert_eq!((set.name(), set.len(), set.classes(), set.has_masks()), ("coco_multilabel", 3, 3, false));
+    assert_eq!(set.target_kind(), Some(TargetKind::Labels));
+    assert_eq!([set.class_name(0), set.class_name(1), set.class_name(2)], ["person", "cup", "dining table"]);
+    let rows = [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]];
+    for (index, row) in rows.iter().enumerate() {
+        assert_eq!(set.targets(index).unwrap(), row);
+        let mut scratch = Scratch::default();
+        let sample = set.read(index, &mut scratch).unwrap();
+        assert_eq!((sample.label, sample.mask), (IGNORED, None));
+        assert_eq!(set.label(index).unwrap(), IGNORED);
+    }
+    assert!(set.damaged().is_empty() && set.targets(3).is_err());
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use stratus_data::fingerprint::{Fingerprint, MAX_HASHED_SAMPLES, MAX_LISTED_FILES};
 use stratus_data::shards::{self, INDEX_FILE, PackOptions};
-use stratus_data::{OpenOptions, Split, SplitMethod, open};
+use stratus_data::{OpenOptions, Split, SplitMethod, TableOptions, TargetKind, open};
 
 use crate::common::{write_labels, write_picture};
 
@@ -243,4 +243,41 @@ fn compares_all_lengths_and_sampled_content_of_many_files() {
     let unread = unread.filter(|path| before.files.iter().all(|file| file.path != *path)).nth(3).unwrap();
     fs::write(root.join(unread), [0; 9]).unwrap();
     assert_ne!(fingerprint("folder", root, Split::Train).folders, before.folders);
+}
+
+#[test]
+fn targets_are_part_of_the_fingerprint() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    for number in 0..3 {
+        write_picture(&root.join(format!("{number}.png")), [4, 4], number);
+    }
+    let with = |text: &str| {
+        fs::write(root.join("labels.csv"), text).unwrap();
+        let options = OpenOptions { split_method: SplitMethod::Unsplit, ..OpenOptions::default() };
+        fingerprint_by("table", root, Split::Train, &options)
+    };
+    let before = with("path,a,b\n0.png,1,0\n1.png,0,\n2.png,1,1\n");
+    assert_eq!((before.classes.as_slice(), before.files.len()), (&["a".to_owned(), "b".to_owned()][..], 3));
+    // The same table in other words.
+    assert_eq!(with("b;a;path\nno;yes;0.png\n;no;1.png\ntrue;1;./2.png\n").files, before.files);
+    assert_eq!(with("path,a,b\n0.png,yes,no\n1.png,0,\n2.png,1,1.0\n"), before);
+    for text in [
+        "path,a,b\n0.png,1,0\n1.png,0,0\n2.png,1,1\n",
+        "path,a,b\n0.png,1,0\n1.png,0,\n2.png,0,1\n",
+        "path,a,b\n0.png,1,0\n1.png,0,\n2.png,1,1.5\n",
+    ] {
+        let after = with(text);
+        assert_ne!(after.labels_sha256, before.labels_sha256, "{text}");
+        assert_eq!(after.files, before.files);
+    }
+    // Numbers of the same values are another data set.
+    let numbers = OpenOptions {
+        table: TableOptions { kind: Some(TargetKind::Numbers), ..TableOptions::default() },
+        split_method: SplitMethod::Unsplit,
+        ..OpenOptions::default()
+    };
+    with("path,a,b\n0.png,1,0\n1.png,0,\n2.png,1,1\n");
+    let as_numbers = fingerprint_by("table", root, Split::Train, &numbers);
+    assert_ne!(as_numbers.labels_sha256, before.labels_sha256);
 }

@@ -21,5 +21,6 @@ mod shards;
 mod split;
 mod streaming;
 mod sync;
+mod table;
 mod workers;
 mod zip;

@@ -10,7 +10,7 @@ use stratus_data::datasets::IGNORED;
 use stratus_data::shards::{self, PackOptions, PackResize, PackSplit, PackedSplit, ShardIndex};
 use stratus_data::{
     DataError, Dataset, Element, Loader, LoaderConfig, Normalisation, OpenOptions, Order, Orientation,
-    PixelOrder, Sample, Scratch, Split, open, stats,
+    PixelOrder, Sample, Scratch, Split, TargetKind, open, stats,
 };
 
 fn fixture(name: &str) -> PathBuf {
@@ -502,4 +502,56 @@ fn lists_problems_of_shards_without_an_index() {
     let set = open("shards", root, Split::Train, &skipping()).unwrap();
     let damaged: Vec<u32> = set.damaged().iter().map(|(index, _)| *index).collect();
     assert_eq!((set.len(), set.classes(), damaged), (8, 2, vec![1, 2, 3, 4, 5, 7]));
+}
+
+#[test]
+fn targets_round_trip_with_their_names() {
+    for (name, text, kind) in [
+        (
+            "labels",
+            "path,split,scratch,dent\n1.png,train,1,\n2.png,train,0,1\n3.png,val,1,0\n",
+            TargetKind::Labels,
+        ),
+        (
+            "numbers",
+            "path,split,age,\"height, m\"\n1.png,train,-1.5,0.1\n2.png,train,,16777216\n3.png,val,2,3e-30\n",
+            TargetKind::Numbers,
+        ),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join(name), directory.path().join("shards"));
+        fs::create_dir_all(&from).unwrap();
+        fs::write(from.join("labels.csv"), text).unwrap();
+        for number in 1..=3 {
+            fs::copy(fixture("palette.png"), from.join(format!("{number}.png"))).unwrap();
+        }
+        let unshuffled = PackOptions { shuffle: None, ..small() };
+        pack("table", &from, &to, &unshuffled).unwrap();
+        for split in [Split::Train, Split::Validation] {
+            let stored = open("table", &from, split, &OpenOptions::default()).unwrap();
+            let packed = shards_of(&to, split);
+            assert_eq!(packed.target_kind(), Some(kind));
+            assert_eq!((packed.len(), packed.classes()), (stored.len(), stored.classes()));
+            for index in 0..stored.len() {
+                assert_eq!(packed.class_name(index % 2), stored.class_name(index % 2));
+                let bits = |set: &dyn Dataset| {
+                    set.targets(index).unwrap().iter().map(|target| target.to_bits()).collect::<Vec<_>>()
+                };
+                assert_eq!(bits(packed.as_ref()), bits(stored.as_ref()));
+                assert_eq!(packed.read(index, &mut Scratch::default()).unwrap().label, IGNORED);
+            }
+        }
+        let files = members(&to.join("train-000000.tar"));
+        let expected: &[u8] = match kind {
+            TargetKind::Labels => b"{\"scratch\":1.0,\"dent\":null}",
+            TargetKind::Numbers => b"{\"age\":-1.5,\"height, m\":0.1}",
+        };
+        assert_eq!((files[1].0.as_str(), files[1].1.as_slice()), ("000000.json", expected));
+        let index = fs::read_to_string(to.join("index.json")).unwrap();
+        assert!(index.contains("\"version\":3") && index.contains("\"target_kind\":"), "{index}");
+        let damaged = index.replacen("\"targets\":[", "\"targets\":[0,", 1);
+        fs::write(to.join("index.json"), damaged).unwrap();
+        let message = open_error(&to, Split::Train);
+        assert!(message.ends_with("2 images of 2 targets, but 5 targets"), "{message}");
+    }
 }

@@ -50,8 +50,8 @@ impl TargetFunction {
 /// `(outputs [N, T], targets f32 [N, T], weights? [2, T], loss_scale?, label_counts? [T]) -> metrics f64 [4],
 /// gradient? [N, T]`; as an auxiliary loss `(…) updates (metrics) -> gradient`.
 ///
-/// A target of NaN is missing: it has no effect, and the gradient of its output is 0. The loss is the sum over
-/// all present targets, divided by their number:
+/// A target of NaN is missing: it has no effect, and the gradient of its output is 0. The loss is the sum
+/// over all present targets, divided by their number:
 ///
 /// ```text
 /// binary cross-entropy    loss(n, t) = w · (p · y · softplus(-z) + (1 - y) · softplus(z))

@@ -1,8 +1,8 @@
 //! The divisor of a loss over a batch that is split into micro-batches or parts.
 //!
 //! The loss of a batch is the mean over its labels, weighted by class weights. Labels are not spread evenly
-//! over a batch: masks have pixels without a class, targets are missing, classes have different weights. Therefore the losses of
-//! parts are divided by the labels of the whole batch, which are counted first.
+//! over a batch: masks have pixels without a class, targets are missing, classes have different weights.
+//! Therefore the losses of parts are divided by the labels of the whole batch, which are counted first.
 
 use crate::ops::CountLabels;
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step};

@@ -3,7 +3,7 @@
 use super::*;
 use crate::ops::SgdUpdate;
 use crate::passes::differentiate::differentiate;
-use crate::passes::lower::lower;
+use crate::passes::lower::{LossFunction, lower, with_loss};
 use crate::passes::tile::tile as tiled;
 use crate::passes::update::{MIN_FUSED_UPDATE_WEIGHTS, Optimiser, update_with_threshold};
 use crate::plan::Persistent;
@@ -17,9 +17,18 @@ fn plans(batch: usize, tile_bytes: Option<usize>) -> Vec<PreparedPlan> {
 }
 
 fn plans_of(network: &str, batch: usize, tile_bytes: Option<usize>) -> Vec<PreparedPlan> {
+    plans_with(LossFunction::CrossEntropy, network, batch, tile_bytes)
+}
+
+fn plans_with(
+    loss: LossFunction,
+    network: &str,
+    batch: usize,
+    tile_bytes: Option<usize>,
+) -> Vec<PreparedPlan> {
     let network = stratus_graph::zoo::find(network).unwrap();
     let graph = (network.build)(&(network.defaults)()).unwrap();
-    let forward = lower(&graph, Mode::Train, Precision::F32, batch).unwrap();
+    let forward = with_loss(lower(&graph, Mode::Train, Precision::F32, batch).unwrap(), loss).unwrap();
     let program = differentiate(&forward).unwrap();
     let program = tile_bytes.map_or(program.clone(), |bytes| tiled(&program, bytes, 1).unwrap());
     let sgd = SgdUpdate {
@@ -47,6 +56,16 @@ fn every_step_is_timed() {
         assert!(time.steps.iter().all(|seconds| *seconds > 0.0), "{:?}", time.steps);
         assert!((time.seconds() - time.steps.iter().sum::<f64>()).abs() < 1e-12);
     }
+}
+
+/// The memory of a step contains valid targets, whatever other steps have written.
+#[test]
+fn losses_of_labels_are_timed() {
+    let plans = plans_with(LossFunction::BinaryCrossEntropy, "digits", 8, None);
+    let mut profiler = StepProfiler::new(&ReferenceBackend, plans, 1 << 12).unwrap();
+    profiler.measure(0, Duration::ZERO).unwrap();
+    profiler.measure(0, Duration::ZERO).unwrap();
+    assert!(profiler.time(0).steps.iter().all(|seconds| *seconds > 0.0));
 }
 
 /// Equal steps of other programs of the session are not timed again.

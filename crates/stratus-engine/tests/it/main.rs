@@ -21,6 +21,7 @@ mod recompute;
 mod reference;
 mod relu_pool;
 mod resize;
+mod target_losses;
 mod teacher;
 mod tiling;
 mod training;

@@ -6,7 +6,9 @@ use crate::common::{
 };
 use stratus_engine::ops::{CLASS_WEIGHTS, FULL_SHARE, MIXED_LABEL_LEN};
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::lower::{lower, with_class_weights, with_label_smoothing, with_mixed_labels};
+use stratus_engine::passes::lower::{
+    LossFunction, lower, with_class_weights, with_label_smoothing, with_loss, with_mixed_labels,
+};
 use stratus_engine::passes::micro_batch::split_into_micro_batches;
 use stratus_engine::passes::parts::{BatchParts, split_into_parts as in_tree};
 use stratus_engine::passes::recompute::recompute;
@@ -145,7 +147,16 @@ fn unevenly_labelled_parts_match_the_whole_batch() {
     let weighted: Change = |program| with_class_weights(program).unwrap();
     let smoothed: Change = |program| with_class_weights(with_label_smoothing(program, 0.1).unwrap()).unwrap();
     let mixed: Change = |program| with_mixed_labels(with_class_weights(program).unwrap()).unwrap();
+    let labels: Change = |program| with_loss(program, LossFunction::BinaryCrossEntropy).unwrap();
+    let weighted_labels: Change = |program| {
+        let labels = with_loss(program, LossFunction::BinaryCrossEntropy).unwrap();
+        with_class_weights(with_label_smoothing(labels, 0.1).unwrap()).unwrap()
+    };
+    let squares: Change = |program| with_loss(program, LossFunction::SquaredError).unwrap();
+    let hubers: Change =
+        |program| with_class_weights(with_loss(program, LossFunction::Huber).unwrap()).unwrap();
     let (independent, pixels) = (layer_file::parse(INDEPENDENT).unwrap(), layer_file::parse(PIXELS).unwrap());
+    let mask = layer_file::parse(&PIXELS.replace("out_channels = 3", "out_channels = 1")).unwrap();
     let networks = [
         ("samples", &independent, plain, 1),
         ("weighted samples", &independent, weighted, 1),
@@ -154,6 +165,12 @@ fn unevenly_labelled_parts_match_the_whole_batch() {
         ("pixels", &pixels, plain, 1),
         ("weighted pixels", &pixels, weighted, 1),
         ("weighted smoothed pixels", &pixels, smoothed, 1),
+        ("labels", &independent, labels, 1),
+        ("weighted smoothed labels", &independent, weighted_labels, 1),
+        ("squared errors", &independent, squares, 1),
+        ("weighted Huber losses", &independent, hubers, 1),
+        ("pixels of two classes", &mask, labels, 1),
+        ("weighted smoothed pixels of two classes", &mask, weighted_labels, 1),
     ];
     for (context, graph, change, numbers_each) in networks {
         let forward = |batch| change(lower(graph, Mode::Train, Precision::F64, batch).unwrap());
@@ -163,14 +180,21 @@ fn unevenly_labelled_parts_match_the_whole_batch() {
             let labels: Vec<f64> = (0..test.read("labels").len() / numbers_each)
                 .flat_map(|n| {
                     let is_in_first_third = 3 * n * numbers_each < test.read("labels").len();
-                    let label = if is_in_first_third || n % 5 == 0 { -1.0 } else { (n * n % 3) as f64 };
+                    let is_missing = is_in_first_third || n % 5 == 0;
+                    let label = match test.is_of_targets() {
+                        true if is_missing => f64::NAN,
+                        true => (n % 3) as f64 / 2.0,
+                        false if is_missing => -1.0,
+                        false => (n * n % 3) as f64,
+                    };
                     [label, 1.0, f64::from(FULL_SHARE) / 4.0].into_iter().take(numbers_each)
                 })
                 .collect();
             test.write("labels", &labels);
             if test.has(CLASS_WEIGHTS) {
-                let classes = test.read(CLASS_WEIGHTS).len();
-                test.write(CLASS_WEIGHTS, &[0.25, 3.0, 1.5, 7.0][..classes]);
+                let count = test.read(CLASS_WEIGHTS).len();
+                let weights: Vec<f64> = [0.25, 3.0, 1.5, 7.0, 2.0].into_iter().cycle().take(count).collect();
+                test.write(CLASS_WEIGHTS, &weights);
             }
             let loss = test.loss();
             let gradients = gradients(program);

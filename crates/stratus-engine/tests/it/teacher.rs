@@ -4,7 +4,9 @@ use crate::common::{
     CheckCounts, TestSession, branches, check_gradient, decoder, digits, fuse, numbers, results, sgd,
 };
 use stratus_engine::passes::differentiate::differentiate;
-use stratus_engine::passes::lower::{lower, refresh_copies, with_class_weights, with_mixed_labels};
+use stratus_engine::passes::lower::{
+    LossFunction, lower, refresh_copies, with_class_weights, with_loss, with_mixed_labels,
+};
 use stratus_engine::passes::micro_batch::split_into_micro_batches;
 use stratus_engine::passes::parts::{BatchParts, split_into_parts};
 use stratus_engine::passes::recompute::recompute;
@@ -12,7 +14,7 @@ use stratus_engine::passes::teacher::{Distillation, teacher_name, with_teacher};
 use stratus_engine::passes::tile::tile;
 use stratus_engine::passes::update::update;
 use stratus_engine::program::Mode;
-use stratus_engine::{EngineError, Phase, Precision, Program, Role};
+use stratus_engine::{EngineError, Phase, Precision, Program, Role, Step, ValueId};
 use stratus_graph::{Graph, layer_file};
 
 const BATCH: usize = 12;
@@ -26,6 +28,11 @@ fn networks() -> [[Graph; 2]; 2] {
 
 /// A network of convolutions with per-pixel classes, some of whose samples have no label in tests.
 fn pixels(channels: usize) -> Graph {
+    maps(channels, 4)
+}
+
+/// [`pixels`] with a number of classes, or one logit.
+fn maps(channels: usize, classes: usize) -> Graph {
     let text = format!(
         r#"
 name = "pixels"
@@ -46,7 +53,7 @@ op = "relu"
 [[layer]]
 name = "conv2"
 op = "conv2d"
-out_channels = 4
+out_channels = {classes}
 kernel = 1
 "#
     );
@@ -62,14 +69,73 @@ fn teacher(graph: &Graph, precision: Precision, batch: usize) -> Program {
 }
 
 /// The differentiated program of a network that learns from another one.
-fn distilled([graph, other]: &[Graph; 2], distillation: Distillation, batch: usize) -> Program {
-    let [student, teacher] = [student(graph, Precision::F64, batch), teacher(other, Precision::F64, batch)];
+fn distilled(graphs: &[Graph; 2], distillation: Distillation, batch: usize) -> Program {
+    distilled_with(graphs, LossFunction::CrossEntropy, distillation, batch)
+}
+
+/// [`distilled`] with another loss.
+fn distilled_with(
+    [graph, other]: &[Graph; 2],
+    loss: LossFunction,
+    distillation: Distillation,
+    batch: usize,
+) -> Program {
+    let lowered = |graph, mode| with_loss(lower(graph, mode, Precision::F64, batch).unwrap(), loss).unwrap();
+    let [student, teacher] = [lowered(graph, Mode::Train), lowered(other, Mode::Evaluate)];
+    let [student, teacher] = [fuse(&student).unwrap(), fuse(&teacher).unwrap()];
     differentiate(&with_teacher(&student, &teacher, distillation).unwrap()).unwrap()
 }
 
 /// The differentiated program without a teacher.
 fn plain(graph: &Graph, batch: usize) -> Program {
-    differentiate(&student(graph, Precision::F64, batch)).unwrap()
+    plain_with(graph, LossFunction::CrossEntropy, batch)
+}
+
+/// [`plain`] with another loss.
+fn plain_with(graph: &Graph, loss: LossFunction, batch: usize) -> Program {
+    let lowered = with_loss(lower(graph, Mode::Train, Precision::F64, batch).unwrap(), loss).unwrap();
+    differentiate(&fuse(&lowered).unwrap()).unwrap()
+}
+
+/// Networks whose outputs are compared one by one: labels, numbers, and pixels of two classes. Without batch
+/// norms, whose statistics are those of a part.
+fn compared_by_output() -> [([Graph; 2], LossFunction); 3] {
+    let vector = |channels: usize| {
+        let text = format!(
+            r#"
+name = "vector"
+input = [2, 8, 6]
+output = "fc"
+
+[[layer]]
+name = "conv1"
+op = "conv2d"
+out_channels = {channels}
+kernel = 3
+
+[[layer]]
+name = "conv2"
+op = "conv2d"
+out_channels = 2
+kernel = 2
+
+[[layer]]
+name = "flatten"
+op = "flatten"
+
+[[layer]]
+name = "fc"
+op = "linear"
+out_features = 4
+"#
+        );
+        layer_file::parse(&text).unwrap()
+    };
+    [
+        ([vector(3), vector(5)], LossFunction::BinaryCrossEntropy),
+        ([vector(4), vector(2)], LossFunction::Huber),
+        ([maps(4, 1), maps(7, 1)], LossFunction::BinaryCrossEntropy),
+    ]
 }
 
 /// A session with values that depend only on names, so that programs with and without a teacher have the
@@ -86,10 +152,23 @@ fn session(program: &Program) -> TestSession {
         let values = numbers(value.elements(), seed, 0.5).iter().map(|x| x + offset).collect::<Vec<_>>();
         test.write(name, &values);
     }
-    // One sample or pixel in five has no label.
+    // One sample, pixel or target in five has no label.
     let labels = test.read("labels").len();
-    test.write("labels", &(0..labels).map(|n| (n % 5) as f64 - 1.0).collect::<Vec<_>>());
+    let classes = test.program.value(loss_input(&test.program, 0)).shape[1].max(2);
+    let label = |n: usize| match test.is_of_targets() {
+        true if n % 5 == 0 => f64::NAN,
+        true => (n % 5) as f64 / 4.0,
+        false => ((n % 5) as f64 - 1.0).min(classes as f64 - 1.0),
+    };
+    let labels: Vec<f64> = (0..labels).map(label).collect();
+    test.write("labels", &labels);
     test
+}
+
+/// An input of the program's first loss.
+fn loss_input(program: &Program, position: usize) -> ValueId {
+    let is_loss = |step: &&Step| step.phase == Phase::Loss && step.inputs.len() > 1;
+    program.steps.iter().find(is_loss).unwrap().inputs[position]
 }
 
 fn expect_near(expected: &[f64], got: &[f64], context: &str) {
@@ -181,6 +260,51 @@ fn micro_batches_and_parts_change_nothing() {
     }
 }
 
+/// Gradients, the mean of both losses, counts, and micro-batches with missing targets.
+#[test]
+fn outputs_are_compared_one_by_one() {
+    for (graphs, loss) in compared_by_output() {
+        let distilled = |distillation, batch| distilled_with(&graphs, loss, distillation, batch);
+        let whole = distilled(HALF, BATCH);
+        let mut expected = session(&whole);
+        let total = expected.loss();
+        let mut checked = CheckCounts::default();
+        let parameters = whole.values.iter().filter(|value| value.role == Role::Parameter);
+        for value in parameters {
+            check_gradient(&mut expected, &value.name, 12, &mut checked);
+        }
+        assert!(checked.agreed > 20 && checked.kinks * 10 < checked.agreed, "{checked:?}");
+        assert_eq!(checked.zero, 0);
+
+        let mut own = session(&plain_with(&graphs[0], loss, BATCH));
+        let taught = session(&distilled(Distillation { weight: 1.0, ..HALF }, BATCH)).loss();
+        let mean = 0.6 * own.loss() + 0.4 * taught;
+        assert!((total - mean).abs() < 1e-7 && taught > 1e-3, "{total} {mean} {taught}");
+        assert_eq!(own.read("metrics")[1..], expected.read("metrics")[1..]);
+
+        for count in [2, 4] {
+            let part = distilled(HALF, BATCH / count);
+            let parts = BatchParts {
+                count,
+                workers: 1,
+                bucket_bytes: 1 << 20,
+                synchronise_batch_norm: false,
+                gradients: Default::default(),
+            };
+            for program in
+                [split_into_micro_batches(&part, count).unwrap(), split_into_parts(&part, parts).unwrap()]
+            {
+                let mut got = session(&program);
+                assert!((got.loss() - total).abs() < 1e-13, "{loss:?} in {count}");
+                expect_near(&expected.read("metrics"), &got.read("metrics"), "metrics");
+                for name in ["conv1.weight", "conv2.bias"] {
+                    expect_near(&expected.read_gradient(name), &got.read_gradient(name), name);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn tiles_and_recomputation_change_nothing() {
     for pair in networks() {
@@ -232,14 +356,14 @@ fn the_teacher_is_not_trained() {
     let program = with_teacher(&student, &teacher, HALF).unwrap();
     let program = update(&differentiate(&program).unwrap(), sgd()).unwrap();
     let of_teacher: Vec<_> = (0..program.values.len())
-        .map(stratus_engine::ValueId)
+        .map(ValueId)
         .filter(|&id| program.value(id).role == Role::Teacher)
         .collect();
     assert!(of_teacher.len() >= 8);
     for &id in &of_teacher {
         assert!(program.value(id).name.starts_with("teacher:"));
         assert_eq!(program.gradient_of(id), None);
-        let changes = |step: &&stratus_engine::Step| step.updates.contains(&id) || step.outputs.contains(&id);
+        let changes = |step: &&Step| step.updates.contains(&id) || step.outputs.contains(&id);
         assert_eq!(program.steps.iter().find(changes), None);
     }
     let refreshed = refresh_copies(&program).unwrap();

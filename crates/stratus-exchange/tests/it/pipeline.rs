@@ -1,12 +1,12 @@
 //! Pipelines: results are bit-identical to those of one process for any number of stages.
 
 use crate::training::{
-    PART, PARTS, Trained, branches, digits, numbers, of_part, train, train_with, with_updates,
+    PART, PARTS, Trained, branches, digits, numbers, of_part, of_part_with, train, train_with, with_updates,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stratus_cuda::Cuda;
-use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::lower::{LossFunction, lower, with_loss};
 use stratus_engine::passes::recompute::recompute;
 use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
 use stratus_engine::passes::step_costs::StepCosts;
@@ -39,17 +39,21 @@ fn stages_of_pipelines(
     pipelines: usize,
     recomputes: bool,
 ) -> Vec<Program> {
-    let whole = of_part(graph, precision);
-    let cut = PipelinePartition::balanced(
-        &whole,
-        &evaluation(graph, precision),
-        count,
-        ROOM,
-        &StepCosts::estimated(),
-    )
-    .unwrap();
+    let (whole, evaluation) = (of_part(graph, precision), evaluation(graph, precision));
+    stages_of(&whole, &evaluation, count, pipelines, recomputes)
+}
+
+/// The program of each stage of the program of one part.
+fn stages_of(
+    whole: &Program,
+    evaluation: &Program,
+    count: usize,
+    pipelines: usize,
+    recomputes: bool,
+) -> Vec<Program> {
+    let cut = PipelinePartition::balanced(whole, evaluation, count, ROOM, &StepCosts::estimated()).unwrap();
     let of_part = |number| {
-        let stage = cut.stage(&whole, number).unwrap();
+        let stage = cut.stage(whole, number).unwrap();
         if recomputes { recompute(&stage, 0).unwrap() } else { stage }
     };
     (0..count).map(|number| with_updates(&of_part(number), pipelines, CLIP)).collect()
@@ -108,6 +112,26 @@ fn results_are_bit_identical_for_any_number_of_stages() {
             let counts: Vec<usize> = trained.iter().map(|(values, _)| values.len()).collect();
             assert_eq!(counts.iter().sum::<usize>(), expected.len());
             assert!(counts.iter().all(|&count| count > 0), "{counts:?}");
+            for (name, bits) in trained.into_iter().flat_map(|(values, _)| values) {
+                assert_eq!(bits, expected[&name], "`{name}` in {count} stages of {}", graph.name);
+            }
+        }
+    }
+}
+
+/// The last stage has the targets, and counts those that are present.
+#[test]
+fn losses_of_several_targets_are_bit_identical_for_any_number_of_stages() {
+    for (graph, loss) in
+        [(branches(), LossFunction::BinaryCrossEntropy), (digits(), LossFunction::SquaredError)]
+    {
+        let whole = of_part_with(&graph, Precision::F32, loss);
+        let alone = train(&with_updates(&whole, 1, CLIP), None, 0);
+        let expected: BTreeMap<_, _> = alone.0.into_iter().collect();
+        let evaluation = with_loss(evaluation(&graph, Precision::F32), loss).unwrap();
+        for (count, pipelines) in [(2, 1), (4, 2)] {
+            let trained = train_in(&stages_of(&whole, &evaluation, count, pipelines, false), pipelines);
+            assert_eq!(trained.last().unwrap().1, alone.1, "{count} stages of {}", graph.name);
             for (name, bits) in trained.into_iter().flat_map(|(values, _)| values) {
                 assert_eq!(bits, expected[&name], "`{name}` in {count} stages of {}", graph.name);
             }

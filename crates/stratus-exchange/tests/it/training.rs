@@ -8,14 +8,14 @@ use stratus_engine::ops::{Kernel, KernelSpec, SumMethod};
 use stratus_engine::passes::average::average;
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::fuse::fuse_with;
-use stratus_engine::passes::lower::lower;
+use stratus_engine::passes::lower::{LossFunction, lower, with_loss};
 use stratus_engine::passes::parts::{BatchParts, split_into_parts};
 use stratus_engine::passes::update::{Optimiser, Optimisers, update};
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
 use stratus_engine::session::{IterationScalars, Metrics};
-use stratus_engine::{Backend, Choices, Clock, Precision, Program, Session};
+use stratus_engine::{Backend, Choices, Clock, DType, Precision, Program, Role, Session};
 use stratus_exchange::{Transport, WorkerGroup, in_process};
 use stratus_graph::{Graph, layer_file, zoo};
 
@@ -36,6 +36,13 @@ pub fn branches() -> Graph {
 /// The forward and backward pass of one part.
 pub fn of_part(graph: &Graph, precision: Precision) -> Program {
     differentiate(&fused(graph, precision, PART, true)).unwrap()
+}
+
+/// [`of_part`] with another loss.
+pub fn of_part_with(graph: &Graph, precision: Precision, loss: LossFunction) -> Program {
+    let forward = with_loss(lower(graph, Mode::Train, precision, PART).unwrap(), loss).unwrap();
+    let fusions = Fusions { min_horizontal_bytes: 0, stem: true };
+    differentiate(&fuse_with(&forward, fusions).unwrap()).unwrap()
 }
 
 /// The fused forward pass of a batch.
@@ -154,11 +161,7 @@ pub fn train_in_group(
             // The upper half of an f32 is a bf16.
             pixel.copy_from_slice(&number(shift + i).to_le_bytes()[size_of::<f32>() - width..]);
         }
-        let labels: &mut [i32] = numbers(inputs.labels.as_mut_slice());
-        let before = rank * labels.len();
-        // Some samples are unlabelled.
-        let label = |i: usize| if i % 7 == 6 { -1 } else { (i % 3) as i32 };
-        labels.iter_mut().enumerate().for_each(|(i, at)| *at = label(before + i));
+        fill_labels(program, inputs.labels.as_mut_slice(), rank);
         session.set_iteration_scalars(IterationScalars { learning_rate: 0.1, iteration, seed: 5 }).unwrap();
         let (images, labels) = (inputs.images.as_mut_slice(), inputs.labels.as_mut_slice());
         session.run(0, images, labels, &mut Clock::new(session.slots(0)), 0).unwrap();
@@ -169,6 +172,24 @@ pub fn train_in_group(
         (name, bits)
     });
     (values.collect(), metrics)
+}
+
+/// Writes the labels of a worker. Some samples are unlabelled, and some targets of others are missing.
+fn fill_labels(program: &Program, labels: &mut [u8], rank: usize) {
+    let value = program.find_role(Role::Labels).map(|id| program.value(id));
+    let Some(targets) = value.filter(|value| value.dtype == DType::F32) else {
+        let labels: &mut [i32] = numbers(labels);
+        let before = rank * labels.len();
+        let label = |i: usize| if i % 7 == 6 { -1 } else { (i % 3) as i32 };
+        labels.iter_mut().enumerate().for_each(|(i, at)| *at = label(before + i));
+        return;
+    };
+    let (columns, labels) = (targets.shape[1], numbers::<f32>(labels));
+    let before = rank * labels.len();
+    for (i, at) in (before..).zip(labels) {
+        let is_missing = i / columns % 7 == 6 || i % 5 == 4;
+        *at = if is_missing { f32::NAN } else { (i % 3) as f32 / 2.0 };
+    }
 }
 
 /// Trains the program of each of `size` workers; `backend` opens the device of each.
@@ -218,6 +239,34 @@ fn results_are_bit_identical_for_any_number_of_workers() {
                 }
             }
         }
+    }
+}
+
+/// Missing targets are distributed unevenly over the parts.
+#[test]
+fn losses_of_several_targets_are_bit_identical_for_any_number_of_workers() {
+    for (graph, loss) in [
+        (digits(), LossFunction::BinaryCrossEntropy),
+        (branches(), LossFunction::BinaryCrossEntropy),
+        (digits(), LossFunction::Huber),
+    ] {
+        let of_part = of_part_with(&graph, Precision::F32, loss);
+        let alone = train(&with_updates(&of_part, 1, Some(1.0)), None, 0);
+        let losses: Vec<f64> = alone.1.iter().map(|metrics| metrics.loss).collect();
+        assert!(losses.iter().all(|loss| loss.is_finite() && *loss > 0.0) && losses[0] != losses[1]);
+        for size in [2, 8] {
+            let program = with_updates(&of_part, size, Some(1.0));
+            for trained in train_workers(&|| Box::new(ReferenceBackend), &program, size) {
+                assert_eq!(trained, alone, "{loss:?} of {} on {size} workers", graph.name);
+            }
+        }
+    }
+    // On GPUs, whose kernels sum in another order.
+    let of_part = of_part_with(&digits(), Precision::F32, LossFunction::BinaryCrossEntropy);
+    let alone = train_with(&Cuda::emulated().unwrap(), &with_updates(&of_part, 1, Some(1.0)), None, 0);
+    let backend = || Box::new(Cuda::emulated().unwrap()) as Box<dyn Backend>;
+    for trained in train_workers(&backend, &with_updates(&of_part, 2, Some(1.0)), 2) {
+        assert_eq!(trained, alone);
     }
 }
 

@@ -1,5 +1,5 @@
-//! The loss by the outputs of a teacher that are compared one by one, added to the metrics and the gradient of
-//! the main loss.
+//! The loss by the outputs of a teacher that are compared one by one, added to the metrics and the gradient
+//! of the main loss.
 //!
 //! ```text
 //! logits     p = σ(t / T)      q = σ(z / T)
@@ -24,8 +24,8 @@ pub struct OutputDistillation {
     pub weight: f32,
     /// The temperature of both logistic functions.
     pub temperature: f32,
-    /// The distance between neighbouring outputs, those of the teacher, and their slopes: more than 1 for maps
-    /// in blocks of channels.
+    /// The distance between neighbouring outputs, those of the teacher, and their slopes: more than 1 for
+    /// maps in blocks of channels.
     pub strides: [usize; 3],
 }
 
@@ -155,23 +155,36 @@ fn one_block_body<A: Element, E: Element>(
         (load(context.outputs, strides[0], block), load(context.teacher, strides[1], block));
     let mask = context.labels.mask(block);
     let inverse = 1.0 / temperature;
-    let [mut losses, mut slopes]: [Block; 2] = [[0.0; BLOCK]; 2];
-    for output in 0..BLOCK {
-        let (z, t) = (outputs[output], teacher[output]);
-        let [loss, slope] = match is_of_logits {
-            true => {
-                let [loss, slope] = divergence(z * inverse, t * inverse);
-                [temperature * temperature * loss, temperature * slope]
-            }
-            false => [(z - t) * (z - t), 2.0 * (z - t)],
-        };
-        losses[output] = if mask[output] == 0.0 { 0.0 } else { loss };
-        slopes[output] = if mask[output] == 0.0 { 0.0 } else { context.factor * slope };
-    }
+    // One loop per function, so that the match is outside it.
+    let [losses, slopes] = match is_of_logits {
+        true => evaluate(&outputs, &teacher, &mask, |z, t| {
+            let [loss, slope] = divergence(z * inverse, t * inverse);
+            [temperature * temperature * loss, temperature * slope]
+        }),
+        false => evaluate(&outputs, &teacher, &mask, |z, t| [(z - t) * (z - t), 2.0 * (z - t)]),
+    };
     sum.add(&losses);
     for (to, slope) in gradient.iter_mut().step_by(strides[2]).zip(&slopes[..block[1]]) {
-        *to = E::store(to.load() + slope);
+        *to = E::store(to.load() + context.factor * slope);
     }
+}
+
+/// Loss and slope of each output; 0 where the mask is 0.
+#[inline(always)]
+fn evaluate(
+    outputs: &Block,
+    teacher: &Block,
+    mask: &Block,
+    function: impl Fn(f32, f32) -> [f32; 2],
+) -> [Block; 2] {
+    let [mut losses, mut slopes]: [Block; 2] = [[0.0; BLOCK]; 2];
+    for output in 0..BLOCK {
+        let [loss, slope] = function(outputs[output], teacher[output]);
+        let is_counted = mask[output] != 0.0;
+        losses[output] = if is_counted { loss } else { 0.0 };
+        slopes[output] = if is_counted { slope } else { 0.0 };
+    }
+    [losses, slopes]
 }
 
 /// The divergence of two probabilities from their logits, student and teacher, and `q - p`.

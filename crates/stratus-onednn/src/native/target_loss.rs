@@ -1,8 +1,8 @@
 //! Losses of several targets a sample, with metrics and gradient.
 //!
 //! ```text
-//! labels     loss = y · p w softplus(-z) + (1 - y) · w softplus(z)       dz = (1 - y) · w σ(z) - y · p w σ(-z)
-//! numbers    loss = w f(z - y)                                           dz = w f'(z - y)
+//! labels     loss = y · p w softplus(-z) + (1 - y) · w softplus(z)    dz = (1 - y) · w σ(z) - y · p w σ(-z)
+//! numbers    loss = w f(z - y)                                        dz = w f'(z - y)
 //! ```
 //!
 //! `w` is the weight of a target, `p` that of a positive label. Outputs are processed in blocks of [`BLOCK`],
@@ -66,10 +66,10 @@ pub(super) struct LaneSum([f64; LANES]);
 impl LaneSum {
     /// Adds the numbers of a block.
     #[inline(always)]
-    pub(super) fn add(&mut self, block: &Block) {
+    pub(super) fn add<T: Copy + Into<f64>>(&mut self, block: &[T; BLOCK]) {
         for numbers in block.chunks_exact(LANES) {
             for (sum, &number) in self.0.iter_mut().zip(numbers) {
-                *sum += f64::from(number);
+                *sum += number.into();
             }
         }
     }
@@ -216,22 +216,19 @@ fn one_block_body<E: Element>(
             column = if column + 1 == columns { 0 } else { column + 1 };
         }
     }
-    let [mut losses, mut slopes, mut scores]: [Block; 3] = [[0.0; BLOCK]; 3];
-    for output in 0..BLOCK {
-        let (z, y, w, p) = (outputs[output], targets[output], weight[0][output], weight[1][output]);
-        let [loss, slope, score] = match function {
-            TargetFunction::BinaryCrossEntropy => binary_cross_entropy(z, y, [w, p], smoothing),
-            TargetFunction::SquaredError => {
-                let difference = z - y;
-                number([difference * difference, 2.0 * difference], difference, w)
-            }
-            TargetFunction::Huber => number(huber(z - y), z - y, w),
-        };
-        let is_missing = y.is_nan();
-        losses[output] = if is_missing { 0.0 } else { loss };
-        slopes[output] = if is_missing { 0.0 } else { slope };
-        scores[output] = if is_missing { 0.0 } else { score };
-    }
+    // One loop per function, so that the match is outside it.
+    let (losses, slopes, scores) = match function {
+        TargetFunction::BinaryCrossEntropy => evaluate(&outputs, &targets, &weight, |z, y, [w, p]| {
+            binary_cross_entropy(z, y, [w, p], smoothing)
+        }),
+        TargetFunction::SquaredError => evaluate(&outputs, &targets, &weight, |z, y, [w, _]| {
+            let difference = z - y;
+            (weighted([difference * difference, 2.0 * difference], w), score(z, y))
+        }),
+        TargetFunction::Huber => {
+            evaluate(&outputs, &targets, &weight, |z, y, [w, _]| (weighted(huber(z - y), w), score(z, y)))
+        }
+    };
     sums.loss.add(&losses);
     sums.score.add(&scores);
     // The factor is 0 if the whole batch has no targets.
@@ -241,20 +238,39 @@ fn one_block_body<E: Element>(
     }
 }
 
-/// Loss, slope and score of a logit.
+/// Loss, slope and score of each output; 0 where the target is missing.
 #[inline(always)]
-fn binary_cross_entropy(z: f32, y: f32, [w, p]: [f32; 2], smoothing: f32) -> [f32; 3] {
+fn evaluate(
+    outputs: &Block,
+    targets: &Block,
+    weights: &[Block; 2],
+    function: impl Fn(f32, f32, [f32; 2]) -> ([f32; 2], f64),
+) -> (Block, Block, [f64; BLOCK]) {
+    let (mut losses, mut slopes, mut scores) = ([0.0; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
+    for output in 0..BLOCK {
+        let target = targets[output];
+        let ([loss, slope], score) =
+            function(outputs[output], target, [weights[0][output], weights[1][output]]);
+        let is_missing = target.is_nan();
+        losses[output] = if is_missing { 0.0 } else { loss };
+        slopes[output] = if is_missing { 0.0 } else { slope };
+        scores[output] = if is_missing { 0.0 } else { score };
+    }
+    (losses, slopes, scores)
+}
+
+/// Loss and slope of a logit, and its score.
+#[inline(always)]
+fn binary_cross_entropy(z: f32, y: f32, [w, p]: [f32; 2], smoothing: f32) -> ([f32; 2], f64) {
     let target = (1.0 - smoothing) * y + 0.5 * smoothing;
     let (yes, no) = (w * p * target, w * (1.0 - target));
     let Logistic { softplus, probability } = Logistic::of(z);
     // 0 · ∞ counts as 0.
     let term = |share: f32, value: f32| if share == 0.0 { 0.0 } else { share * value };
     let is_correct = ((z > 0.0) == (y > 0.5)) & !z.is_nan();
-    [
-        term(yes, softplus[1]) + term(no, softplus[0]),
-        term(no, probability[0]) - term(yes, probability[1]),
-        if is_correct { 1.0 } else { 0.0 },
-    ]
+    let loss = term(yes, softplus[1]) + term(no, softplus[0]);
+    let slope = term(no, probability[0]) - term(yes, probability[1]);
+    ([loss, slope], if is_correct { 1.0 } else { 0.0 })
 }
 
 /// Loss and slope of a difference by the Huber loss.
@@ -266,12 +282,17 @@ fn huber(difference: f32) -> [f32; 2] {
     [if is_near { 0.5 * difference * difference } else { size - 0.5 }, if is_near { difference } else { far }]
 }
 
-/// Loss, slope and score of a number, from its loss and slope without the weight.
+/// Loss and slope times a weight; 0 · ∞ counts as 0.
 #[inline(always)]
-fn number([loss, slope]: [f32; 2], difference: f32, w: f32) -> [f32; 3] {
-    // 0 · ∞ counts as 0.
-    let weighted = |value: f32| if w == 0.0 { 0.0 } else { w * value };
-    [weighted(loss), weighted(slope), 1.0 - difference * difference]
+fn weighted(terms: [f32; 2], w: f32) -> [f32; 2] {
+    terms.map(|term| if w == 0.0 { 0.0 } else { w * term })
+}
+
+/// The score of a number. Sums of scores may cancel, so it is computed in double precision.
+#[inline(always)]
+fn score(z: f32, y: f32) -> f64 {
+    let difference = f64::from(z) - f64::from(y);
+    1.0 - difference * difference
 }
 
 /// The functions of a logit `z`, each of `z` and of `-z`. NaN is propagated.
@@ -299,8 +320,8 @@ impl Logistic {
 
 /// `ln(1 + x)` for `0 <= x <= 1`, relative error below 3e-7; NaN is propagated.
 ///
-/// With `t = x / (2 + x)`, at most a third: `ln(1 + x) = 2 (t + t³/3 + t⁵/5 + …)`, whose eighth term is 1.4e-8
-/// of the first at most.
+/// With `t = x / (2 + x)`, at most a third: `ln(1 + x) = 2 (t + t³/3 + t⁵/5 + …)`, whose eighth term is
+/// 1.4e-8 of the first at most.
 #[inline(always)]
 fn ln_1p(x: f32) -> f32 {
     let t = x / (2.0 + x);

@@ -48,7 +48,7 @@ fn kernels_propagate_nan_like_the_reference() {
     let Some(backend) = backend(2) else { return };
     every_case(&backend, 0, |case, precision, layout| {
         let map = match case.kernel {
-            // Their inputs are integers.
+            // Their inputs are integers, or targets, of which NaN is a missing one.
             Kernel::CountLabels(_) | Kernel::NormalisePixels(_) => return Ok(()),
             // The reference multiplies NaN by a gradient of 0, or by a weight of 0; the kernels skip both.
             Kernel::BatchNormGradients(_) | Kernel::ResizeBackward(_) => return Ok(()),
@@ -85,6 +85,20 @@ fn an_out_of_range_label_is_an_error_that_names_the_sample() {
     let expected = run(&ReferenceBackend, &case, Precision::F32, "plain", &contents).unwrap_err();
     assert_eq!(run(&backend, &case, Precision::F32, "nhwc", &contents).unwrap_err(), expected);
     assert!(expected.contains("sample 37"), "{expected}");
+}
+
+#[test]
+fn a_label_that_is_no_share_is_an_error_that_names_the_sample() {
+    let Some(backend) = backend(2) else { return };
+    let case = cases::for_precision(Precision::F32)
+        .into_iter()
+        .find(|case| case.name == "binary_cross_entropy_gradient 64x9")
+        .unwrap();
+    let mut contents = case.generate_inputs();
+    contents[1][37 * 9 + 4] = 1.1;
+    let expected = run(&ReferenceBackend, &case, Precision::F32, "plain", &contents).unwrap_err();
+    assert_eq!(run(&backend, &case, Precision::F32, "nhwc", &contents).unwrap_err(), expected);
+    assert!(expected.contains("sample 37: label 4 is 1.1, which is not in [0, 1]"), "{expected}");
 }
 
 /// Maps of a step in different layouts are an error, not a wrong result.
@@ -140,6 +154,7 @@ fn native_kernels_refuse_maps_in_different_layouts() {
                 | Kernel::StemInference(_)
                 | Kernel::StemStatistics(_)
                 | Kernel::SumOfSquares(_)
+                | Kernel::TargetLoss(_)
                 | Kernel::TreeSum(_)
         );
         let maps: Vec<&str> = case.operands().filter(|o| o.shape.len() == 4).map(|o| o.name).collect();

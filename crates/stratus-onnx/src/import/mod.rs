@@ -261,7 +261,7 @@ fn import_sized(
             remedy: "inline its functions: onnx.inliner.inline_local_functions",
         });
     }
-    let End { output, softmax } = find_end(graph, model.opset, options.until.as_deref(), &mut notes)?;
+    let End { output, softmax, drops_sigmoid } = find_end(graph, model.opset, options.until.as_deref(), &mut notes)?;
     let live = reachable_nodes(graph, output)?;
     let mut uses: HashMap<&str, usize> = HashMap::from([(output, 1)]);
     let mut readers = HashMap::new();
@@ -313,6 +313,9 @@ fn import_sized(
     };
     importer.walk(&live)?;
     let mut network = ImportedNetwork { metadata, ..importer.finish(output, softmax, options)? };
+    if drops_sigmoid {
+        network.metadata.loss.get_or_insert_with(|| "binary_cross_entropy".to_owned());
+    }
     if replaced.is_some() {
         network.notes.extend(input_size::fixed_sizes(&network.graph));
     }

@@ -30,12 +30,13 @@ const NO_FEATURES: [&str; 13] = [
 pub(super) struct End<'a> {
     /// The name of the tensor.
     pub output: &'a str,
-    /// The final softmax, which the loss includes.
+    /// The final softmax, which cross-entropy includes.
     pub softmax: Option<&'a Node<'a>>,
+    /// True if a final sigmoid was dropped, which binary cross-entropy includes.
+    pub drops_sigmoid: bool,
 }
 
-/// Finds the logits: the only output, or the input of a final softmax, which is returned too since the loss
-/// includes it. With `until`, the output of that node.
+/// Finds the logits: the only output, or the input of a final softmax or sigmoid, which the loss includes. With `until`, the output of that node.
 pub(super) fn find_end<'a>(
     graph: &'a proto::Graph<'a>,
     opset: i64,
@@ -63,14 +64,22 @@ pub(super) fn find_end<'a>(
     let producers: HashMap<&str, &Node<'a>> =
         graph.nodes.iter().filter_map(|node| Some((*node.outputs.first()?, node))).collect();
     let mut name = output.name;
-    let mut softmax = None;
+    let (mut softmax, mut drops_sigmoid) = (None, false);
     // Each step visits another node, or a cycle, which the walk rejects later.
     for _ in 0..graph.nodes.len() {
         let Some(node) = producers.get(name).filter(|node| is_onnx(node.domain)) else { break };
         let Some(previous) = node.input(0).filter(|_| operators::check(node, opset).is_ok()) else { break };
         match node.operator {
             "Identity" => {}
-            "Softmax" | "LogSoftmax" if softmax.is_none() => {
+            "Sigmoid" if softmax.is_none() && !drops_sigmoid => {
+                notes.push(format!(
+                    "dropped the last node, Sigmoid `{}`: the loss includes it; train the network with \
+                     --set train.loss=binary_cross_entropy",
+                    printable(node.name)
+                ));
+                drops_sigmoid = true;
+            }
+            "Softmax" | "LogSoftmax" if softmax.is_none() && !drops_sigmoid => {
                 notes.push(format!(
                     "dropped the last node, {} `{}`: the loss includes the softmax",
                     node.operator,
@@ -82,7 +91,7 @@ pub(super) fn find_end<'a>(
         }
         name = previous;
     }
-    Ok(End { output: name, softmax })
+    Ok(End { output: name, softmax, drops_sigmoid })
 }
 
 /// Finds the output of a node by the node's name, the name of its output, or that of its layer or of a module
@@ -118,7 +127,7 @@ fn find_node<'a>(graph: &'a proto::Graph<'a>, until: &str, notes: &mut Vec<Strin
         if outputs.is_empty() { String::new() } else { format!(", with the outputs {}", outputs.join(", ")) };
     let name = printable(display_name(node));
     notes.push(format!("imported up to {} `{name}`, dropped {dropped} {nodes}{outputs}", node.operator));
-    Ok(End { output, softmax: None })
+    Ok(End { output, softmax: None, drops_sigmoid: false })
 }
 
 /// Returns whether a node belongs to a module, by its path, as PyTorch and TensorFlow name nodes.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stratus_data::datasets::class_targets::{LabelsOfClasses, NumbersOfClasses};
 use stratus_data::datasets::{SyntheticOptions, folder};
-use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod};
+use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod, TableOptions, TargetKind};
 use stratus_experiment::{Annotation, Experiment, LossFunction, OnBadSample};
 use stratus_run::data::class_difference;
 
@@ -46,12 +46,28 @@ pub fn open_options(experiment: &Experiment) -> OpenOptions {
             (None, Some(seed)) => SplitMethod::Seeded(seed),
             (None, None) => SplitMethod::Published,
         },
+        table: table_options(experiment),
         cache: match &experiment.data.cache {
             Some(folder) => Some(PathBuf::from(folder)),
             None => cache_folder().map(|folder| folder.join("data")),
         },
         cache_bytes: (experiment.data.cache_mib as u64) << 20,
         give_up_after: Duration::from_secs_f64(experiment.data.patience_seconds),
+    }
+}
+
+/// The options of a table. A loss of labels or numbers decides what its columns hold.
+fn table_options(experiment: &Experiment) -> TableOptions {
+    let data = &experiment.data;
+    TableOptions {
+        columns: data.columns.clone().unwrap_or_default(),
+        separator: data.label_separator.as_ref().and_then(|separator| separator.chars().next()),
+        kind: experiment.train.loss.and_then(|loss| match loss {
+            LossFunction::CrossEntropy => None,
+            LossFunction::BinaryCrossEntropy => Some(TargetKind::Labels),
+            LossFunction::SquaredError | LossFunction::Huber => Some(TargetKind::Numbers),
+        }),
+        group_by: data.group_by.clone(),
     }
 }
 

@@ -125,7 +125,8 @@ impl InputPipeline {
             .map(|(mean, deviation)| TargetScale { mean: mean as f32, deviation: deviation as f32 })
             .collect();
         let evaluation = LoaderConfig {
-            target_scales: (!scales.is_empty()).then_some(scales),
+            // Images without annotations, to be predicted, have nothing to standardise.
+            target_scales: (set.target_kind() == Some(TargetKind::Numbers)).then_some(scales),
             normalisation: Some(normalisation.clone()),
             order: Order::Sequential,
             last: LastBatch::Keep,

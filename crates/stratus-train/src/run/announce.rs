@@ -6,11 +6,12 @@ use crate::input::Datasets;
 use crate::resolve::{Rank, ResolvedProcess};
 use crate::teacher::Teacher;
 use std::path::Path;
-use stratus_base::text::significant;
+use stratus_base::text::{counted, significant};
 use stratus_data::{Dataset, Scratch};
 use stratus_engine::Stage;
 use stratus_experiment::{Experiment, Train};
 use stratus_graph::Graph;
+use stratus_run::csv::Task;
 use stratus_run::data_label;
 
 /// Width of the labels before the lines.
@@ -31,11 +32,11 @@ pub(super) fn run_lines(resolved: &ResolvedProcess, datasets: &Datasets, graph: 
         (
             "data",
             format!(
-                "{}: {} training and {} validation images, {} classes",
+                "{}: {} training and {} validation images, {}",
                 data_label(&settings.data.name, settings.data.path.as_deref()),
                 usable_count(train),
                 usable_count(datasets.validation.as_ref()),
-                train.classes()
+                output_count(resolved.task(), train.classes())
             ),
         ),
         (
@@ -52,6 +53,15 @@ pub(super) fn run_lines(resolved: &ResolvedProcess, datasets: &Datasets, graph: 
     let teacher = resolved.teacher().map(|teacher| ("teacher", teacher_text(teacher, settings)));
     let processes = process_line(resolved).map(|text| ("workers", text));
     lines.iter().chain(&teacher).chain(&processes).map(|(label, text)| line(label, text)).collect()
+}
+
+/// The number of what a data set has for each image.
+fn output_count(task: Task, count: usize) -> String {
+    match task {
+        Task::Classification | Task::Segmentation => format!("{count} classes"),
+        Task::MultiLabel => counted(count as u64, "label"),
+        Task::Regression => counted(count as u64, "target"),
+    }
 }
 
 /// Describes the teacher and its loss.

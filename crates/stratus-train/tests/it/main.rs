@@ -1,4 +1,4 @@
-//! Training: parity with PyTorch, fine-tuning, images as bytes, allocations.
+//! Training: parity with PyTorch, of networks and of losses, fine-tuning, images as bytes, allocations.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,6 +7,7 @@ mod bytes;
 mod common;
 mod finetune;
 mod parity;
+mod target_losses;
 
 use stratus_testing::allocator::CountingAllocator;
 

@@ -289,10 +289,10 @@ fn output_mark(arguments: &CollectArguments, out: &Path) -> Mark {
     match arguments {
         _ if TableFormat::from_path(out) != Some(TableFormat::Csv) => Mark::None,
         CollectArguments { layers: true, .. } => Mark::Table(&["run,epoch,iteration,layer,kind,device,"]),
-        CollectArguments { iterations: true, .. } => Mark::Table("run,epoch,iteration,loss,"),
-        CollectArguments { variants: true, .. } => Mark::Table("run,variant,measure,"),
+        CollectArguments { iterations: true, .. } => Mark::Table(&["run,epoch,iteration,loss,"]),
+        CollectArguments { variants: true, .. } => Mark::Table(&["run,variant,measure,"]),
         CollectArguments { experiments: true, .. } => {
-            Mark::Table("experiment,repetition,path,status,resumed,")
+            Mark::Table(&["experiment,repetition,path,status,resumed,"])
         }
         _ => Mark::None,
     }

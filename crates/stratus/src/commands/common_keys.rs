@@ -3,6 +3,7 @@
 use crate::errors::{Failure, Result};
 use crate::globals::Globals;
 use clap::Args;
+use std::path::Path;
 use stratus_base::text::shell_word;
 
 /// Flags for the most common configuration keys of a training.
@@ -47,7 +48,7 @@ pub struct DeviceArgument {
 /// The flag for the data folder.
 #[derive(Args, Debug, Default)]
 pub struct DataArgument {
-    /// Data folder: `data.path`
+    /// Data folder, or a table of labels or numbers (CSV, Parquet): `data.path`
     #[arg(long, value_name = "PATH")]
     pub data: Option<String>,
 }
@@ -110,6 +111,12 @@ impl KeyFlag<'_> {
     }
 }
 
+/// Returns whether a path is that of a table of labels or numbers, by its extension.
+fn is_table(path: &str) -> bool {
+    let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
+    extension.is_some_and(|extension| ["csv", "parquet"].contains(&&*extension.to_ascii_lowercase()))
+}
+
 /// The flag, if it is on the command line.
 fn flag<'a>(flag: &'static str, key: &'static str, value: &'a Option<String>) -> Vec<KeyFlag<'a>> {
     value.iter().map(|value| KeyFlag { flag, key, value }).collect()
@@ -143,7 +150,10 @@ impl KeyFlags for DeviceArgument {
 
 impl KeyFlags for DataArgument {
     fn flags(&self) -> Vec<KeyFlag<'_>> {
-        flag("--data", "data.path", &self.data)
+        let path = flag("--data", "data.path", &self.data);
+        let is_table = self.data.as_deref().is_some_and(is_table);
+        let name = is_table.then_some(KeyFlag { flag: "--data", key: "data.name", value: "table" });
+        path.into_iter().chain(name).collect()
     }
 }
 

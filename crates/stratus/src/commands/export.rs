@@ -10,8 +10,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use stratus_base::text::{bytes, counted};
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, LossFunction};
 use stratus_graph::Graph;
+use stratus_graph::ops::Sigmoid;
 use stratus_run::{RunDir, atomic};
 use stratus_train::weights::{CheckpointChoice, Pretrained, WeightsPurpose, load_trained_network};
 use stratus_weights::{NetworkMetadata, Tensor, TensorRef};
@@ -40,6 +41,10 @@ pub struct ExportArguments {
     /// Checkpoint to export: an iteration, or `best` (see checkpoint.keep_best) [default: newest valid]
     #[arg(long, value_name = "ITERATION|best", conflicts_with = "weights")]
     pub checkpoint: Option<CheckpointChoice>,
+    /// ONNX of a network with labels: append a sigmoid, so that the outputs are probabilities instead of
+    /// logits
+    #[arg(long, requires = "onnx")]
+    pub sigmoid: bool,
     /// Existing output files.
     #[command(flatten)]
     pub overwrite: Overwrite,
@@ -79,6 +84,7 @@ pub(super) fn run(arguments: &ExportArguments, globals: &Globals, output: &Outpu
         super::weights::write(file, &graph.name, weights, metadata, output)?;
     }
     match &arguments.onnx {
+        Some(file) if arguments.sigmoid => write_model(file, with_sigmoid(exported)?, output),
         Some(file) => write_model(file, exported, output),
         None => Ok(()),
     }
@@ -92,6 +98,23 @@ struct ExportSource {
     origin: String,
     /// Input shape, normalisation and class names.
     metadata: NetworkMetadata,
+}
+
+/// The network of an export with a sigmoid after its logits.
+///
+/// # Errors
+/// If its outputs are not labels, or foreground and background.
+fn with_sigmoid(exported: ExportSource) -> Result<ExportSource> {
+    let loss = exported.metadata.loss.as_deref().and_then(LossFunction::from_name);
+    if loss != Some(LossFunction::BinaryCrossEntropy) {
+        let (name, loss) = (&exported.graph.name, loss.unwrap_or(LossFunction::CrossEntropy));
+        return Err(Failure::usage(format!(
+            "--sigmoid: the outputs of {name}, which was trained with {loss}, are not labels"
+        ))
+        .with_hint("remove --sigmoid"));
+    }
+    let graph = exported.graph.for_inference().followed_by("sigmoid", Sigmoid.into()).map_err(Failure::failed)?;
+    Ok(ExportSource { graph, ..exported })
 }
 
 /// Writes the ONNX model, and prints a summary.

@@ -46,6 +46,7 @@ mod stores;
 mod stream;
 mod sweep;
 mod teacher;
+mod targets;
 mod tensorboard;
 mod terminal_width;
 mod ui;

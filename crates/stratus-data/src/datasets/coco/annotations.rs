@@ -11,10 +11,12 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use sha2::{Digest, Sha256};
 
+use super::image_labels::{image_classes, image_labels};
 use super::scalar::Scalar;
 use super::shapes;
-use crate::dataset::{IGNORED, IGNORED_PIXEL};
+use crate::dataset::IGNORED_PIXEL;
 use crate::datasets::files;
+use crate::datasets::target_rows::TargetRows;
 use crate::decode::{MAX_IMAGE_PIXELS, MAX_SIDE_PIXELS};
 use crate::error::DataError;
 
@@ -28,16 +30,18 @@ const MAX_POLYGON_CORNERS: usize = 1 << 17;
 const MAX_CATEGORIES: usize = 254;
 /// The maximum area of an annotation.
 const MAX_AREA_PIXELS: f64 = 1e12;
-/// The number of units per pixel in which areas are stored for [`TargetKind::Class`].
+/// The number of units per pixel in which areas are stored for [`AnnotationUse::Class`].
 const AREA_UNITS_PER_PIXEL: f64 = 1024.0;
 
-/// The kind of target that annotations are converted to.
+/// What annotations are converted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TargetKind {
+pub(super) enum AnnotationUse {
     /// A class for every pixel.
     Mask,
     /// One class for the image.
     Class,
+    /// All categories in the image.
+    Labels,
 }
 
 /// An image of the data set.
@@ -64,8 +68,10 @@ pub(super) struct Annotations {
 pub(super) enum Targets {
     /// Masks in which the categories are the classes 1, 2, ….
     Masks(MaskRegions),
-    /// The class of each image, which is the index of its category, or [`IGNORED`].
+    /// The class of each image, which is the index of its category, or [`IGNORED`](crate::dataset::IGNORED).
     Classes(Vec<u32>),
+    /// A label of each category.
+    Labels(TargetRows),
 }
 
 /// The regions of all masks.
@@ -82,7 +88,7 @@ pub(super) struct MaskRegions {
 
 impl Annotations {
     /// Reads a file.
-    pub(super) fn read(path: &Path, target: TargetKind) -> Result<Self, DataError> {
+    pub(super) fn read(path: &Path, target: AnnotationUse) -> Result<Self, DataError> {
         let unreadable = |cause| DataError::Unreadable { path: path.to_owned(), cause };
         let damaged = |problem| DataError::Invalid { path: path.to_owned(), problem };
         let file = File::open(path).map_err(unreadable)?;
@@ -94,7 +100,7 @@ impl Annotations {
         Self::parse(BufReader::with_capacity(1 << 20, file.take(bytes)), target).map_err(damaged)
     }
 
-    fn parse(mut json: impl BufRead, target: TargetKind) -> Result<Self, String> {
+    fn parse(mut json: impl BufRead, target: AnnotationUse) -> Result<Self, String> {
         // A byte order mark is not part of the text.
         match json.fill_buf().map_err(|error| error.to_string())? {
             [0xef, 0xbb, 0xbf, ..] => json.consume(3),
@@ -110,9 +116,11 @@ impl Annotations {
         builder.into_annotations()
     }
 
-    /// Hashes ids and sizes of the images, and their outlines. Labels are hashed from [`Dataset::label`].
+    /// Hashes ids and sizes of the images, and their outlines. Labels are hashed from [`Dataset::label`]
+    /// and [`Dataset::targets`].
     ///
     /// [`Dataset::label`]: crate::Dataset::label
+    /// [`Dataset::targets`]: crate::Dataset::targets
     pub(super) fn hash(&self, hash: &mut Sha256) {
         for Image { id, size: [height, width], .. } in &self.images {
             hash.update(id.to_le_bytes());
@@ -135,6 +143,7 @@ impl Annotations {
                 4 * (starts.capacity() + offsets.capacity()) + classes.capacity() + shapes.capacity()
             }
             Targets::Classes(labels) => 4 * labels.capacity(),
+            Targets::Labels(rows) => rows.memory_bytes() as usize,
         };
         (images + categories + targets) as u64
     }
@@ -151,14 +160,14 @@ impl MaskRegions {
 
 /// Collects the content of the file, in its order.
 struct AnnotationsBuilder {
-    target: TargetKind,
+    target: AnnotationUse,
     images: Vec<Image>,
     categories: Vec<Category>,
     regions: Vec<ParsedRegion>,
     shapes: Vec<u8>,
 }
 
-struct Category {
+pub(super) struct Category {
     id: u64,
     name: String,
 }
@@ -241,20 +250,20 @@ fn path_of(file_name: &str) -> Result<String, String> {
 }
 
 /// A parsed annotation, whose shape is stored elsewhere.
-struct ParsedRegion {
+pub(super) struct ParsedRegion {
     image: u64,
     category: u64,
     id: u64,
     /// Its area: for masks twice the area in square units, for classes in units of 1/[`AREA_UNITS_PER_PIXEL`]
     /// pixel.
-    area: u64,
+    pub area: u64,
     /// The offset of its shape.
     offset: u32,
-    crowd: bool,
+    pub crowd: bool,
 }
 
 impl AnnotationsBuilder {
-    fn new(target: TargetKind) -> Self {
+    fn new(target: AnnotationUse) -> Self {
         Self { target, images: Vec::new(), categories: Vec::new(), regions: Vec::new(), shapes: Vec::new() }
     }
 
@@ -312,6 +321,10 @@ impl AnnotationsBuilder {
         let crowd = iscrowd.as_bool("iscrowd").map_err(invalid)?;
         let image = image_id.as_u64("image_id").map_err(invalid)?;
         let category = category_id.as_u64("category_id").map_err(invalid)?;
+        if self.target == AnnotationUse::Labels {
+            self.regions.push(ParsedRegion { image, category, id, area: 0, offset: 0, crowd });
+            return Ok(());
+        }
         let area = area.as_f64("area").map_err(invalid)?;
         let area =
             area.ok_or_else(|| invalid("missing `area`, which selects the class of the image".to_owned()))?;
@@ -333,7 +346,7 @@ impl AnnotationsBuilder {
         if let Some(twice) = categories.windows(2).find(|two| two[0].id == two[1].id) {
             return Err(format!("duplicate category id {}", twice[0].id));
         }
-        if target == TargetKind::Mask && categories.len() > MAX_CATEGORIES {
+        if target == AnnotationUse::Mask && categories.len() > MAX_CATEGORIES {
             return Err(format!("{} categories, maximum is {MAX_CATEGORIES}", categories.len()));
         }
         if images.is_empty() || categories.is_empty() {
@@ -343,8 +356,9 @@ impl AnnotationsBuilder {
             return Err(format!("more than {} images, categories or annotations", u32::MAX));
         }
         let targets = match target {
-            TargetKind::Mask => Targets::Masks(sort_regions(&images, &categories, regions, shapes)?),
-            TargetKind::Class => Targets::Classes(image_classes(&images, &categories, &regions)?),
+            AnnotationUse::Mask => Targets::Masks(sort_regions(&images, &categories, regions, shapes)?),
+            AnnotationUse::Class => Targets::Classes(image_classes(&images, &categories, &regions)?),
+            AnnotationUse::Labels => Targets::Labels(image_labels(&images, &categories, &regions)?),
         };
         let categories = categories.into_iter().map(|category| category.name).collect();
         Ok(Annotations { images, categories, targets })
@@ -357,7 +371,7 @@ impl ParsedRegion {
     }
 
     /// The indices of its image and its category, which are sorted by id.
-    fn locate(&self, images: &[Image], categories: &[Category]) -> Result<(usize, usize), String> {
+    pub(super) fn locate(&self, images: &[Image], categories: &[Category]) -> Result<(usize, usize), String> {
         let Self { image, category, .. } = self;
         let at = images
             .binary_search_by_key(image, |image| image.id)
@@ -404,34 +418,6 @@ fn sort_regions(
     Ok(MaskRegions { starts, classes, offsets, shapes })
 }
 
-/// The class of each image: the category with the largest area, or the first of those.
-fn image_classes(
-    images: &[Image],
-    categories: &[Category],
-    regions: &[ParsedRegion],
-) -> Result<Vec<u32>, String> {
-    let mut areas = Vec::with_capacity(regions.len());
-    for region in regions {
-        let (image, class) = region.locate(images, categories)?;
-        if !region.crowd {
-            areas.push((image, class, region.area));
-        }
-    }
-    areas.sort_unstable();
-    let mut labels = vec![IGNORED; images.len()];
-    for of_image in areas.chunk_by(|a, b| a.0 == b.0) {
-        let mut max_area = None;
-        for of_class in of_image.chunk_by(|a, b| a.1 == b.1) {
-            let area = of_class.iter().fold(0u64, |sum, (_, _, area)| sum.saturating_add(*area));
-            if max_area.is_none_or(|max| area > max) {
-                let (image, class, _) = of_class[0];
-                (max_area, labels[image]) = (Some(area), class as u32);
-            }
-        }
-    }
-    Ok(labels)
-}
-
 /// The document is an object with three relevant lists.
 impl<'de> DeserializeSeed<'de> for &mut AnnotationsBuilder {
     type Value = ();
@@ -453,10 +439,10 @@ impl<'de> Visitor<'de> for &mut AnnotationsBuilder {
             match key.as_str() {
                 "images" => map.next_value_seed(ElementVisitor::new(&key, |image| self.add_image(image)))?,
                 "annotations" => match self.target {
-                    TargetKind::Mask => {
+                    AnnotationUse::Mask => {
                         map.next_value_seed(ElementVisitor::new(&key, |one| self.add_annotation(one)))?;
                     }
-                    TargetKind::Class => {
+                    AnnotationUse::Class | AnnotationUse::Labels => {
                         map.next_value_seed(ElementVisitor::new(&key, |one| self.add_area(&one)))?;
                     }
                 },

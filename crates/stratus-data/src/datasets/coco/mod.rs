@@ -17,8 +17,12 @@
 //! objects cover the largest area by the annotations' `area`, without crowds; if areas are equal, the first
 //! category. Classes are the categories by id, from 0. An image without such an object has no class and
 //! counts as damaged.
+//!
+//! `coco_multilabel` gives them a label for each category: yes if an object of it is in the image, without
+//! crowds. An image without objects has no label, and is as good as any other.
 
 mod annotations;
+mod image_labels;
 mod scalar;
 mod shapes;
 
@@ -26,11 +30,11 @@ use std::path::{Path, PathBuf};
 
 use sha2::Sha256;
 
-use self::annotations::{Annotations, TargetKind, Targets};
+use self::annotations::{AnnotationUse, Annotations, Targets};
 use super::files;
 use super::upright::{self, AssumedUpright, CoordinateSpace};
 use crate::dataset::{
-    Dataset, FileDetail, IGNORED, RegionRequest, Sample, Scratch, StoredFile, reject_damaged,
+    Dataset, FileDetail, IGNORED, RegionRequest, Sample, Scratch, StoredFile, TargetKind, reject_damaged,
 };
 use crate::datasets::entry::{DatasetEntry, OpenOptions};
 use crate::datasets::split::Split;
@@ -46,7 +50,7 @@ const NO_LABEL: &str = "no class: the image has no annotation except `iscrowd` r
 pub static ENTRY: DatasetEntry = DatasetEntry {
     name: "coco",
     summary: "photographs with outlined objects, 80 classes and background; annotations/instances_*.json",
-    open: |root, split, options| Ok(Box::new(Coco::open(&ENTRY, TargetKind::Mask, root, split, options)?)),
+    open: |root, split, options| Ok(Box::new(Coco::open(&ENTRY, AnnotationUse::Mask, root, split, options)?)),
     files: &[],
     mirrors: &[],
 };
@@ -55,7 +59,20 @@ pub static ENTRY: DatasetEntry = DatasetEntry {
 pub static LABELS: DatasetEntry = DatasetEntry {
     name: "coco_labels",
     summary: "the photographs of coco, each with the class that covers most of it, 80 classes",
-    open: |root, split, options| Ok(Box::new(Coco::open(&LABELS, TargetKind::Class, root, split, options)?)),
+    open: |root, split, options| {
+        Ok(Box::new(Coco::open(&LABELS, AnnotationUse::Class, root, split, options)?))
+    },
+    files: &[],
+    mirrors: &[],
+};
+
+/// The registry entry of COCO with a label per image and category.
+pub static MULTILABEL: DatasetEntry = DatasetEntry {
+    name: "coco_multilabel",
+    summary: "the photographs of coco, each with the classes of all its objects, 80 labels",
+    open: |root, split, options| {
+        Ok(Box::new(Coco::open(&MULTILABEL, AnnotationUse::Labels, root, split, options)?))
+    },
     files: &[],
     mirrors: &[],
 };
@@ -82,7 +99,7 @@ impl Coco {
     /// class, with their number and the first few.
     fn open(
         entry: &DatasetEntry,
-        target: TargetKind,
+        target: AnnotationUse,
         root: &Path,
         split: Split,
         options: &OpenOptions,
@@ -97,7 +114,7 @@ impl Coco {
         let annotations =
             Annotations::read(&root.join(FOLDER).join(format!("instances_{part}.json")), target)?;
         let assumed =
-            AssumedUpright::new(if target == TargetKind::Mask { annotations.images.len() } else { 0 });
+            AssumedUpright::new(if target == AnnotationUse::Mask { annotations.images.len() } else { 0 });
         let (name, root, damaged) = (entry.name, root.to_owned(), Vec::new());
         let mut set = Self { name, root, folder, annotations, damaged, assumed };
         set.damaged = set.find_damaged(options.verify);
@@ -109,7 +126,7 @@ impl Coco {
 
     /// The images that cannot be used. With `verify` every file is checked, on all cores.
     fn find_damaged(&self, verify: bool) -> Vec<(u32, String)> {
-        if !verify && matches!(self.annotations.targets, Targets::Masks(_)) {
+        if !verify && !matches!(self.annotations.targets, Targets::Classes(_)) {
             return Vec::new();
         }
         parallel::collect_problems(self.len(), |scratch: &mut Scratch, index| {
@@ -132,10 +149,10 @@ impl Coco {
         })
     }
 
-    /// The label of an image, or [`IGNORED`] if it has none; `None` if images have masks.
+    /// The label of an image, or [`IGNORED`] if it has none; `None` if images have masks or several labels.
     fn class_label(&self, index: usize) -> Option<u32> {
         match &self.annotations.targets {
-            Targets::Masks(_) => None,
+            Targets::Masks(_) | Targets::Labels(_) => None,
             Targets::Classes(labels) => Some(labels[index]),
         }
     }
@@ -150,7 +167,9 @@ impl Coco {
         let annotated = self.annotations.images[index].size.map(|length| length as usize);
         let space = match &self.annotations.targets {
             // Without coordinates, either size is accepted.
-            Targets::Classes(_) if [annotated[1], annotated[0]] == found => Some(CoordinateSpace::Stored),
+            Targets::Classes(_) | Targets::Labels(_) if [annotated[1], annotated[0]] == found => {
+                Some(CoordinateSpace::Stored)
+            }
             _ => upright::resolve_space(annotated, found, orientation),
         };
         space.ok_or_else(|| {
@@ -175,6 +194,7 @@ impl Coco {
             let regions = match &self.annotations.targets {
                 Targets::Classes(labels) if labels[index] == IGNORED => return Err(NO_LABEL.to_owned()),
                 Targets::Classes(labels) => return Ok(labels[index]),
+                Targets::Labels(_) => return Ok(IGNORED),
                 Targets::Masks(regions) => regions,
             };
             self.assumed.record(index, space);
@@ -191,7 +211,8 @@ impl Coco {
             }
             Ok(IGNORED)
         };
-        files::decode_sample(scratch, region, annotate).map_err(bad_sample)
+        let sample = files::decode_sample(scratch, region, annotate).map_err(bad_sample)?;
+        Ok(Sample { mask: sample.mask.filter(|_| self.has_masks()), ..sample })
     }
 
     fn check_index(&self, index: usize) -> Result<(), DataError> {
@@ -266,6 +287,18 @@ impl Dataset for Coco {
     fn label(&self, index: usize) -> Result<u32, DataError> {
         self.check_index(index)?;
         Ok(self.class_label(index).unwrap_or(IGNORED))
+    }
+
+    fn target_kind(&self) -> Option<TargetKind> {
+        matches!(self.annotations.targets, Targets::Labels(_)).then_some(TargetKind::Labels)
+    }
+
+    fn targets(&self, index: usize) -> Result<&[f32], DataError> {
+        self.check_index(index)?;
+        match &self.annotations.targets {
+            Targets::Labels(rows) => Ok(rows.row(index)),
+            _ => Ok(&[]),
+        }
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {

@@ -183,7 +183,12 @@ impl FolderStorage {
             [one, ..] if split == Split::Train => format!("`{one}`"),
             several => quoted(several),
         };
-        let missing_splits = |found: String| DataError::MissingSplits { root: self.root.clone(), found };
+        let missing_splits = |found: String| DataError::MissingSplits {
+            root: self.root.clone(),
+            found,
+            divided: "each class",
+            remedy: "move the images to train/<class>/ and val/<class>/",
+        };
         match train {
             Some(train) => missing_splits(format!("found `{train}`, but no folder {expected}")),
             None if classes.len() == folders.len() && classes.iter().any(|class| self.has_images(class)) => {

@@ -10,7 +10,7 @@ use stratus_engine::passes::update::{Optimiser, update};
 use stratus_engine::plan::{Persistent, Plan, PreparedPlan};
 use stratus_engine::program::Mode;
 use stratus_engine::reference::ReferenceBackend;
-use stratus_engine::{Choices, Clock, Precision, Program, Role, Session, Value, ValueId};
+use stratus_engine::{Choices, Clock, DType, Precision, Program, Role, Session, Value, ValueId};
 use stratus_graph::{Graph, layer_file, zoo};
 use stratus_random::{Purpose, Stream};
 
@@ -131,6 +131,9 @@ impl TestSession {
                 (_, "images") => numbers(elements, 5, 1.0),
                 (_, "hyper") => ITERATION_SCALARS.to_vec(),
                 (_, LOSS_SCALE_NAME) => vec![0.0; LOSS_SCALE_FIELDS.len()],
+                (_, "labels") if value.dtype == DType::F32 => {
+                    (0..elements).map(|n| (n % 4) as f64 / 3.0).collect()
+                }
                 (_, "labels") => (0..elements).map(|n| (n % 4) as f64).collect(),
                 (role, _) if !role.is_persistent() => continue,
                 (_, name) => {
@@ -140,6 +143,11 @@ impl TestSession {
             };
             self.write(&value.name, &contents);
         }
+    }
+
+    /// Returns whether labels are targets: numbers, of which NaN is a missing one.
+    pub fn is_of_targets(&self) -> bool {
+        self.program.value(ValueId(self.position("labels"))).dtype == DType::F32
     }
 
     pub fn has(&self, name: &str) -> bool {

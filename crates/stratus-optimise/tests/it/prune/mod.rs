@@ -24,6 +24,7 @@ pub fn settings(seed: u64) -> Settings {
         class_weights: false,
         smoothing: false,
         ignored_labels: false,
+        targets: false,
         recompute: false,
         tiles: false,
         layout: 0,

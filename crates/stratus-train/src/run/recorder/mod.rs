@@ -26,7 +26,7 @@ use stratus_experiment::Decode;
 use stratus_run::RunDir;
 use stratus_run::checkpoint::State;
 use stratus_run::classes::OutputMetrics;
-use stratus_run::csv::{CsvReader, EpochRow, IterationRow, LabelColumns, NumberColumns};
+use stratus_run::csv::{CsvReader, EpochRow, IterationRow, LabelColumns, NumberColumns, Task};
 use stratus_run::layout::USAGE;
 use stratus_run::log::Log;
 use stratus_run::machine::{Library, Machine};
@@ -283,7 +283,12 @@ impl<'a> Recorder<'a> {
             validation: row.val_loss.map(|loss| ValidationResult {
                 loss,
                 accuracy: row.val_accuracy,
-                miou: row.val_miou,
+                second: match self.results.validation.task {
+                    Task::Classification => None,
+                    Task::Segmentation => row.val_miou,
+                    Task::MultiLabel => row.labels.val_map,
+                    Task::Regression => row.numbers.val_rmse,
+                },
             }),
             images_per_second,
             seconds: elapsed_s - started_s,

@@ -8,7 +8,8 @@ use serde::Serialize;
 use stratus_data::duplicates::{self, HashedImage};
 use stratus_data::{Dataset, IgnoredFiles, OpenOptions, datasets, stats};
 
-use super::parts::{DatasetPart, open_parts, threads};
+use super::parts::{DatasetPart, open_parts, print_unusual, threads};
+use super::targets::TargetSummary;
 use super::to_failure;
 use crate::errors::{Failure, Result};
 use crate::output::{Output, printable};
@@ -23,12 +24,16 @@ struct SplitCheck {
     /// Images that EXIF rotates and whose annotations fit both orientations; they are assumed to be of the
     /// upright image.
     assumed_upright: usize,
+    /// Labels or numbers that are not known, in all images together.
+    missing_targets: u64,
+    /// Numbers that are the same in all images.
+    constant_targets: Vec<String>,
     /// The number of files between the images that are no images, and the first of them. They are no samples.
     ignored_files: usize,
     ignored_names: Vec<String>,
     /// Files whose checksum differs from the published one.
     damaged_files: Vec<DamagedItem>,
-    /// Images with the same pixels as an earlier one of another class.
+    /// Images with the same pixels as an earlier one of another class, or with other labels or numbers.
     in_two_classes: Vec<EqualImages>,
     /// Images with the same pixels as one of an earlier split.
     in_another_split: Vec<EqualImages>,
@@ -74,6 +79,8 @@ impl SplitCheck {
         add(self.empty_classes.len(), "classes without images");
         add(self.damaged_files.len(), "files with another checksum");
         add(self.assumed_upright, "rotated by EXIF, with annotations assumed to be of the upright image");
+        add(usize::try_from(self.missing_targets).unwrap_or(usize::MAX), "missing labels or numbers");
+        add(self.constant_targets.len(), "constant numbers");
         add(self.in_two_classes.len(), "also in another class");
         add(self.in_another_split.len(), "also in another split");
         add(self.repeated, "repeated");
@@ -86,6 +93,9 @@ impl SplitCheck {
         }
         for class in &self.empty_classes {
             lines.push_str(&format!("\n  {}: no images", printable(class)));
+        }
+        for number in &self.constant_targets {
+            lines.push_str(&format!("\n  {}: the same number in all images", printable(number)));
         }
         for file in &self.ignored_names {
             lines.push_str(&format!("\n  {}: not an image, ignored", printable(file)));
@@ -135,6 +145,7 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
     let options = OpenOptions { verify, skip_damaged: true, ..options.clone() };
     let mut checked = Vec::new();
     let parts = open_parts(name, folder, &options, output)?;
+    print_unusual(parts.iter().map(|part| part.set.as_ref()), output);
     let mut all_hashes: Vec<Vec<HashedImage>> = Vec::new();
     let mut listed = IgnoredFiles::default();
     for &DatasetPart { name: split, ref set } in &parts {
@@ -154,6 +165,7 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
         listed.extend(&ignored_files);
         let named = |index: u32| set.sample_name(index as usize);
         let empty_classes = found.empty_classes().map(|class| set.class_name(class)).collect();
+        let targets = TargetSummary::new(set.as_ref());
         let damaged = |(name, problem)| DamagedItem { name, problem };
         let samples = found.damaged.into_iter().map(|(index, problem)| (named(index), problem));
         checked.push(SplitCheck {
@@ -163,6 +175,8 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
             unlabelled: found.unlabelled.into_iter().map(named).collect(),
             empty_classes,
             assumed_upright: set.assumed_upright(),
+            missing_targets: targets.as_ref().map_or(0, TargetSummary::missing),
+            constant_targets: targets.map(|targets| targets.constants()).unwrap_or_default(),
             in_two_classes,
             in_another_split,
             repeated,

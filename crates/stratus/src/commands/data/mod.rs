@@ -9,6 +9,7 @@ mod shard;
 mod show;
 mod stats;
 mod sync;
+mod targets;
 
 use super::target::nearest_path;
 use crate::errors::{Failure, Result};

@@ -18,11 +18,18 @@ pub(super) struct DatasetPart {
     pub set: Box<dyn Dataset>,
 }
 
-/// Resolves the name of a data set, or a folder or an archive of images, to the name and the folder of a data
-/// set. What exists is opened even if it does not look like images, so that the error names its problem.
+/// Resolves the name of a data set, or a folder, an archive or a table of images, to the name and the folder
+/// of a data set. What exists is opened even if it does not look like images, so that the error names its
+/// problem.
 pub(super) fn resolve_dataset(name: &str, path: Option<&Path>) -> (String, PathBuf) {
     if path.is_none() && datasets::entry(name).is_err() && Path::new(name).exists() {
-        return (datasets::folder::ENTRY.name.to_owned(), PathBuf::from(name));
+        let path = PathBuf::from(name);
+        let entry = if datasets::table::looks_like_table(&path) {
+            &datasets::table::ENTRY
+        } else {
+            &datasets::folder::ENTRY
+        };
+        return (entry.name.to_owned(), path);
     }
     (name.to_owned(), path.map_or_else(|| Path::new("data").join(name), Path::to_owned))
 }
@@ -54,9 +61,11 @@ pub(super) fn open_parts(
                 continue;
             }
             // Training does not need a test split.
-            Err(error @ (DataError::Unlabelled { .. } | DataError::TooFewToSplit { .. }))
-                if split == Split::Test =>
-            {
+            Err(
+                error @ (DataError::Unlabelled { .. }
+                | DataError::TooFewToSplit { .. }
+                | DataError::TooFewRows { .. }),
+            ) if split == Split::Test => {
                 output.message(&error.to_string());
                 continue;
             }
@@ -72,11 +81,19 @@ pub(super) fn open_parts(
     Ok(parts)
 }
 
-/// Warns of files between the images that are no images.
-pub(super) fn warn_of_ignored_files<'a>(sets: impl IntoIterator<Item = &'a dyn Dataset>, output: &Output) {
+/// Warns of files between the images that are no images, and of what is unusual.
+pub(super) fn print_warnings<'a>(sets: impl IntoIterator<Item = &'a dyn Dataset> + Clone, output: &Output) {
+    print_unusual(sets.clone(), output);
     let mut ignored_files = IgnoredFiles::default();
     sets.into_iter().for_each(|set| ignored_files.extend(&set.ignored_files()));
     ignored_files.warning().iter().for_each(|warning| output.warning(warning));
+}
+
+/// Warns of what is unusual about the splits of a data set, once if they have it in common.
+pub(super) fn print_unusual<'a>(sets: impl IntoIterator<Item = &'a dyn Dataset>, output: &Output) {
+    let mut warnings: Vec<String> = sets.into_iter().flat_map(Dataset::warnings).collect();
+    warnings.dedup();
+    warnings.iter().for_each(|warning| output.warning(warning));
 }
 
 /// The number of threads that this process may use.

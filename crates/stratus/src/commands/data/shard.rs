@@ -8,7 +8,7 @@ use serde::Serialize;
 use stratus_data::shards::{self, PackOptions, PackProgress, PackResize, PackResizeReport};
 use stratus_data::{DataError, OpenOptions};
 
-use super::parts::warn_of_ignored_files;
+use super::parts::print_warnings;
 use super::to_failure;
 use crate::errors::Result;
 use crate::output::{Output, key_value_list};
@@ -101,7 +101,7 @@ fn pack(
     output: &Output,
 ) -> std::result::Result<Vec<Packed>, DataError> {
     let parts = shards::open_splits(&arguments.name, &arguments.source, options)?;
-    warn_of_ignored_files(parts.iter().map(|part| part.set.as_ref()), output);
+    print_warnings(parts.iter().map(|part| part.set.as_ref()), output);
     let pack_options = PackOptions {
         shard_bytes: arguments.shard_mib << 20,
         shuffle: (!arguments.no_shuffle).then_some(arguments.seed),

@@ -15,8 +15,8 @@ use stratus_experiment::Experiment;
 use stratus_train::TrainError;
 use stratus_train::input::{BatchFormat, InputPipeline, open_options};
 
-use super::parts::{undivided_options, warn_of_ignored_files};
-use super::to_failure;
+use super::parts::{print_warnings, undivided_options};
+use super::{targets, to_failure};
 use crate::errors::{Failure, Result};
 use crate::output::Output;
 use crate::outputs::{Mark, Outputs, Overwrite};
@@ -85,7 +85,7 @@ pub(super) fn show(
         result => result,
     };
     let set = set.map_err(to_failure)?;
-    warn_of_ignored_files([set.as_ref()], output);
+    print_warnings([set.as_ref()], output);
     let set: Arc<dyn Dataset> = Arc::from(set);
     let names: Vec<String> = (0..set.classes()).map(|class| set.class_name(class)).collect();
     let palette = match &arguments.palette {
@@ -154,6 +154,9 @@ fn tile(loader: &Loader, batch: &BatchBuffer, row: usize, normalisation: &Normal
     let (mask, caption) = match usize::try_from(labels[0]) {
         _ if loader.skipped().contains_key(&sample) => (None, "damaged".to_owned()),
         _ if set.has_masks() => (Some(labels.to_vec()), String::new()),
+        _ if set.target_kind().is_some() => {
+            (None, targets::caption(set, &batch.targets()[row * loader.label_len()..][..loader.label_len()]))
+        }
         Ok(class) => (None, caption(labels, class, |class| set.class_name(class))),
         Err(_) => (None, "no class".to_owned()),
     };

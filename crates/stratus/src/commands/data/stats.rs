@@ -1,4 +1,5 @@
-//! `stratus data stats`: class frequencies and weights, mean and standard deviation of channels, image sizes.
+//! `stratus data stats`: class frequencies and weights, labels or ranges of numbers, mean and standard
+//! deviation of channels, image sizes.
 
 use std::path::Path;
 
@@ -6,7 +7,8 @@ use serde::Serialize;
 use stratus_data::stats::{DatasetStats, ImageSizes, compute_stats};
 use stratus_data::{Dataset, OpenOptions};
 
-use super::parts::{DatasetPart, open_parts, threads, warn_of_ignored_files};
+use super::parts::{DatasetPart, open_parts, print_warnings, threads};
+use super::targets::TargetSummary;
 use super::to_failure;
 use crate::errors::Result;
 use crate::output::{Output, key_value_list, table};
@@ -26,6 +28,9 @@ struct SplitStatistics {
     /// Unlabelled pixels, if there are masks.
     ignored_pixels: Option<u64>,
     classes: Vec<Class>,
+    /// The labels or numbers, if images have them instead of a class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    targets: Option<TargetSummary>,
     damaged: Vec<DamagedSample>,
     unlabelled: usize,
 }
@@ -63,7 +68,8 @@ impl SplitStatistics {
             share: counts[class] as f64 / total.max(1) as f64,
             weight: weights[class],
         });
-        let classes = classes.collect();
+        let targets = TargetSummary::new(set);
+        let classes = if targets.is_some() { Vec::new() } else { classes.collect() };
         let (mean, std) = found.channels.map(|channels| (channels.mean, channels.std)).unwrap_or_default();
         let damaged = found
             .damaged
@@ -78,6 +84,7 @@ impl SplitStatistics {
             std,
             ignored_pixels: found.masks.as_ref().map(|masks| masks.ignored),
             classes,
+            targets,
             damaged: damaged.collect(),
             unlabelled: found.unlabelled.len(),
         }
@@ -122,7 +129,10 @@ impl SplitStatistics {
             ));
         }
         text.push('\n');
-        text.push_str(&self.class_table());
+        match &self.targets {
+            Some(targets) => text.push_str(&targets.render()),
+            None => text.push_str(&self.class_table()),
+        }
         text
     }
 
@@ -149,7 +159,7 @@ pub(super) fn stats(name: &str, folder: &Path, options: &OpenOptions, output: &O
     let options = OpenOptions { skip_damaged: true, ..options.clone() };
     let mut counted = Vec::new();
     let parts = open_parts(name, folder, &options, output)?;
-    warn_of_ignored_files(parts.iter().map(|part| part.set.as_ref()), output);
+    print_warnings(parts.iter().map(|part| part.set.as_ref()), output);
     for DatasetPart { name: split, set } in parts {
         let found = compute_stats(set.as_ref(), threads()).map_err(to_failure)?;
         counted.push(SplitStatistics::new(split, set.as_ref(), found));

@@ -1,0 +1,161 @@
+//! Splits of tables by a seed.
+//!
+//! Labels are stratified as by K. Sechidis, G. Tsoumakas and I. Vlahavas: "On the stratification of
+//! multi-label data", 2011: the samples of the label with the fewest samples left go one by one to the split
+//! that wants most samples of this label. Here the samples of a group count as one with all their labels, and
+//! ties depend on the names and the seed only.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use sha2::{Digest, Sha256};
+use stratus_random::{Purpose, Stream};
+
+use super::rows::TableRows;
+use crate::dataset::TargetKind;
+use crate::datasets::split::{self, Split};
+
+/// The splits and their shares in fifths, the preferred one first.
+const SHARES: [(Split, i64); 3] = [(Split::Train, 3), (Split::Validation, 1), (Split::Test, 1)];
+
+/// The samples of a split among `samples`, ascending.
+pub(super) fn seeded_split(rows: &TableRows, samples: &[u32], seed: u64, split: Split) -> Vec<u32> {
+    if rows.kind == TargetKind::Numbers && rows.groups.is_none() {
+        let names = samples.iter().map(|&sample| Cow::Borrowed(rows.paths.get(sample as usize)));
+        let part = split::seeded_split(seed, split, names);
+        return part.into_iter().map(|at| samples[at as usize]).collect();
+    }
+    let mut units = units(rows, samples, seed);
+    let labels = if rows.kind == TargetKind::Labels { rows.names.len() } else { 0 };
+    let assigned = assign(&units, label_ranks(rows, seed, labels));
+    let mut part: Vec<u32> = Vec::new();
+    for (unit, assigned) in units.iter_mut().zip(assigned) {
+        if SHARES[usize::from(assigned)].0 == split {
+            part.append(&mut unit.samples);
+        }
+    }
+    part.sort_unstable();
+    part
+}
+
+/// Samples that stay together.
+struct Unit {
+    samples: Vec<u32>,
+    /// The labels of the samples and their numbers, by label.
+    labels: Vec<(u32, u32)>,
+}
+
+/// A random number that depends on a name and the seed.
+fn rank_of(seed: u64, name: &str) -> [u32; 4] {
+    let digest = Sha256::digest(name.as_bytes());
+    let number = digest.iter().take(8).fold(0u64, |all, &byte| all << 8 | u64::from(byte));
+    Stream::new(seed, Purpose::Split, number, 0).block(0)
+}
+
+/// The samples or groups in the order in which they are assigned: large groups first, then at random.
+fn units(rows: &TableRows, samples: &[u32], seed: u64) -> Vec<Unit> {
+    let mut members: Vec<Vec<u32>> = match &rows.groups {
+        Some((groups, names)) => {
+            let mut members = vec![Vec::new(); names.len()];
+            samples.iter().for_each(|&sample| members[groups[sample as usize] as usize].push(sample));
+            members.retain(|members| !members.is_empty());
+            members
+        }
+        None => samples.iter().map(|&sample| vec![sample]).collect(),
+    };
+    let name = |members: &[u32]| {
+        let first = members.first().copied().unwrap_or_default() as usize;
+        match &rows.groups {
+            Some((groups, names)) => names[groups[first] as usize].as_str(),
+            None => rows.paths.get(first),
+        }
+    };
+    members.sort_by_cached_key(|members| (Reverse(members.len()), rank_of(seed, name(members))));
+    let with_labels = |samples: Vec<u32>| {
+        let mut labels: Vec<(u32, u32)> = Vec::new();
+        if rows.kind == TargetKind::Labels {
+            let of = |sample: &u32| {
+                let targets = rows.targets.row(*sample as usize).iter().enumerate();
+                targets.filter(|(_, target)| **target > 0.5).map(|(label, _)| (label as u32, 1))
+            };
+            labels.extend(samples.iter().flat_map(of));
+            labels.sort_unstable();
+            labels.dedup_by(|next, kept| {
+                let is_same = next.0 == kept.0;
+                kept.1 += u32::from(is_same);
+                is_same
+            });
+        }
+        Unit { samples, labels }
+    };
+    members.into_iter().map(with_labels).collect()
+}
+
+/// The order of labels with equal numbers of samples.
+fn label_ranks(rows: &TableRows, seed: u64, labels: usize) -> Vec<[u32; 4]> {
+    rows.names.iter().take(labels).map(|name| rank_of(seed, name)).collect()
+}
+
+/// The index in [`SHARES`] of each unit's split.
+fn assign(units: &[Unit], label_ranks: Vec<[u32; 4]>) -> Vec<u8> {
+    const UNASSIGNED: u8 = u8::MAX;
+    let labels = label_ranks.len();
+    let mut assigned = vec![UNASSIGNED; units.len()];
+    // Numbers of samples that the splits still want, in fifths: of each label, and of all.
+    let mut of_label = vec![[0i64; SHARES.len()]; labels];
+    let mut of_all = [0i64; SHARES.len()];
+    let mut left = vec![0u64; labels];
+    let mut with_label: Vec<Vec<u32>> = vec![Vec::new(); labels];
+    for (at, unit) in units.iter().enumerate() {
+        for (split, (_, share)) in SHARES.iter().enumerate() {
+            of_all[split] += share * unit.samples.len() as i64;
+            for &(label, count) in &unit.labels {
+                of_label[label as usize][split] += share * i64::from(count);
+            }
+        }
+        for &(label, count) in &unit.labels {
+            left[label as usize] += u64::from(count);
+            with_label[label as usize].push(at as u32);
+        }
+    }
+    let mut place = |at: usize, label: Option<usize>, left: &mut [u64], assigned: &mut [u8]| {
+        let wish = |split: &usize| {
+            let of_label = label.map_or(0, |label| of_label[label][*split]);
+            // The first of equal splits is the last maximum of the reversed order.
+            (of_label, of_all[*split])
+        };
+        let chosen = (0..SHARES.len()).rev().max_by_key(wish).unwrap_or_default();
+        assigned[at] = chosen as u8;
+        of_all[chosen] -= 5 * units[at].samples.len() as i64;
+        for &(label, count) in &units[at].labels {
+            of_label[label as usize][chosen] -= 5 * i64::from(count);
+            left[label as usize] -= u64::from(count);
+        }
+    };
+    let entry = |label: usize, left: &[u64]| Reverse((left[label], label_ranks[label], label));
+    let mut queue: BinaryHeap<_> = (0..labels).map(|label| entry(label, &left)).collect();
+    let mut changed = Vec::new();
+    while let Some(Reverse((count, _, label))) = queue.pop() {
+        // Outdated entries are dropped: a new one was added when the number changed.
+        if count != left[label] || count == 0 {
+            continue;
+        }
+        changed.clear();
+        for &at in &with_label[label] {
+            if assigned[at as usize] == UNASSIGNED {
+                place(at as usize, Some(label), &mut left, &mut assigned);
+                changed.extend(units[at as usize].labels.iter().map(|&(label, _)| label as usize));
+            }
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        queue.extend(changed.iter().map(|&label| entry(label, &left)));
+    }
+    for at in 0..units.len() {
+        if assigned[at] == UNASSIGNED {
+            place(at, None, &mut left, &mut assigned);
+        }
+    }
+    assigned
+}
