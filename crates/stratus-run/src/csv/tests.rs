@@ -74,9 +74,11 @@ fn reader_detects_the_task_from_the_columns() {
             val_miou: segmentation(0.375),
             val_bf: None,
             labels: match task {
-                Task::MultiLabel => {
-                    LabelColumns { val_map: Some(0.5), val_exact_match: Some(0.25), ..LabelColumns::default() }
-                }
+                Task::MultiLabel => LabelColumns {
+                    val_map: Some(0.5),
+                    val_exact_match: Some(0.25),
+                    ..LabelColumns::default()
+                },
                 _ => LabelColumns::default(),
             },
             numbers: match task {

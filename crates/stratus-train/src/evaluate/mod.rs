@@ -41,8 +41,8 @@ use images::{OpenedImages, check_known};
 use mistakes::MistakeCollector;
 pub use mistakes::{Gallery, MAX_GALLERY_IMAGES, Mistake, MistakeKind, MistakeRequest, Mistakes};
 use scorer::{PartialScores, Scorer};
-use targets::{LogitThresholds, TargetScaling};
 pub use scorer::{Scores, TaskMetrics};
+use targets::{LogitThresholds, TargetScaling};
 pub use windows::{evaluate_run_in_windows, evaluate_weights_in_windows};
 
 /// Evaluates a session's weights on one data set, any number of times. The loader reads ahead.
@@ -189,8 +189,8 @@ impl Evaluator {
         })
     }
 
-    /// Keeps the predictions of up to `images` images in every run from now on, and what reports draw; 0 keeps
-    /// nothing. Pipeline stages keep no predictions: the first, which has the images, has none.
+    /// Keeps the predictions of up to `images` images in every run from now on, and what reports draw; 0
+    /// keeps nothing. Pipeline stages keep no predictions: the first, which has the images, has none.
     pub(crate) fn collect_predictions(&mut self, resolved: &ResolvedProcess, images: usize) {
         let dataset = self.loader.dataset();
         let [_, height, width] = resolved.input().shape;

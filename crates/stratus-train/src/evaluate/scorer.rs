@@ -142,7 +142,9 @@ impl Scores {
         match &self.metrics {
             TaskMetrics::Classification(_) | TaskMetrics::Segmentation(_) => outputs,
             TaskMetrics::MultiLabel(measures) => OutputMetrics { labels: measures.labels.clone(), ..outputs },
-            TaskMetrics::Regression(measures) => OutputMetrics { targets: measures.targets.clone(), ..outputs },
+            TaskMetrics::Regression(measures) => {
+                OutputMetrics { targets: measures.targets.clone(), ..outputs }
+            }
         }
     }
 }
@@ -506,7 +508,8 @@ impl Scorer {
             }
         }
         if let Counts::PerTarget(scorer) = &mut self.counts {
-            let tables: Vec<(ScoreTable, bool)> = all.iter().filter_map(|part| part.outputs.clone()).collect();
+            let tables: Vec<(ScoreTable, bool)> =
+                all.iter().filter_map(|part| part.outputs.clone()).collect();
             scorer.merge_turns(&tables)?;
         }
         // Losses are summed in the order of batches, as a single worker does.
