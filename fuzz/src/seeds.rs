@@ -227,6 +227,13 @@ pub fn csv() -> Vec<Vec<u8>> {
     let columns = stratus_run::variants::COLUMNS.join(",");
     all.push(format!("{columns}\npruned f32,0.5,1.5,2,9,4,7\noriginal,,1,2,3,4,5\n").into_bytes());
     all.extend(texts(&["class,name\n0,cat\n1,\"a, b\"\n", "class,a,b\na,1,2\nb,3,4\n"]));
+    all.extend(texts(&[
+        "epoch,label,threshold,recall,precision\n4,0,0.3,0.25,1.0\n4,1,1e-9,1.0,0.5\n",
+        "epoch,target,number,predicted\n5,0,-1.5,0.1\n5,1,3e7,-0.0\n",
+        "label,name,positives,negatives,missing,average_precision,auc,threshold,precision,recall,f1\n\
+         0,\"a, b\",3,4,0,0.5,0.5,0.5,1.0,0.5,0.75\n1,b,0,7,0,,,,,,\n",
+        "target,name,samples,missing,mean,mae,rmse,r2\n0,age,3,1,31.5,2.0,2.5,-0.5\n",
+    ]));
     all.extend(sources("docs", "csv"));
     all
 }

@@ -275,7 +275,10 @@ mod tests {
         assert_eq!(unreadable.len(), 1);
         assert!(unreadable[0].reason.contains("bad/1/experiment.toml"), "{}", unreadable[0].reason);
         let [one, two, vgg] = &lines[..] else { panic!("{lines:?}") };
-        assert_eq!((one.epochs, one.of_epochs, one.best, one.score), (3, Some(5), Some(0.9), Some(Score::Of(Task::Classification))));
+        assert_eq!(
+            (one.epochs, one.of_epochs, one.best, one.score),
+            (3, Some(5), Some(0.9), Some(Score::Of(Task::Classification)))
+        );
         assert_eq!((two.epochs, two.best, two.score, two.total_s), (0, None, None, None));
         // The data path and the seed do not count as differences.
         assert_eq!(one.differences, BTreeMap::from([("model.width".to_owned(), "8".to_owned())]));

@@ -26,8 +26,8 @@ pub fn heads(measure: Score) -> [String; 7] {
     heads
 }
 
-/// The cells of a variant, in the units of [`heads`] with the same measure. The name comes from a file: characters that a terminal
-/// would obey are replaced.
+/// The cells of a variant, in the units of [`heads`] with the same measure. The name comes from a file:
+/// characters that a terminal would obey are replaced.
 #[must_use]
 pub fn cells(score: Score, variant: &Variant) -> [String; 7] {
     let Variant { variant, measure, ms_median, ms_p99, ms_batch8, bytes, multiply_adds } = variant;

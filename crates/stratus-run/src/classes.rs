@@ -71,7 +71,9 @@ impl OutputMetrics {
     #[must_use]
     pub fn to_csv(&self) -> String {
         if !self.labels.is_empty() {
-            return csv::to_text(once(LABEL_COLUMNS.map(str::to_owned)).chain(self.labels.iter().map(label_row)));
+            return csv::to_text(
+                once(LABEL_COLUMNS.map(str::to_owned)).chain(self.labels.iter().map(label_row)),
+            );
         }
         if !self.targets.is_empty() {
             let rows = self.targets.iter().map(target_row);
@@ -88,8 +90,9 @@ fn class_row(metrics: &ClassMetrics) -> [String; 6] {
 }
 
 fn label_row(metrics: &LabelMetrics) -> [String; 11] {
-    let LabelMetrics { label, name, positives, negatives, missing, average_precision, auc, at_chosen, .. } =
-        metrics;
+    let LabelMetrics {
+        label, name, positives, negatives, missing, average_precision, auc, at_chosen, ..
+    } = metrics;
     let [positives, negatives, missing] = [positives, negatives, missing].map(u64::to_string);
     let [average_precision, auc] = [*average_precision, *auc].map(csv::exact);
     let threshold = at_chosen.map(|point| f64::from(point.threshold));
@@ -144,8 +147,8 @@ pub fn is_confusion(text: &str) -> bool {
     !rows.is_empty() && header.iter().eq(once("class").chain(names))
 }
 
-/// The names in a file written by [`write()`], by class, label or target. `None` if there is no such file or its format
-/// differs.
+/// The names in a file written by [`write()`], by class, label or target. `None` if there is no such file or
+/// its format differs.
 #[must_use]
 pub fn read_names(path: &Path) -> Option<Vec<String>> {
     let text = stratus_base::read_at_most(path, MAX_BYTES).ok()?;

@@ -137,7 +137,8 @@ mod tests {
             bytes: 1 << 33,
             multiply_adds: u64::MAX,
         };
-        let rows = [row.clone(), Variant { measure: None, ..row.clone() }, Variant { measure: Some(-2.5), ..row }];
+        let rows =
+            [row.clone(), Variant { measure: None, ..row.clone() }, Variant { measure: Some(-2.5), ..row }];
         write(&path, &rows).unwrap();
         assert_eq!(read(&path).unwrap(), rows);
         // Columns of a later version are skipped.

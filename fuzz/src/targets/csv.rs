@@ -3,6 +3,7 @@
 use crate::scratch;
 use stratus_report::report::PublishedTable;
 use stratus_run::csv::{self, EpochRow, IterationRow, UsageRow};
+use stratus_run::validation::{read_curves, read_points, write_curves, write_points};
 use stratus_run::variants;
 
 use super::Target;
@@ -30,6 +31,17 @@ fn run(data: &[u8]) {
             assert_eq!(variants::read(&written).map(|again| again.len()).ok(), Some(variants.len()));
         }
     }
+    let written = scratch::file("plots.csv", b"");
+    if let Ok(points) = read_curves(&path) {
+        write_curves(&written, 1, &points).expect("the folder can be written");
+        assert_eq!(read_curves(&written).ok(), Some(points));
+    }
+    if let Ok(points) = read_points(&path) {
+        write_points(&written, 1, &points).expect("the folder can be written");
+        assert_eq!(read_points(&written).ok(), Some(points));
+    }
+    let _ = stratus_run::classes::read_labels(&path);
+    let _ = stratus_run::classes::read_targets(&path);
     let _ = stratus_run::classes::read_names(&path);
     let _ = stratus_run::classes::is_confusion(&String::from_utf8_lossy(data));
 }

@@ -211,8 +211,9 @@ fn one_block_body<E: Element>(
     if let Some(weights) = weights {
         let (of_target, of_positive) = weights.split_at(columns);
         let mut column = start % columns;
-        for output in 0..count {
-            (weight[0][output], weight[1][output]) = (of_target[column], of_positive[column]);
+        let [own, positive] = &mut weight;
+        for (own, positive) in own.iter_mut().zip(positive).take(count) {
+            (*own, *positive) = (of_target[column], of_positive[column]);
             column = if column + 1 == columns { 0 } else { column + 1 };
         }
     }

@@ -21,8 +21,8 @@ const BAND_NOTE: &str = "Repetitions are drawn as one line, their mean, with a b
 /// The meaning of the curves of labels.
 const LABEL_NOTE: &str = "Label accuracy is the share of correct yes-or-no answers, at a probability of 0.5.";
 /// The meaning of the curves of R².
-const R2_NOTE: &str = "1 is perfect, 0 is no better than the mean of the targets. Validation is the mean of the \
-                       targets.";
+const R2_NOTE: &str = "1 is perfect, 0 is no better than the mean of the true numbers. Of several targets, \
+                       the mean.";
 
 /// Adds the section of a run; `alone` is true if the report has no other run.
 pub(super) fn run(html: &mut Html, run: &RunReport, number: usize, alone: bool) {
@@ -461,7 +461,8 @@ pub(super) fn comparison(html: &mut Html, comparison: &Comparison, runs: &[RunRe
         repetitions(html, comparison);
     }
     html.open("div", "pair");
-    let title = format!("Validation {} by epoch{}", score.name(), if score.is_fraction() { ", %" } else { "" });
+    let title =
+        format!("Validation {} by epoch{}", score.name(), if score.is_fraction() { ", %" } else { "" });
     html.chart("runs-loss", 0, "Validation loss by epoch", "");
     html.chart("runs-accuracy", 0, &title, "");
     html.close("div");
@@ -492,9 +493,11 @@ fn repetitions(html: &mut Html, comparison: &Comparison) {
         .map(|group: &Repetitions| {
             let mut cells = vec![Cell::sorted(group.runs.len().to_string(), group.runs.len() as f64)];
             cells.extend(group.values.iter().map(|value| setting(value)));
-            for (statistics, scale, decimals) in
-                [(&group.best_score, score.number(1.0), score.decimals()), (&group.images_per_second, 1.0, 0), (&group.total_s, 1.0, 1)]
-            {
+            for (statistics, scale, decimals) in [
+                (&group.best_score, score.number(1.0), score.decimals()),
+                (&group.images_per_second, 1.0, 0),
+                (&group.total_s, 1.0, 1),
+            ] {
                 let mean = statistics.mean.map(|mean| scale * mean);
                 let text = match (mean, statistics.deviation.map(|deviation| scale * deviation)) {
                     (Some(mean), Some(deviation)) => format!("{mean:.decimals$} ± {deviation:.decimals$}"),

@@ -8,9 +8,9 @@ use stratus_run::validation::{
 
 use super::escape::escape;
 use super::html::{Cell, Html};
-use super::{labels, numbers};
 use super::pictures::{self, MAX_EMBEDDED_BYTES, NotShown};
 use super::svg::{Anchor, Svg};
+use super::{labels, numbers};
 use crate::report::{ClassHistory, RunReport, ValidationReport};
 use stratus_base::text::{bytes, significant};
 
@@ -494,7 +494,12 @@ fn class_history(html: &mut Html, history: &ClassHistory, number: usize) {
     };
     let note = format!("{which}The lowest first. Click a name below the chart to hide or show its {thing}.");
     let unit = if *is_fraction { ", %" } else { "" };
-    html.chart("class-history", number, &format!("Validation {metric} of each {thing} by epoch{unit}"), &note);
+    html.chart(
+        "class-history",
+        number,
+        &format!("Validation {metric} of each {thing} by epoch{unit}"),
+        &note,
+    );
 }
 
 #[cfg(test)]

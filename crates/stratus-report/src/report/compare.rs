@@ -346,7 +346,8 @@ mod tests {
     #[test]
     fn verdict_names_the_best_run_and_the_significance() {
         let keys = ["rate".to_owned()];
-        let verdict_of = |rows: &[ComparisonRow], images| verdict(Score::Of(Task::Classification), &keys, rows, images);
+        let verdict_of =
+            |rows: &[ComparisonRow], images| verdict(Score::Of(Task::Classification), &keys, rows, images);
         let two = [row("a", "0.1", Some(0.6)), row("b", "0.2", Some(0.7))];
         assert_eq!(
             verdict_of(&two, Some(100)).unwrap(),

@@ -23,9 +23,7 @@ impl Score {
         let Some(first) = tasks.next() else { return Self::Mixed { are_fractions: true } };
         tasks.fold(Self::Of(first), |score, task| match score {
             Self::Of(other) if other == task => score,
-            score => {
-                Self::Mixed { are_fractions: score.is_fraction() && Self::Of(task).is_fraction() }
-            }
+            score => Self::Mixed { are_fractions: score.is_fraction() && Self::Of(task).is_fraction() },
         })
     }
 
@@ -122,7 +120,10 @@ mod tests {
         let heads = Task::ALL.map(|task| Score::Of(task).head());
         assert_eq!(heads, ["top-1 %", "mean IoU %", "mean average precision %", "R²"]);
         assert_eq!(Score::Of(Task::Regression).title(), "R²");
-        assert_eq!(serde_json::to_string(&Score::Of(Task::MultiLabel)).unwrap(), "\"mean average precision\"");
+        assert_eq!(
+            serde_json::to_string(&Score::Of(Task::MultiLabel)).unwrap(),
+            "\"mean average precision\""
+        );
     }
 
     #[test]

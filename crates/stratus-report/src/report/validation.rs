@@ -1,5 +1,5 @@
-//! The errors of the network: images, confusion matrix, metrics of labels and targets, and the metrics of each
-//! class over the epochs.
+//! The errors of the network: images, confusion matrix, metrics of labels and targets, and the metrics of
+//! each class over the epochs.
 
 use serde::Serialize;
 use stratus_measures::TargetMetrics;
@@ -140,9 +140,11 @@ impl ValidationReport {
             Task::Classification | Task::Segmentation => {}
             Task::MultiLabel => {
                 let curves = read_curves(&folder.curves());
-                let curves = curves.map_err(|error| present("precision–recall curves", error)).unwrap_or_default();
+                let curves =
+                    curves.map_err(|error| present("precision–recall curves", error)).unwrap_or_default();
                 let labels = read_labels(&run.classes());
-                let labels = labels.map_err(|error| present("metrics of the labels", error)).unwrap_or_default();
+                let labels =
+                    labels.map_err(|error| present("metrics of the labels", error)).unwrap_or_default();
                 self.labels = labels
                     .into_iter()
                     .map(|metrics| LabelReport {
@@ -150,7 +152,8 @@ impl ValidationReport {
                         metrics,
                     })
                     .collect();
-                let is_known = |label: &LabelReport| label.metrics.positives > 0 || label.metrics.negatives > 0;
+                let is_known =
+                    |label: &LabelReport| label.metrics.positives > 0 || label.metrics.negatives > 0;
                 if !self.labels.iter().any(is_known) {
                     self.labels.clear();
                 }
@@ -165,7 +168,11 @@ impl ValidationReport {
                 self.targets = targets
                     .into_iter()
                     .map(|metrics| TargetReport {
-                        points: points.iter().filter(|point| point.target == metrics.target).copied().collect(),
+                        points: points
+                            .iter()
+                            .filter(|point| point.target == metrics.target)
+                            .copied()
+                            .collect(),
                         metrics,
                     })
                     .collect();

@@ -6,6 +6,7 @@ use std::path::Path;
 use stratus_report::accounting::{Accounting, AccountingOptions, render};
 use stratus_report::collect::{Progress, RunRecord, to_csv};
 use stratus_report::{layers, run_table};
+use stratus_run::classes::OutputMetrics;
 use stratus_run::csv::{CsvWriter, IterationRow, Task};
 use stratus_run::forecast::{RunPart, with_total};
 use stratus_run::layout::TIMELINE_RECORDS;
@@ -320,7 +321,9 @@ digits on mnist: completed, resumed once
             })
         };
         let classes = (0..count).map(class).collect();
-        let mut some = Summary { classes: serde_json::from_value(classes).unwrap(), ..summary() };
+        let classes = serde_json::from_value(classes).unwrap();
+        let outputs = OutputMetrics { classes, ..OutputMetrics::default() };
+        let mut some = Summary { outputs, ..summary() };
         some.final_metrics.val_top5 = Some(0.9991);
         some.write(&run.summary()).unwrap();
         run_table::render_run(&run, 80).unwrap()

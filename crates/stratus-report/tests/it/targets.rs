@@ -14,8 +14,8 @@ use stratus_run::classes::{self, OutputMetrics};
 use stratus_run::csv::{CsvWriter, Task};
 use stratus_run::summary::{FinalMetrics, Summary};
 use stratus_run::validation::{
-    ClassRow, LabelMistake, LabelPoint, NumberMistake, TaskImages, TargetPoint, ValidationImages, write_curves,
-    write_points,
+    ClassRow, LabelMistake, LabelPoint, NumberMistake, TargetPoint, TaskImages, ValidationImages,
+    write_curves, write_points,
 };
 
 /// A run of a task.
@@ -140,7 +140,11 @@ fn labels_on_a_page_equal_their_csv_files() {
     for line in &expected {
         let row = row(&rows, &line["name"]);
         let fields = |names: &[&str]| names.iter().map(|name| line[*name].clone()).collect::<Vec<_>>();
-        expect_cells(&row[1..4], &fields(&["positives", "negatives", "missing"]).iter().collect::<Vec<_>>(), 1.0);
+        expect_cells(
+            &row[1..4],
+            &fields(&["positives", "negatives", "missing"]).iter().collect::<Vec<_>>(),
+            1.0,
+        );
         expect_cells(&row[4..6], &fields(&["average_precision", "auc"]).iter().collect::<Vec<_>>(), 100.0);
         expect_cells(&row[6..7], &[&line["threshold"]], 1.0);
         expect_cells(&row[7..], &fields(&["precision", "recall", "f1"]).iter().collect::<Vec<_>>(), 100.0);
@@ -149,8 +153,10 @@ fn labels_on_a_page_equal_their_csv_files() {
     // The lowest average precision first, in the table and in the panels.
     let precision = |row: &Vec<String>| row[4].parse::<f64>().unwrap();
     assert!(rows.is_sorted_by(|one, other| precision(one) < precision(other)), "{rows:?}");
-    let titles: Vec<&str> =
-        attributes(&page, "aria-label").into_iter().filter(|label| label.starts_with("Precision over")).collect();
+    let titles: Vec<&str> = attributes(&page, "aria-label")
+        .into_iter()
+        .filter(|label| label.starts_with("Precision over"))
+        .collect();
     let names: Vec<String> = rows.iter().map(|row| format!("Precision over recall of {}", row[0])).collect();
     assert_eq!(titles, names);
     // Each curve passes the points of its file, in a panel of 200 pixels from 52 and 22.
@@ -182,7 +188,9 @@ fn labels_on_a_page_equal_their_csv_files() {
     assert!(page.contains("Validation average precision of each label by epoch, %"));
     assert!(page.contains("data-chart=\"label-measures\"") && !page.contains("data-chart=\"errors\""));
     let best = 61.0 * 2.0 / 3.7;
-    assert!(page.contains("best validation mean average precision") && page.contains(&format!("{best:.2} %")));
+    assert!(
+        page.contains("best validation mean average precision") && page.contains(&format!("{best:.2} %"))
+    );
 }
 
 #[test]
@@ -294,7 +302,11 @@ fn damaged_tables_of_labels_and_targets_are_named() {
     let problems = |run: &RunDir| {
         let report = read(run);
         assert!(!page::render(&report).is_empty());
-        report.problems.iter().map(|problem| format!("{}: {}", problem.what, problem.reason)).collect::<Vec<_>>()
+        report
+            .problems
+            .iter()
+            .map(|problem| format!("{}: {}", problem.what, problem.reason))
+            .collect::<Vec<_>>()
     };
     let folder = run.validation();
     assert_eq!(problems(&run), [""; 0]);
@@ -339,7 +351,10 @@ fn r2_is_a_number_in_comparisons_lists_and_tables() {
     assert!(page.contains("best R²</button>") && page.contains("Validation R² by epoch</figcaption>"));
     let text = markdown::markdown(&report);
     assert!(text.contains("| best R² |") && text.contains("| training R² | "), "{text}");
-    assert!(text.contains("validation R² |") && text.contains("| 0.4324 |") && !text.contains("R² %"), "{text}");
+    assert!(
+        text.contains("validation R² |") && text.contains("| 0.4324 |") && !text.contains("R² %"),
+        "{text}"
+    );
     assert!(markdown::to_csv(&report).contains("best R²"));
     let listed = runs::list(&[root.path().to_owned()]).unwrap();
     let one = listed.runs.iter().find(|run| run.path.starts_with(root.path().join("a"))).unwrap();

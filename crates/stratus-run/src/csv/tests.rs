@@ -54,7 +54,7 @@ fn writes_the_documented_text() {
 #[test]
 fn reader_detects_the_task_from_the_columns() {
     let folder = tempfile::tempdir().unwrap();
-    for (name, task) in ["c", "s"].into_iter().zip(Task::ALL) {
+    for (name, task) in ["c", "s", "l", "n"].into_iter().zip(Task::ALL) {
         let (iterations, epochs) = (folder.path().join(name), folder.path().join(format!("{name}e")));
         let written = IterationRow { top5: (task == TASK).then_some(0.75), ..row(7) };
         let mut writer = CsvWriter::open(&iterations, task).unwrap();
@@ -73,6 +73,18 @@ fn reader_detects_the_task_from_the_columns() {
             val_mean_accuracy: segmentation(0.625),
             val_miou: segmentation(0.375),
             val_bf: None,
+            labels: match task {
+                Task::MultiLabel => LabelColumns {
+                    val_map: Some(0.5),
+                    val_exact_match: Some(0.25),
+                    ..LabelColumns::default()
+                },
+                _ => LabelColumns::default(),
+            },
+            numbers: match task {
+                Task::Regression => NumberColumns { val_mae: Some(31.5), val_rmse: None },
+                _ => NumberColumns::default(),
+            },
             train_s: 1.0,
             val_s: 2.0,
             elapsed_s: 3.0,
@@ -88,6 +100,14 @@ fn reader_detects_the_task_from_the_columns() {
         "epoch,train_loss,train_accuracy,val_loss,val_accuracy,val_mean_accuracy,val_miou,val_bf,train_s,\
          val_s,elapsed_s\n3,0.5,0.25,0.125,0.75,0.625,0.375,,1.000000,2.000000,3.000000\n"
     );
+    let header = |name: &str| {
+        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        text.lines().next().unwrap().replace(",train_s,val_s,elapsed_s", "")
+    };
+    let labels = "epoch,train_loss,train_label_accuracy,val_loss,val_label_accuracy,val_map,val_auc,val_f1,\
+                  val_exact_match";
+    assert_eq!(header("le"), labels);
+    assert_eq!(header("ne"), "epoch,train_loss,train_r2,val_loss,val_r2,val_mae,val_rmse");
 }
 
 #[test]

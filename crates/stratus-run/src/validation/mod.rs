@@ -185,8 +185,8 @@ impl ValidationDir {
     }
 }
 
-/// The epoch of the rows of [`CONFUSION`], [`CURVES`] or [`POINTS`]; `None` if the file has no rows or cannot be
-/// read.
+/// The epoch of the rows of [`CONFUSION`], [`CURVES`] or [`POINTS`]; `None` if the file has no rows or cannot
+/// be read.
 #[must_use]
 pub fn table_epoch(path: &Path) -> Option<u32> {
     let text = stratus_base::read_text_at_most(path, MAX_TABLE_BYTES).ok()?;
@@ -460,7 +460,7 @@ pub struct ClassRow {
     pub epoch: u32,
     /// The class, label or target.
     pub class: u64,
-    /// The number of its images or pixels: those of the class, to which the label applies, or with the target.
+    /// The number of its images or pixels: those of the class, with the label, or whose target is known.
     pub samples: u64,
     /// The fraction of them that was predicted correctly.
     pub accuracy: Option<f64>,

@@ -45,8 +45,8 @@ pub struct TargetPoint {
     pub predicted: f32,
 }
 
-/// Replaces `path` by the curves of the validation after `epoch`. Numbers are the shortest decimals that parse
-/// to the same bits.
+/// Replaces `path` by the curves of the validation after `epoch`. Numbers are the shortest decimals that
+/// parse to the same bits.
 ///
 /// # Errors
 /// If the file cannot be written.

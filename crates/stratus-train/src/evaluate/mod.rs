@@ -190,8 +190,8 @@ impl Evaluator {
         })
     }
 
-    /// Keeps the predictions of up to `images` images in every run from now on, and what reports draw; 0 keeps
-    /// nothing. Pipeline stages keep no predictions: the first, which has the images, has none.
+    /// Keeps the predictions of up to `images` images in every run from now on, and what reports draw; 0
+    /// keeps nothing. Pipeline stages keep no predictions: the first, which has the images, has none.
     pub(crate) fn collect_predictions(&mut self, resolved: &ResolvedProcess, images: usize) {
         let dataset = self.loader.dataset();
         let [_, height, width] = resolved.input().shape;

@@ -140,7 +140,10 @@ impl TargetScorer {
     ///
     /// # Errors
     /// If there are thresholds of another number of labels.
-    pub fn labels(&self, name: impl Fn(usize) -> String) -> Result<(LabelScores, LogitThresholds), TrainError> {
+    pub fn labels(
+        &self,
+        name: impl Fn(usize) -> String,
+    ) -> Result<(LabelScores, LogitThresholds), TrainError> {
         let empty = ScoreTable::new(self.columns());
         let table = if self.not_finite { &empty } else { &self.table };
         let default = LabelScores::LOGIT_THRESHOLD;
@@ -165,8 +168,8 @@ impl TargetScorer {
         TargetErrors::new(if self.not_finite { &empty } else { &self.table }, name)
     }
 
-    /// What reports draw, for the metrics of these outputs. The result depends neither on the number of workers
-    /// nor on their turns.
+    /// What reports draw, for the metrics of these outputs. The result depends neither on the number of
+    /// workers nor on their turns.
     pub fn plots(&self, metrics: &TaskMetrics) -> TargetPlots {
         let table = &self.table;
         let mut plots = TargetPlots::default();
@@ -208,8 +211,7 @@ impl TargetScorer {
 /// The positions of the `count` lowest values, in order. Undefined values are the highest, and the first of
 /// equal values is the lowest.
 fn lowest(values: impl Iterator<Item = Option<f64>>, count: usize) -> Vec<usize> {
-    let mut values: Vec<(f64, usize)> =
-        values.map(|value| value.unwrap_or(f64::INFINITY)).zip(0..).collect();
+    let mut values: Vec<(f64, usize)> = values.map(|value| value.unwrap_or(f64::INFINITY)).zip(0..).collect();
     values.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
     values.truncate(count);
     let mut positions: Vec<usize> = values.into_iter().map(|(_, position)| position).collect();
@@ -235,7 +237,8 @@ impl TargetScorer {
         let known = outputs.iter().zip(targets).enumerate().filter(|(_, (_, target))| !target.is_nan());
         if self.is_labels() {
             let threshold = |label: usize| {
-                let chosen = self.scaling.thresholds.as_ref().and_then(|all| all.get(label).copied().flatten());
+                let chosen =
+                    self.scaling.thresholds.as_ref().and_then(|all| all.get(label).copied().flatten());
                 chosen.unwrap_or(LabelScores::LOGIT_THRESHOLD)
             };
             let mut found: Vec<(f64, usize, bool)> = known
@@ -288,7 +291,10 @@ mod tests {
     fn the_lowest_values_are_kept_in_order() {
         let values = [Some(0.5), None, Some(0.1), Some(0.5), Some(-2.0)];
         let kept = |count: usize| lowest(values.into_iter(), count);
-        assert_eq!((kept(0), kept(2), kept(3), kept(9)), (vec![], vec![2, 4], vec![0, 2, 4], vec![0, 1, 2, 3, 4]));
+        assert_eq!(
+            (kept(0), kept(2), kept(3), kept(9)),
+            (vec![], vec![2, 4], vec![0, 2, 4], vec![0, 1, 2, 3, 4])
+        );
     }
 
     /// The point at the threshold that a label got is on its curve, and says what the table of labels does.
@@ -296,8 +302,11 @@ mod tests {
     fn curves_have_the_thresholds_of_the_labels() {
         let mut scorer = scorer(Task::MultiLabel, 2);
         let outputs: Vec<f32> = (0..400u16).map(|i| f32::from(i * 37 % 101) / 9.0 - 5.0).collect();
-        let targets: Vec<f32> =
-            outputs.iter().enumerate().map(|(i, z)| f32::from(u8::from(*z > 0.0) ^ u8::from(i % 7 == 0))).collect();
+        let targets: Vec<f32> = outputs
+            .iter()
+            .enumerate()
+            .map(|(i, z)| f32::from(u8::from(*z > 0.0) ^ u8::from(i % 7 == 0)))
+            .collect();
         scorer.table.append(&outputs, &targets).unwrap();
         let metrics = metrics(&scorer);
         let TaskMetrics::MultiLabel(scores) = &metrics else { panic!() };
@@ -318,7 +327,10 @@ mod tests {
     fn plots_of_several_workers_are_those_of_one() {
         let batch = |number: u16| -> (Vec<f32>, Vec<f32>) {
             let value = |i: u16| f32::from((number * 31 + i * 17) % 23) / 7.0 - 1.5;
-            ((0..6).map(value).collect(), (3..9).map(|i| if i == 5 { f32::NAN } else { value(i).round() }).collect())
+            (
+                (0..6).map(value).collect(),
+                (3..9).map(|i| if i == 5 { f32::NAN } else { value(i).round() }).collect(),
+            )
         };
         for task in [Task::MultiLabel, Task::Regression] {
             let mut tables = vec![ScoreTable::new(3); 3];

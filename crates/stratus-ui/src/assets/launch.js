@@ -4,7 +4,7 @@
   // Repetitions of the queue that are named.
   const MAX_WAITING = 50;
   const { byId, element } = ui,
-    { duration, fixed } = formats;
+    { duration } = formats;
   const id = location.pathname.split("/").pop();
   const query = new URLSearchParams(location.search);
   let sort = query.get("sort") || "repetition",

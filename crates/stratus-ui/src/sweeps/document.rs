@@ -170,7 +170,7 @@ impl<'a> SweepDocument<'a> {
                 objective: None,
                 halving: None,
                 measure: None,
-                measure_unit: "",
+                measure_unit: "%",
                 rows: Vec::new(),
                 rounds: Vec::new(),
             };
@@ -209,7 +209,7 @@ impl<'a> SweepDocument<'a> {
                 is_asynchronous: halving.is_asynchronous,
             }),
             measure,
-            measure_unit: measure.map_or("", Score::unit),
+            measure_unit: measure.map_or("%", Score::unit),
             rows,
             rounds: rounds.collect(),
         }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use stratus_report::page;
 use stratus_report::report::Report;
 use stratus_run::RunDir;
+use stratus_run::csv::{CsvWriter, EpochRow, Task};
 use stratus_run::summary::Status;
 use stratus_run::validation::{Mistake, PictureFile, TaskImages, ValidationImages};
 use stratus_testing::png::undecodable_png;
@@ -102,6 +103,29 @@ fn table_has_the_state_and_the_figures_of_every_run() {
         server.get("/?q=digits&group=k%3Atrain.batch_size&columns=state,k:train.epochs,k:train.batch_size");
     assert_eq!(data(&view.body)["chosen"], serde_json::json!(["train.epochs", "train.batch_size"]));
     assert_eq!(data(&view.body)["runs"][0]["settings"], serde_json::json!(["4", "32"]));
+}
+
+/// R² is a number that may be negative, not a percentage.
+#[test]
+fn table_says_which_scores_are_percentages() {
+    let root = tempfile::tempdir().unwrap();
+    make(root.path(), &MadeRun::default());
+    let path = make(root.path(), &MadeRun { path: "ages/1", epochs: 0, ..MadeRun::default() });
+    let run = RunDir::open(&path).unwrap();
+    let _ = fs::remove_file(run.epochs());
+    let mut rows = CsvWriter::<EpochRow>::open(&run.epochs(), Task::Regression).unwrap();
+    for (epoch, r2) in [(1, -1.5), (2, -0.25), (3, -0.5)] {
+        rows.append(&EpochRow { epoch, val_accuracy: Some(r2), ..EpochRow::default() }).unwrap();
+    }
+    rows.flush().unwrap();
+    let server = Running::start(root.path());
+    let list = server.json("/api/runs");
+    let ages = row(&list, "ages/1");
+    assert_eq!((&ages["score"], &ages["score_unit"]), (&"R²".into(), &"".into()));
+    assert_eq!((&ages["best"], &ages["curve"]), (&(-0.25).into(), &serde_json::json!([-1.5, -0.25, -0.5])));
+    assert_eq!(row(&list, "digits/1")["score_unit"], "%");
+    let page = server.get(&format!("/runs/{}", server.id("ages/1"))).body;
+    assert!(page.contains("best validation R²") && page.contains("<dd>-0.2500</dd>"), "{page}");
 }
 
 #[test]

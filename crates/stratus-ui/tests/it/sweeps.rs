@@ -43,7 +43,7 @@ fn page_of_a_sweep_has_its_cells_and_rounds() {
     let sweep = data(&page.body);
     assert_eq!(sweep, server.json(&format!("/api{address}")));
     assert_eq!(sweep["objective"], json!({"name": "val_top1", "is_higher_better": true}));
-    assert_eq!(sweep["measure"], "top-1");
+    assert_eq!((&sweep["measure"], &sweep["measure_unit"]), (&"top-1".into(), &"%".into()));
     let run = &sweep["rows"][0]["runs"][1];
     assert_eq!((run["status"].as_str(), run["epochs"].as_u64()), (Some("completed"), Some(4)));
     assert_eq!(run["run"], server.id("sweeps/batch/runs/1/2"));

@@ -339,8 +339,9 @@ fn render(report: &Report, run: &RunDir, width: Option<usize>) -> String {
     let Report { pruning, quantisation, target, table: VariantTable { task, variants, .. }, .. } = report;
     let score = Score::Of(*task);
     let heading = variant_table::heads(score);
-    let rows: Vec<[String; 7]> =
-        std::iter::once(heading).chain(variants.iter().map(|variant| variant_table::cells(score, variant))).collect();
+    let rows: Vec<[String; 7]> = std::iter::once(heading)
+        .chain(variants.iter().map(|variant| variant_table::cells(score, variant)))
+        .collect();
     let table = Table::new(&rows).max_width(width, &variant_table::OPTIONAL_COLUMNS);
     let change = |[before, after]: [f64; 2]| format!("{:.1} % are left", 100.0 * after / before.max(1.0));
     let mut facts = Vec::new();

@@ -51,11 +51,9 @@ pub(super) fn remove_later(
     // The tables are written before the index: they may be newer.
     folder.remove_tables(|epoch| is_later || epoch.is_some_and(|epoch| epoch > last))?;
     match index {
-        Some(ValidationImages {
-            images:
-                TaskImages::Classification { .. } | TaskImages::MultiLabel { .. } | TaskImages::Regression { .. },
-            ..
-        }) if !is_later => Ok(MaskHistory::default()),
+        Some(index) if !is_later && !matches!(index.images, TaskImages::Segmentation { .. }) => {
+            Ok(MaskHistory::default())
+        }
         Some(ValidationImages {
             size,
             workers,

@@ -8,9 +8,9 @@ use super::super::run_position::RunPosition;
 use super::super::setup::RunSetup;
 use super::known_outputs;
 use crate::TrainError;
+use crate::evaluate::collector::{ClassPrediction, CollectedPredictions, MaskPrediction};
 use crate::evaluate::targets::TargetMistake;
 use crate::evaluate::{Scores, TaskMetrics};
-use crate::evaluate::collector::{ClassPrediction, CollectedPredictions, MaskPrediction};
 use masks::{MaskHistory, remove_later};
 use pictures::{MaskPictures, ShownImages};
 use std::fs;
@@ -19,9 +19,9 @@ use stratus_data::contact_sheet::ClassPalette;
 use stratus_run::csv::CsvWriter;
 use stratus_run::log::Log;
 use stratus_run::validation::{
-    ClassRow, ClassSample, LabelMistake, MAX_CLASSES, MaskEpoch, Mistake, PictureFile, TaskImages, ValidationDir,
-    NumberMistake, ValidationImages, confusions, is_in_history, is_kept, write_confusion, write_curves,
-    write_points,
+    ClassRow, ClassSample, LabelMistake, MAX_CLASSES, MaskEpoch, Mistake, NumberMistake, PictureFile,
+    TaskImages, ValidationDir, ValidationImages, confusions, is_in_history, is_kept, write_confusion,
+    write_curves, write_points,
 };
 use stratus_run::{Error, RunDir, atomic};
 
@@ -128,7 +128,7 @@ impl ValidationRecord {
         Ok(self.classes.position())
     }
 
-    /// Adds the classes to their table, unless it would become too long, and replaces the tables of the newest
+    /// Adds the classes to their table, unless it would become too long, and replaces the table of the newest
     /// validation: the confusion matrix, curves of labels, or points of targets.
     fn tables(&mut self, position: RunPosition, scores: &Scores) -> Result<(), TrainError> {
         let epoch = epoch_of(position);
@@ -205,11 +205,9 @@ impl ValidationRecord {
         let numbers = |labels: &[usize]| labels.iter().copied().map(number).collect();
         if is_labels {
             let mistakes = mistakes.iter().filter_map(|(index, mistake)| match mistake {
-                TargetMistake::Labels { wrong, missed } => Some(LabelMistake {
-                    file: name(*index),
-                    wrong: numbers(wrong),
-                    missed: numbers(missed),
-                }),
+                TargetMistake::Labels { wrong, missed } => {
+                    Some(LabelMistake { file: name(*index), wrong: numbers(wrong), missed: numbers(missed) })
+                }
                 TargetMistake::Number { .. } => None,
             });
             return Ok(TaskImages::MultiLabel { mistake_count, mistakes: mistakes.collect() });
