@@ -206,7 +206,7 @@ impl Files<'_> {
             let all = [names('+', &mistake.wrong), names('−', &mistake.missed)].concat();
             (mistake.file.as_str(), all.join(" "))
         });
-        self.captioned(html, captions.collect());
+        self.captioned(html, &captions.collect::<Vec<_>>());
     }
 
     /// Adds the images with the largest errors.
@@ -221,11 +221,11 @@ impl Files<'_> {
             let name = self.validation.name((*target).into());
             (file.as_str(), format!("{name} {} → {}", significant(*number), significant(*predicted)))
         });
-        self.captioned(html, captions.collect());
+        self.captioned(html, &captions.collect::<Vec<_>>());
     }
 
     /// Adds the pictures of the newest epoch, with the name and caption of each.
-    fn captioned(&self, html: &mut Html, pictures: Vec<(&str, String)>) {
+    fn captioned(&self, html: &mut Html, pictures: &[(&str, String)]) {
         let file = PictureFile::Epoch(self.images.epoch);
         if let Err(reason) = self.define(html, file, pictures.len(), CLASS_COLUMNS) {
             return note_missing(html, reason);

@@ -80,9 +80,9 @@ impl PartialScores {
 }
 
 enum Counts {
-    PerImage { classes: usize, top5_hits: f64 },
-    PerPixel { size: [usize; 2], boundaries: BoundaryScore, threads: Vec<BoundaryWorker> },
-    PerTarget(TargetScorer),
+    Images { classes: usize, top5_hits: f64 },
+    Pixels { size: [usize; 2], boundaries: BoundaryScore, threads: Vec<BoundaryWorker> },
+    Targets(TargetScorer),
 }
 
 /// The predictions of a batch.
@@ -206,7 +206,7 @@ impl Scorer {
             Task::Classification => {
                 let ViewAverage { logits, classes, .. } =
                     ViewAverage::for_program(program).ok_or_else(none)?;
-                (logits, classes, Counts::PerImage { classes, top5_hits: 0.0 })
+                (logits, classes, Counts::Images { classes, top5_hits: 0.0 })
             }
             Task::Segmentation => {
                 let value = program.find(PREDICTIONS).ok_or_else(none)?;
@@ -216,14 +216,14 @@ impl Scorer {
                 let classes = program.value(loss.inputs[0]).shape[1].max(MIN_PIXEL_CLASSES);
                 let boundaries = BoundaryScore::new(classes);
                 let threads = (0..threads.max(1)).map(|_| BoundaryWorker::new(&boundaries)).collect();
-                (value, classes, Counts::PerPixel { size: [height, width], boundaries, threads })
+                (value, classes, Counts::Pixels { size: [height, width], boundaries, threads })
             }
             Task::MultiLabel | Task::Regression => {
                 let is_loss = |step: &&Step| matches!(&step.kernel, Kernel::TargetLoss(_));
                 let loss = program.steps.iter().find(is_loss).ok_or_else(none)?;
                 let value = loss.inputs[0];
                 let columns = program.value(value).shape[1];
-                (value, 0, Counts::PerTarget(TargetScorer::new(task, columns, scaling)))
+                (value, 0, Counts::Targets(TargetScorer::new(task, columns, scaling)))
             }
         };
         let confusion = ConfusionMatrix::new(classes);
@@ -234,16 +234,16 @@ impl Scorer {
     /// An empty scorer, for pipeline stages before the last.
     pub fn placeholder(task: Task, classes: usize, scaling: TargetScaling) -> Self {
         let counts = match task {
-            Task::Classification => Counts::PerImage { classes, top5_hits: 0.0 },
+            Task::Classification => Counts::Images { classes, top5_hits: 0.0 },
             Task::Segmentation => {
                 let boundaries = BoundaryScore::new(classes);
-                Counts::PerPixel { size: [0, 0], threads: vec![BoundaryWorker::new(&boundaries)], boundaries }
+                Counts::Pixels { size: [0, 0], threads: vec![BoundaryWorker::new(&boundaries)], boundaries }
             }
             Task::MultiLabel | Task::Regression => {
-                Counts::PerTarget(TargetScorer::new(task, classes, scaling))
+                Counts::Targets(TargetScorer::new(task, classes, scaling))
             }
         };
-        let confused = if matches!(counts, Counts::PerTarget(_)) { 0 } else { classes };
+        let confused = if matches!(counts, Counts::Targets(_)) { 0 } else { classes };
         let (confusion, value) = (ConfusionMatrix::new(confused), ValueId(0));
         let (predictions, logits, batches) = (Vec::new(), Vec::new(), Vec::new());
         Self { value, confusion, predictions, logits, samples: 0, batches, counts }
@@ -255,12 +255,12 @@ impl Scorer {
         self.batches.clear();
         self.confusion.clear();
         match &mut self.counts {
-            Counts::PerImage { top5_hits, .. } => *top5_hits = 0.0,
-            Counts::PerPixel { boundaries, threads, .. } => {
+            Counts::Images { top5_hits, .. } => *top5_hits = 0.0,
+            Counts::Pixels { boundaries, threads, .. } => {
                 boundaries.clear();
                 threads.iter_mut().for_each(|worker| worker.score.clear());
             }
-            Counts::PerTarget(scorer) => scorer.clear(),
+            Counts::Targets(scorer) => scorer.clear(),
         }
     }
 
@@ -279,7 +279,7 @@ impl Scorer {
     ) -> Result<(), TrainError> {
         let (samples, labels) = (batch.samples, &batch.labels[..]);
         match &mut self.counts {
-            Counts::PerImage { classes, top5_hits } => {
+            Counts::Images { classes, top5_hits } => {
                 self.samples += metrics.samples as u64;
                 self.batches.push([metrics.loss * metrics.samples, metrics.samples]);
                 *top5_hits += metrics.top5;
@@ -293,7 +293,7 @@ impl Scorer {
                 }
                 Ok(self.confusion.add(&labels[..samples], &self.predictions[..samples])?)
             }
-            Counts::PerPixel { size, threads, .. } => {
+            Counts::Pixels { size, threads, .. } => {
                 let PixelMetrics { loss, weight, .. } = metrics.into();
                 self.batches.push([loss * weight, weight]);
                 session.read_labels(program, self.value.0, &mut self.predictions)?;
@@ -308,7 +308,7 @@ impl Scorer {
                 self.samples += images.iter().filter(is_counted).count() as u64;
                 Ok(compare_boundaries(threads, &images, size)?)
             }
-            Counts::PerTarget(scorer) => {
+            Counts::Targets(scorer) => {
                 let TargetMetrics { loss, targets, samples, .. } = metrics.into();
                 self.samples += samples as u64;
                 self.batches.push([loss * targets, targets]);
@@ -320,17 +320,17 @@ impl Scorer {
     /// The task that is scored.
     pub fn task(&self) -> Task {
         match &self.counts {
-            Counts::PerImage { .. } => Task::Classification,
-            Counts::PerPixel { .. } => Task::Segmentation,
-            Counts::PerTarget(scorer) => scorer.task(),
+            Counts::Images { .. } => Task::Classification,
+            Counts::Pixels { .. } => Task::Segmentation,
+            Counts::Targets(scorer) => scorer.task(),
         }
     }
 
     /// The number of classes, labels or targets.
     pub fn classes(&self) -> usize {
         match &self.counts {
-            Counts::PerTarget(scorer) => scorer.columns(),
-            Counts::PerImage { .. } | Counts::PerPixel { .. } => self.confusion.classes(),
+            Counts::Targets(scorer) => scorer.columns(),
+            Counts::Images { .. } | Counts::Pixels { .. } => self.confusion.classes(),
         }
     }
 
@@ -338,14 +338,14 @@ impl Scorer {
     pub fn last_predictions<'a>(&'a self, views: Option<&'a ViewAverage>) -> BatchPredictions<'a> {
         let predicted = &self.predictions[..];
         match &self.counts {
-            &Counts::PerImage { classes, .. } => {
+            &Counts::Images { classes, .. } => {
                 let logits = &self.logits;
                 BatchPredictions::Classes(ImagePredictions { predicted, classes, logits, views })
             }
-            &Counts::PerPixel { size, .. } => {
+            &Counts::Pixels { size, .. } => {
                 BatchPredictions::Pixels(PixelPredictions { classes: predicted, size })
             }
-            Counts::PerTarget(scorer) => BatchPredictions::Targets(scorer),
+            Counts::Targets(scorer) => BatchPredictions::Targets(scorer),
         }
     }
 
@@ -361,7 +361,7 @@ impl Scorer {
         size: [usize; 2],
         [loss, weight]: [f64; 2],
     ) -> Result<(), TrainError> {
-        let Counts::PerPixel { threads, .. } = &mut self.counts else {
+        let Counts::Pixels { threads, .. } = &mut self.counts else {
             return Err(EngineError::InvalidRequest("the network is not for segmentation".to_owned()).into());
         };
         self.batches.push([loss, weight]);
@@ -376,20 +376,20 @@ impl Scorer {
     /// If the counts of threads do not match.
     pub fn partial_scores(&self) -> Result<PartialScores, TrainError> {
         let (boundaries, top5_hits) = match &self.counts {
-            Counts::PerImage { top5_hits, .. } => (None, *top5_hits as u64),
-            Counts::PerPixel { boundaries, threads, .. } => {
+            Counts::Images { top5_hits, .. } => (None, *top5_hits as u64),
+            Counts::Pixels { boundaries, threads, .. } => {
                 let mut all = boundaries.clone();
                 threads.iter().try_for_each(|worker| all.merge(&worker.score))?;
                 (Some(all), 0)
             }
-            Counts::PerTarget(_) => (None, 0),
+            Counts::Targets(_) => (None, 0),
         };
         let (outputs, is_finite) = match &self.counts {
-            Counts::PerTarget(scorer) => {
+            Counts::Targets(scorer) => {
                 let (table, is_finite) = scorer.table();
                 (table.clone(), is_finite)
             }
-            Counts::PerImage { .. } | Counts::PerPixel { .. } => (no_outputs(), true),
+            Counts::Images { .. } | Counts::Pixels { .. } => (no_outputs(), true),
         };
         let batches = self.batches.iter().map(|batch| batch.map(f64::to_bits)).collect();
         Ok(PartialScores {
@@ -413,14 +413,14 @@ impl Scorer {
             self.samples += part.samples;
             self.confusion.merge(&part.confusion)?;
             match (&mut self.counts, &part.boundaries) {
-                (Counts::PerImage { top5_hits: sum, .. }, _) => *sum += part.top5_hits as f64,
-                (Counts::PerPixel { threads, .. }, Some(score)) => {
+                (Counts::Images { top5_hits: sum, .. }, _) => *sum += part.top5_hits as f64,
+                (Counts::Pixels { threads, .. }, Some(score)) => {
                     threads.first_mut().map_or(Ok(()), |worker| worker.score.merge(score))?;
                 }
-                (Counts::PerPixel { .. } | Counts::PerTarget(_), _) => {}
+                (Counts::Pixels { .. } | Counts::Targets(_), _) => {}
             }
         }
-        if let Counts::PerTarget(scorer) = &mut self.counts {
+        if let Counts::Targets(scorer) = &mut self.counts {
             let tables: Vec<ScoreTable> = all.iter().map(|part| part.outputs.clone()).collect();
             scorer.merge_turns(&tables, all.iter().all(|part| part.is_finite))?;
         }
@@ -440,22 +440,22 @@ impl Scorer {
         let name = |class: usize| dataset.class_name(class);
         let mut thresholds = LogitThresholds::new();
         let measures = match &self.counts {
-            Counts::PerImage { top5_hits, .. } => {
+            Counts::Images { top5_hits, .. } => {
                 let top5_hits = Some(*top5_hits as u64);
                 TaskMetrics::Classification(ClassificationMetrics::new(&self.confusion, top5_hits, name))
             }
-            Counts::PerPixel { boundaries, threads, .. } => {
+            Counts::Pixels { boundaries, threads, .. } => {
                 let mut all = boundaries.clone();
                 threads.iter().try_for_each(|worker| all.merge(&worker.score))?;
                 let measures = SegmentationMetrics::new(&self.confusion, Some(&all), name);
                 TaskMetrics::Segmentation(measures?)
             }
-            Counts::PerTarget(scorer) if scorer.is_labels() => {
+            Counts::Targets(scorer) if scorer.is_labels() => {
                 let (labels, chosen) = scorer.labels(name)?;
                 thresholds = chosen;
                 TaskMetrics::MultiLabel(labels)
             }
-            Counts::PerTarget(scorer) => TaskMetrics::Regression(scorer.numbers(name)),
+            Counts::Targets(scorer) => TaskMetrics::Regression(scorer.numbers(name)),
         };
         let [loss, weight] =
             self.batches.iter().fold([0.0; 2], |[loss, weight], batch| [loss + batch[0], weight + batch[1]]);
@@ -468,8 +468,8 @@ impl Scorer {
     /// Adds what reports draw to the scores of the same counts.
     pub fn with_plots(&self, scores: Scores) -> Scores {
         match &self.counts {
-            Counts::PerTarget(scorer) => Scores { plots: scorer.plots(&scores.metrics), ..scores },
-            Counts::PerImage { .. } | Counts::PerPixel { .. } => scores,
+            Counts::Targets(scorer) => Scores { plots: scorer.plots(&scores.metrics), ..scores },
+            Counts::Images { .. } | Counts::Pixels { .. } => scores,
         }
     }
 }

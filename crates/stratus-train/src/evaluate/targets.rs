@@ -344,7 +344,7 @@ mod tests {
                 tables[usize::from(number) % 3].append(&outputs, &targets).unwrap();
             }
             let mut merged = scorer(task, 3);
-            merged.merge_turns(&tables.into_iter().map(|table| (table, true)).collect::<Vec<_>>()).unwrap();
+            merged.merge_turns(&tables, true).unwrap();
             let expected = one.plots(&metrics(&one));
             assert_eq!(merged.plots(&metrics(&merged)), expected);
             assert!(expected.curves.len() + expected.points.len() >= 6, "{expected:?}");
