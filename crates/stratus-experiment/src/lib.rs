@@ -9,6 +9,7 @@
 //! [`KEYS`]; overrides are applied last. A run's `experiment.toml` records the result with every key.
 
 mod check;
+mod choices;
 mod deadline;
 mod error;
 mod experiment;
@@ -31,12 +32,8 @@ pub use deadline::Deadline;
 pub use error::{ExperimentError, Origin, UnknownXmlKey};
 pub use experiment::{ExperimentText, MAX_FILE_BYTES, ParsedExperiment};
 pub use fake_quantisation::FakeQuantisedLayer;
-pub use keys::{
-    Augment, Checkpoint, ClassWeighting, Constraint, Data, Decode, Device, EarlyStopping, ExchangeMode,
-    ExchangeType, Experiment, ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, LossFunction,
-    Model, OnBadSample, Optimiser, OptimiserName, Padding, PositiveWeighting, Precision, ScheduleName,
-    ScheduleSettings, Synthetic, Train, Validation,
-};
+pub use choices::{ClassWeighting, Decode, Device, ExchangeMode, ExchangeType, LossFunction, OnBadSample, OptimiserName, Padding, PositiveWeighting, Precision, ScheduleName};
+pub use keys::{Augment, Checkpoint, Constraint, Data, EarlyStopping, Experiment, ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, Model, Optimiser, ScheduleSettings, Synthetic, Train, Validation};
 pub use metric::{Direction, EpochMetric};
 pub use resolve::{DatasetFacts, DeviceFacts, NetworkFacts, ResolvedExperiment};
 pub use schedule::{Schedule, ScheduleShape};

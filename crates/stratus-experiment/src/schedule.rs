@@ -2,7 +2,8 @@
 //!
 //! Iterations are counted from 0 over the whole training, so a resumed run has the same learning rates.
 
-use crate::keys::{Experiment, ScheduleName};
+use crate::choices::ScheduleName;
+use crate::keys::Experiment;
 use std::f64::consts::PI;
 
 /// The schedule of the learning rate.

@@ -105,12 +105,10 @@ pub enum MetricError {
         /// The number of columns of the other.
         found: usize,
     },
-    /// The batches of a serialised table have another number of samples than the table.
-    #[error("the batches of the table have {found} samples, the table has {samples}")]
-    BatchSizeMismatch {
-        /// The number of samples of the table.
-        samples: usize,
-        /// The number of samples of its batches.
-        found: usize,
+    /// Bytes that are no table of scores.
+    #[error("{bytes} bytes are not a table of scores")]
+    DamagedTable {
+        /// The number of bytes.
+        bytes: usize,
     },
 }

@@ -1,7 +1,5 @@
 //! Scores of samples, gathered batch by batch.
 
-use serde::{Deserialize, Serialize};
-
 use crate::{LabelRanking, MetricError};
 
 /// The outputs and targets of samples: a row per sample, a column per label or target.
@@ -10,11 +8,8 @@ use crate::{LabelRanking, MetricError};
 /// tables of workers that took turns can be merged in the order of samples ([`merge_turns`]). It takes
 /// 8 bytes per sample and column.
 ///
-/// It is serialised as the bits of its numbers, which keeps NaN in JSON.
-///
 /// [`merge_turns`]: Self::merge_turns
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(into = "StoredTable", try_from = "StoredTable")]
+#[derive(Clone, Debug)]
 pub struct ScoreTable {
     columns: usize,
     /// `[samples, columns]`, row-major.
@@ -166,40 +161,46 @@ impl ScoreTable {
     }
 }
 
-/// The serialised form of [`ScoreTable`]: numbers as their bits.
-#[derive(Serialize, Deserialize)]
-struct StoredTable {
-    columns: usize,
-    outputs: Vec<u32>,
-    targets: Vec<u32>,
-    batches: Vec<usize>,
-}
-
-impl From<ScoreTable> for StoredTable {
-    fn from(table: ScoreTable) -> Self {
-        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect();
-        Self {
-            columns: table.columns,
-            outputs: bits(table.outputs),
-            targets: bits(table.targets),
-            batches: table.batches,
-        }
+impl ScoreTable {
+    /// The table as bytes, little-endian: the number of columns and of batches and the length of each batch as
+    /// `u64`, then outputs and targets as `f32`.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let counts = [self.columns, self.batches.len()];
+        let counts = counts.iter().chain(&self.batches).flat_map(|&count| (count as u64).to_le_bytes());
+        let values = self.outputs.iter().chain(&self.targets).flat_map(|value| value.to_le_bytes());
+        counts.chain(values).collect()
     }
-}
 
-impl TryFrom<StoredTable> for ScoreTable {
-    type Error = MetricError;
-
-    fn try_from(stored: StoredTable) -> Result<Self, MetricError> {
-        let numbers = |bits: &[u32]| bits.iter().copied().map(f32::from_bits).collect::<Vec<f32>>();
-        let mut table = Self::new(stored.columns);
-        table.append(&numbers(&stored.outputs), &numbers(&stored.targets))?;
-        let samples = table.samples();
-        let found = stored.batches.iter().fold(0usize, |sum, &batch| sum.saturating_add(batch));
-        if found != samples {
-            return Err(MetricError::BatchSizeMismatch { samples, found });
+    /// Parses the bytes of [`to_bytes`](Self::to_bytes).
+    ///
+    /// # Errors
+    /// If they are no table.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MetricError> {
+        let damaged = || MetricError::DamagedTable { bytes: bytes.len() };
+        let mut rest = bytes;
+        let mut count = || {
+            let (first, others) = rest.split_first_chunk().ok_or_else(damaged)?;
+            rest = others;
+            usize::try_from(u64::from_le_bytes(*first)).map_err(|_| damaged())
+        };
+        let (columns, batches) = (count()?, count()?);
+        // Every batch takes eight bytes, so that memory is bounded by the bytes that there are.
+        if batches > bytes.len() / 8 {
+            return Err(damaged());
         }
-        table.batches = stored.batches;
+        let batches = (0..batches).map(|_| count()).collect::<Result<Vec<usize>, _>>()?;
+        let samples = batches.iter().try_fold(0usize, |sum, &batch| sum.checked_add(batch));
+        let values = samples.and_then(|samples| samples.checked_mul(columns)).ok_or_else(damaged)?;
+        if values.checked_mul(8) != Some(rest.len()) {
+            return Err(damaged());
+        }
+        let numbers: Vec<f32> = rest.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        let mut table = Self::new(columns);
+        if columns > 0 {
+            table.append(&numbers[..values], &numbers[values..])?;
+        }
+        table.batches = batches;
         Ok(table)
     }
 }

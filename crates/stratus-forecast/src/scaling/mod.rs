@@ -104,7 +104,7 @@ impl DeviceStep {
             exchange_s,
             hidden_s: (exchange_s - simulated.exposed_s).max(0.0),
             exposed_s: simulated.exposed_s,
-            hidden: (exchange_s > 0.0).then(|| (1.0 - simulated.exposed_s / exchange_s).max(0.0)),
+            hidden_fraction: (exchange_s > 0.0).then(|| (1.0 - simulated.exposed_s / exchange_s).max(0.0)),
             added_s: simulated.added_s,
             straggling_s: (slowest - 1.0) * self.compute_seconds(),
             buckets: self.buckets().count(),
@@ -138,7 +138,7 @@ pub struct ScaledStep {
     /// Seconds that a device waits for sums.
     pub exposed_s: f64,
     /// Fraction of the exchange that the device does not wait for, 0 to 1; `None` for one device.
-    pub hidden: Option<f64>,
+    pub hidden_fraction: Option<f64>,
     /// Seconds that a device spends on adding gradients.
     pub added_s: f64,
     /// Seconds that the slowest device takes longer than an average one.

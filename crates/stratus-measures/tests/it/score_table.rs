@@ -86,25 +86,24 @@ fn tables_of_workers_that_took_turns_become_that_of_one() {
 }
 
 #[test]
-fn serialised_tables_keep_missing_targets_and_batches() {
-    let mut table = numbered(&[1], 0);
-    table.append(&[0.1, -0.0], &[MISSING, 1.0]).unwrap();
-    let text = serde_json::to_string(&table).unwrap();
-    let read: ScoreTable = serde_json::from_str(&text).unwrap();
-    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<u32>>();
+fn tables_survive_as_bytes() {
+    let mut table = ScoreTable::new(2);
+    table.append(&[0.25, -0.0, f32::MIN_POSITIVE, 4.0], &[1.0, f32::NAN, 0.0, 0.5]).unwrap();
+    table.append(&[-3.5, 2.0], &[f32::NAN, f32::NAN]).unwrap();
+    let bytes = table.to_bytes();
+    let read = ScoreTable::from_bytes(&bytes).unwrap();
+    assert_eq!(read.to_bytes(), bytes);
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(read.outputs()), bits(table.outputs()));
     assert_eq!(bits(read.targets()), bits(table.targets()));
-    let turns = ScoreTable::merge_turns(2, &[read, numbered(&[1], 7)]).unwrap();
-    assert_eq!(turns.column(0).map(|(output, _)| output).collect::<Vec<_>>(), [0.0, 14.0, 0.1]);
-
-    let damaged = |from: &str, to: &str| {
-        assert!(text.contains(from), "{text}");
-        serde_json::from_str::<ScoreTable>(&text.replace(from, to)).unwrap_err().to_string()
-    };
-    let batches = damaged("\"batches\":[1,1]", "\"batches\":[18446744073709551615,3]");
-    assert!(batches.contains("the batches of the table have 18446744073709551615 samples"), "{batches}");
-    assert!(damaged("\"columns\":2", "\"columns\":3").contains("no rows of 3 columns"));
-    // The bits of an infinite output.
-    let output = damaged("\"outputs\":[0,", "\"outputs\":[2139095040,");
-    assert!(output.contains("the output of sample 0 in column 0 is not a finite number"), "{output}");
+    // The batches too: merged in turns, they alternate.
+    let merged = ScoreTable::merge_turns(2, &[read, table]).unwrap();
+    assert_eq!(bits(&merged.outputs()[..8]), bits(&[0.25, -0.0, f32::MIN_POSITIVE, 4.0].repeat(2)));
+    for length in 0..bytes.len() {
+        assert!(ScoreTable::from_bytes(&bytes[..length]).is_err(), "{length} bytes");
+    }
+    let mut huge = bytes;
+    huge[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert!(ScoreTable::from_bytes(&huge).is_err());
+    assert_eq!(ScoreTable::from_bytes(&ScoreTable::new(0).to_bytes()).unwrap().samples(), 0);
 }

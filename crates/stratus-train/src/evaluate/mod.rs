@@ -4,6 +4,7 @@ pub(crate) mod collector;
 mod images;
 pub(crate) mod mistakes;
 mod scorer;
+mod scores;
 pub(crate) mod targets;
 mod views;
 mod windows;
@@ -12,7 +13,7 @@ use crate::TrainError;
 use crate::compile::{EvaluationSession, InferenceForm, Plans, compile_evaluation, inference_session};
 use crate::device;
 use crate::infer::{check_weights, load_for_inference};
-use crate::input::{BatchFormat, image_shape};
+use crate::input::{BatchFormat, gathered_bytes, image_shape};
 use crate::network::Network;
 use crate::resolve::{Rank, ResolvedProcess, validation_views};
 use crate::run::pipeline::forward_labels;
@@ -41,7 +42,7 @@ use images::{OpenedImages, check_known};
 use mistakes::MistakeCollector;
 pub use mistakes::{Gallery, MAX_GALLERY_IMAGES, Mistake, MistakeKind, MistakeRequest, Mistakes};
 use scorer::{PartialScores, Scorer};
-pub use scorer::{Scores, TaskMetrics};
+pub use scores::{Scores, TaskMetrics};
 use targets::{LogitThresholds, TargetScaling};
 pub use windows::{evaluate_run_in_windows, evaluate_weights_in_windows};
 
@@ -57,7 +58,7 @@ pub struct Evaluator {
     /// The predictions that validations keep, if any.
     collects: Option<CollectorRequest>,
     collector: Option<PredictionCollector>,
-    /// True if scores have what reports draw.
+    /// True if scores have the drawings of reports.
     draws: bool,
     /// The pipeline stage of this process; `None` without stages.
     stage: Option<Stage>,
@@ -189,7 +190,7 @@ impl Evaluator {
         })
     }
 
-    /// Keeps the predictions of up to `images` images in every run from now on, and what reports draw; 0
+    /// Keeps the predictions of up to `images` images in every run from now on, and the drawings of reports; 0
     /// keeps nothing. Pipeline stages keep no predictions: the first, which has the images, has none.
     pub(crate) fn collect_predictions(&mut self, resolved: &ResolvedProcess, images: usize) {
         let dataset = self.loader.dataset();
@@ -211,11 +212,12 @@ impl Evaluator {
         self.collector.take().map(PredictionCollector::finish)
     }
 
-    /// Bytes of the loader's batches.
+    /// Bytes of the loader's batches, and of the outputs that are gathered.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.loader.memory_bytes()
             + self.multi_view.as_ref().map_or(0, |multi_view| multi_view.images.len() as u64)
+            + gathered_bytes(self.scorer.task(), self.loader.dataset())
     }
 
     /// Sets the number of loader threads.
@@ -274,10 +276,10 @@ impl Evaluator {
     ) -> Result<Scores, TrainError> {
         let Some(workers) = workers else { return self.run(session) };
         self.run_batches(session, Some(workers))?;
-        let scores = serde_json::to_vec(&self.scorer.partial_scores()?).unwrap_or_default();
-        let read = |text: &Vec<u8>| {
-            serde_json::from_slice(text).map_err(|error| {
-                ExchangeError::Disconnected(format!("invalid scores from a worker: {error}"))
+        let scores = self.scorer.partial_scores()?.to_bytes();
+        let read = |bytes: &Vec<u8>| {
+            PartialScores::from_bytes(bytes).map_err(|problem| {
+                ExchangeError::Disconnected(format!("invalid scores from a worker: {problem}"))
             })
         };
         let all: Vec<PartialScores> =

@@ -1,153 +1,22 @@
 //! Scores a network's predictions batch by batch, of images or of their pixels.
 
+use super::scores::{Scores, TaskMetrics};
 use super::targets::{LogitThresholds, TargetPlots, TargetScaling, TargetScorer, no_predictions};
 use super::views::{ViewAverage, largest, largest_probability};
 use crate::TrainError;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use stratus_data::{BatchBuffer, Dataset};
 use stratus_engine::passes::lower::PREDICTIONS;
 use stratus_engine::session::{Metrics, PixelMetrics, TargetMetrics};
 use stratus_engine::{EngineError, Kernel, Program, Session, Step, ValueId};
 use stratus_measures::{
-    BoundaryScore, BoundaryWorkspace, ClassMetrics, ClassificationMetrics, ConfusionMatrix, LabelScores,
-    MetricError, ScoreTable, SegmentationMetrics, TargetErrors,
+    BoundaryScore, BoundaryWorkspace, ClassificationMetrics, ConfusionMatrix, MetricError, ScoreTable,
+    SegmentationMetrics,
 };
-use stratus_run::classes::OutputMetrics;
 use stratus_run::csv::Task;
 
 /// The classes of pixels of a network with one output: background and foreground.
 const MIN_PIXEL_CLASSES: usize = 2;
-
-/// The results of evaluating a data set.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Scores {
-    /// Number of labelled images.
-    pub samples: u64,
-    /// Mean loss, of images or of pixels.
-    pub loss: f64,
-    /// Metrics by task.
-    #[serde(flatten)]
-    pub metrics: TaskMetrics,
-    /// How often each class (row) was predicted to be each (column); empty for labels and numbers.
-    #[serde(skip)]
-    pub confusion: ConfusionMatrix,
-    /// The logit from which each label applies, for several labels.
-    #[serde(skip)]
-    pub(crate) thresholds: LogitThresholds,
-    /// What reports draw of labels and numbers, if it was requested.
-    #[serde(skip)]
-    pub(crate) plots: TargetPlots,
-}
-
-/// Metrics by task. Fractions are from 0 to 1; undefined ones are `None`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum TaskMetrics {
-    /// Metrics of images.
-    Classification(ClassificationMetrics),
-    /// Metrics of pixels.
-    Segmentation(SegmentationMetrics),
-    /// Metrics of labels.
-    MultiLabel(LabelScores),
-    /// Errors of numbers.
-    Regression(TargetErrors),
-}
-
-impl TaskMetrics {
-    /// The measure by which networks are compared, the higher the better: top-1 accuracy, mean IoU, mean
-    /// average precision or R².
-    #[must_use]
-    pub fn score(&self) -> Option<f64> {
-        match self {
-            Self::Classification(metrics) => metrics.top1,
-            Self::Segmentation(metrics) => metrics.miou,
-            Self::MultiLabel(metrics) => metrics.mean_average_precision,
-            Self::Regression(metrics) => metrics.r2,
-        }
-    }
-
-    /// The measures of the whole data set by the names of their columns.
-    #[must_use]
-    pub fn measures(&self) -> BTreeMap<&'static str, Option<f64>> {
-        match self {
-            Self::Classification(metrics) => BTreeMap::from([
-                ("top1", metrics.top1),
-                ("top5", metrics.top5),
-                ("mean_accuracy", metrics.mean_accuracy),
-            ]),
-            Self::Segmentation(metrics) => BTreeMap::from([
-                ("accuracy", metrics.accuracy),
-                ("mean_accuracy", metrics.mean_accuracy),
-                ("miou", metrics.miou),
-                ("weighted_iou", metrics.weighted_iou),
-                ("bf", metrics.bf),
-            ]),
-            Self::MultiLabel(metrics) => BTreeMap::from([
-                ("label_accuracy", metrics.at_default.accuracy),
-                ("map", metrics.mean_average_precision),
-                ("auc", metrics.mean_auc),
-                ("f1", metrics.at_chosen.macro_f1),
-                ("micro_f1", metrics.at_chosen.micro_f1),
-                ("exact_match", metrics.at_chosen.exact_match),
-            ]),
-            Self::Regression(metrics) => {
-                BTreeMap::from([("r2", metrics.r2), ("mae", metrics.mae), ("rmse", metrics.rmse)])
-            }
-        }
-    }
-}
-
-impl Scores {
-    /// Checks that the loss is finite: else the network's outputs are not, and the metrics mean nothing.
-    ///
-    /// # Errors
-    /// If it is NaN or infinite.
-    pub fn check_finite(self) -> Result<Self, TrainError> {
-        if self.loss.is_finite() {
-            return Ok(self);
-        }
-        let problem = format!(
-            "the loss is {}: the network's outputs are not finite, so they have no metrics",
-            self.loss
-        );
-        Err(TrainError::OutputsNotFinite { problem })
-    }
-
-    /// The fraction of correct predictions, of images, of pixels or of labels; R² of numbers.
-    #[must_use]
-    pub fn accuracy(&self) -> Option<f64> {
-        match &self.metrics {
-            TaskMetrics::Classification(measures) => measures.top1,
-            TaskMetrics::Segmentation(measures) => measures.accuracy,
-            TaskMetrics::MultiLabel(measures) => measures.at_default.accuracy,
-            TaskMetrics::Regression(measures) => measures.r2,
-        }
-    }
-
-    /// The metrics of each class; none for labels and numbers.
-    #[must_use]
-    pub fn classes(&self) -> &[ClassMetrics] {
-        match &self.metrics {
-            TaskMetrics::Classification(measures) => &measures.classes,
-            TaskMetrics::Segmentation(measures) => &measures.classes,
-            TaskMetrics::MultiLabel(_) | TaskMetrics::Regression(_) => &[],
-        }
-    }
-
-    /// The metrics of each class, label or target.
-    #[must_use]
-    pub fn outputs(&self) -> OutputMetrics {
-        let outputs = OutputMetrics { classes: self.classes().to_vec(), ..OutputMetrics::default() };
-        match &self.metrics {
-            TaskMetrics::Classification(_) | TaskMetrics::Segmentation(_) => outputs,
-            TaskMetrics::MultiLabel(measures) => OutputMetrics { labels: measures.labels.clone(), ..outputs },
-            TaskMetrics::Regression(measures) => {
-                OutputMetrics { targets: measures.targets.clone(), ..outputs }
-            }
-        }
-    }
-}
 
 /// Counts the predictions of an evaluation program.
 pub(super) struct Scorer {
@@ -170,10 +39,44 @@ pub(super) struct PartialScores {
     boundaries: Option<BoundaryScore>,
     samples: u64,
     top5_hits: u64,
-    /// The outputs for labels and numbers, and whether all were finite.
-    outputs: Option<(ScoreTable, bool)>,
+    /// Whether all outputs for labels or numbers were finite; true for others.
+    is_finite: bool,
+    /// The outputs for labels or numbers, without columns for others. They are many: they are not part of the
+    /// JSON document.
+    #[serde(skip, default = "no_outputs")]
+    outputs: ScoreTable,
     /// The bits of [`Scorer::batches`].
     batches: Vec<[u64; 2]>,
+}
+
+/// The outputs of other tasks.
+fn no_outputs() -> ScoreTable {
+    ScoreTable::new(0)
+}
+
+impl PartialScores {
+    /// The counts as bytes: the length of a JSON document, the document, the outputs.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let document = serde_json::to_vec(self).unwrap_or_default();
+        let mut bytes = (document.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&document);
+        bytes.extend_from_slice(&self.outputs.to_bytes());
+        bytes
+    }
+
+    /// Parses the bytes of [`Self::to_bytes`].
+    ///
+    /// # Errors
+    /// If they are damaged; the message says how.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let short = || format!("{} bytes are too few", bytes.len());
+        let (length, rest) = bytes.split_first_chunk().ok_or_else(short)?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|error| error.to_string())?;
+        let (document, outputs) = rest.split_at_checked(length).ok_or_else(short)?;
+        let scores: Self = serde_json::from_slice(document).map_err(|error| error.to_string())?;
+        let outputs = ScoreTable::from_bytes(outputs).map_err(|error| error.to_string())?;
+        Ok(Self { outputs, ..scores })
+    }
 }
 
 enum Counts {
@@ -414,6 +317,15 @@ impl Scorer {
         }
     }
 
+    /// The task that is scored.
+    pub fn task(&self) -> Task {
+        match &self.counts {
+            Counts::PerImage { .. } => Task::Classification,
+            Counts::PerPixel { .. } => Task::Segmentation,
+            Counts::PerTarget(scorer) => scorer.task(),
+        }
+    }
+
     /// The number of classes, labels or targets.
     pub fn classes(&self) -> usize {
         match &self.counts {
@@ -472,12 +384,12 @@ impl Scorer {
             }
             Counts::PerTarget(_) => (None, 0),
         };
-        let outputs = match &self.counts {
+        let (outputs, is_finite) = match &self.counts {
             Counts::PerTarget(scorer) => {
                 let (table, is_finite) = scorer.table();
-                Some((table.clone(), is_finite))
+                (table.clone(), is_finite)
             }
-            Counts::PerImage { .. } | Counts::PerPixel { .. } => None,
+            Counts::PerImage { .. } | Counts::PerPixel { .. } => (no_outputs(), true),
         };
         let batches = self.batches.iter().map(|batch| batch.map(f64::to_bits)).collect();
         Ok(PartialScores {
@@ -485,6 +397,7 @@ impl Scorer {
             boundaries,
             samples: self.samples,
             top5_hits,
+            is_finite,
             outputs,
             batches,
         })
@@ -508,9 +421,8 @@ impl Scorer {
             }
         }
         if let Counts::PerTarget(scorer) = &mut self.counts {
-            let tables: Vec<(ScoreTable, bool)> =
-                all.iter().filter_map(|part| part.outputs.clone()).collect();
-            scorer.merge_turns(&tables)?;
+            let tables: Vec<ScoreTable> = all.iter().map(|part| part.outputs.clone()).collect();
+            scorer.merge_turns(&tables, all.iter().all(|part| part.is_finite))?;
         }
         // Losses are summed in the order of batches, as a single worker does.
         let rounds = all.iter().map(|part| part.batches.len()).max().unwrap_or(0);

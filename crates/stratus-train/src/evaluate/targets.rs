@@ -1,6 +1,6 @@
 //! Scores labels and numbers: the outputs for all samples are gathered, and measured at the end.
 
-use super::scorer::TaskMetrics;
+use super::scores::TaskMetrics;
 use crate::TrainError;
 use crate::infer::sigmoid;
 use crate::resolve::ResolvedProcess;
@@ -40,7 +40,7 @@ impl TargetScaling {
     }
 }
 
-/// What reports draw of an evaluation of labels or numbers.
+/// The drawings of labels and numbers in reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TargetPlots {
     /// The precision–recall curves of the labels with the lowest average precision, ordered by label.
@@ -66,6 +66,10 @@ impl TargetScorer {
     pub fn new(task: Task, columns: usize, scaling: TargetScaling) -> Self {
         let (outputs, targets) = (Vec::new(), Vec::new());
         Self { task, table: ScoreTable::new(columns), scaling, not_finite: false, outputs, targets }
+    }
+
+    pub fn task(&self) -> Task {
+        self.task
     }
 
     pub fn columns(&self) -> usize {
@@ -126,10 +130,9 @@ impl TargetScorer {
     ///
     /// # Errors
     /// If they have other columns.
-    pub fn merge_turns(&mut self, all: &[(ScoreTable, bool)]) -> Result<(), TrainError> {
-        let tables: Vec<ScoreTable> = all.iter().map(|(table, _)| table.clone()).collect();
-        self.table = ScoreTable::merge_turns(self.columns(), &tables)?;
-        self.not_finite = all.iter().any(|(_, is_finite)| !is_finite);
+    pub fn merge_turns(&mut self, all: &[ScoreTable], are_finite: bool) -> Result<(), TrainError> {
+        self.table = ScoreTable::merge_turns(self.columns(), all)?;
+        self.not_finite = !are_finite;
         Ok(())
     }
 
@@ -165,7 +168,7 @@ impl TargetScorer {
         TargetErrors::new(if self.not_finite { &empty } else { &self.table }, name)
     }
 
-    /// What reports draw, for the metrics of these outputs. The result depends neither on the number of
+    /// The drawings of these outputs, whose metrics are known. The result depends neither on the number of
     /// workers nor on their turns.
     pub fn plots(&self, metrics: &TaskMetrics) -> TargetPlots {
         let table = &self.table;

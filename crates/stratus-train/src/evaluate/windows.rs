@@ -1,6 +1,7 @@
 //! Evaluates on images larger than the network's input, in overlapping windows, at the images' own size.
 
-use super::scorer::{Scorer, Scores};
+use super::scorer::Scorer;
+use super::scores::Scores;
 use super::targets::TargetScaling;
 use super::{EvaluatedImages, ImageSelection, OpenedImages, RunEvaluation, WeightsEvaluation};
 use crate::TrainError;

@@ -5,6 +5,7 @@
 //! those that `eval` scores, up to rounding.
 
 mod latency;
+mod outputs;
 mod session;
 mod windows;
 
@@ -16,7 +17,8 @@ use crate::weights::{
     load_trained_network, model_from_tensors,
 };
 pub use latency::{BatchLatency, InferenceLatency, StepLatency, measure_latency};
-pub(crate) use session::{ImageError, WindowedPrediction, picture, sigmoid};
+pub(crate) use outputs::sigmoid;
+pub(crate) use session::{ImageError, WindowedPrediction, picture};
 pub use session::{Inference, Int8Layers};
 use std::path::Path;
 use stratus_base::text::shell_path;

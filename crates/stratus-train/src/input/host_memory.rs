@@ -4,8 +4,9 @@ use super::{BatchFormat, Datasets};
 use crate::TrainError;
 use crate::resolve::ResolvedProcess;
 use serde::Serialize;
-use stratus_data::{Loader, LoaderConfig};
+use stratus_data::{Dataset, Loader, LoaderConfig};
 use stratus_engine::Plan;
+use stratus_run::csv::Task;
 
 /// The host memory of a run besides its arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -14,7 +15,8 @@ pub struct HostMemory {
     pub batches: usize,
     /// Bytes of a training batch.
     pub batch_bytes: u64,
-    /// Bytes of the batches that validation reads ahead.
+    /// Bytes of the batches that validation reads ahead, and of the outputs for labels or numbers that it
+    /// gathers.
     pub validation_bytes: u64,
     /// Bytes of the data sets.
     pub dataset_bytes: u64,
@@ -39,7 +41,8 @@ impl HostMemory {
             batches: config.slots,
             batch_bytes: Loader::batch_bytes(training.as_ref(), &config)?,
             validation_bytes: Loader::batch_bytes(validation.as_ref(), &evaluation)?
-                * evaluation.slots as u64,
+                * evaluation.slots as u64
+                + gathered_bytes(resolved.task(), validation.as_ref()),
             dataset_bytes: training.resident_bytes() + validation.resident_bytes(),
         })
     }
@@ -61,6 +64,14 @@ impl HostMemory {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.batch_bytes * self.batches as u64 + self.validation_bytes + self.dataset_bytes
+    }
+}
+
+/// The bytes of the outputs and targets that a validation gathers: of labels and numbers, both in f32.
+pub(crate) fn gathered_bytes(task: Task, validation: &dyn Dataset) -> u64 {
+    match task {
+        Task::Classification | Task::Segmentation => 0,
+        Task::MultiLabel | Task::Regression => 8 * (validation.len() * validation.classes()) as u64,
     }
 }
 

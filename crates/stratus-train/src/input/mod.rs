@@ -17,6 +17,7 @@ pub(crate) use datasets::open_split;
 pub use datasets::{Datasets, open_dataset, open_datasets, open_options};
 pub(crate) use fingerprint::data_record;
 pub use host_memory::HostMemory;
+pub(crate) use host_memory::gathered_bytes;
 pub use pipeline::{BatchFormat, InputPipeline, ScaleShifts};
 pub(crate) use pipeline::{annotation, dataset_facts, image_shape};
 pub(crate) use placeholder::PlaceholderDataset;

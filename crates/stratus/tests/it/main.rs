@@ -45,6 +45,7 @@ mod segmentation;
 mod stores;
 mod stream;
 mod sweep;
+mod tables;
 mod teacher;
 mod targets;
 mod tensorboard;

@@ -1,6 +1,11 @@
 //! The meaning of cells.
 
+use std::borrow::Cow;
+
 use super::source::{Cell, printable};
+
+/// The problem of a cell that is neither.
+pub(super) const NOT_A_VALUE: &str = "expected a number, or a label (0, 1, true, false, yes, no)";
 
 /// A label or a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,14 +30,14 @@ pub(super) fn value_of(cell: Cell<'_>) -> Result<Value, String> {
             let value = Value { number: number as f32, is_word: false };
             return check_finite(value, || number.to_string());
         }
+        // Most cells of labels.
+        Cell::Text("0") => return Ok(Value { number: 0.0, is_word: false }),
+        Cell::Text("1") => return Ok(Value { number: 1.0, is_word: false }),
         Cell::Text(text) => text.trim(),
     };
     let number = |number| Value { number, is_word: false };
-    match text.as_bytes() {
-        [] => return Ok(number(f32::NAN)),
-        b"0" => return Ok(number(0.0)),
-        b"1" => return Ok(number(1.0)),
-        _ => {}
+    if text.is_empty() {
+        return Ok(number(f32::NAN));
     }
     for (word, meaning) in [("true", 1.0), ("yes", 1.0), ("false", 0.0), ("no", 0.0)] {
         if text.eq_ignore_ascii_case(word) {
@@ -41,10 +46,7 @@ pub(super) fn value_of(cell: Cell<'_>) -> Result<Value, String> {
     }
     match text.parse::<f32>() {
         Ok(parsed) => check_finite(number(parsed), || printable(text)),
-        Err(_) => Err(format!(
-            "expected a number, or a label (0, 1, true, false, yes, no), found `{}`",
-            printable(text)
-        )),
+        Err(_) => Err(format!("{NOT_A_VALUE}, found `{}`", printable(text))),
     }
 }
 
@@ -56,21 +58,23 @@ fn check_finite(value: Value, text: impl Fn() -> String) -> Result<Value, String
 }
 
 /// A path relative to the folder of the table, separated by `/`.
-pub(super) fn path_of(cell: Cell<'_>) -> Result<String, String> {
+pub(super) fn path_of(cell: Cell<'_>) -> Result<Cow<'_, str>, String> {
     let Cell::Text(text) = cell else { return Err("has numbers; expected paths".to_owned()) };
     if text.trim().is_empty() {
         return Err("the path is empty".to_owned());
     }
-    let path = text.replace('\\', "/");
+    let path = if text.contains('\\') { Cow::Owned(text.replace('\\', "/")) } else { Cow::Borrowed(text) };
+    let is_absolute = path.starts_with('/') || path.as_bytes().get(1) == Some(&b':');
+    let is_plain = !path.contains('\0') && !path.split('/').any(|part| matches!(part, "" | "." | ".."));
+    if is_plain && !is_absolute {
+        return Ok(path);
+    }
     let shown = printable(text);
     if path.contains('\0') {
         return Err(format!("path `{shown}` contains a zero byte"));
     }
-    if path.starts_with('/') || path.as_bytes().get(1) == Some(&b':') {
+    if is_absolute {
         return Err(format!("path `{shown}` is absolute; it must be relative to the folder of the table"));
-    }
-    if !path.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return Ok(path);
     }
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if parts.contains(&"..") {
@@ -79,7 +83,7 @@ pub(super) fn path_of(cell: Cell<'_>) -> Result<String, String> {
     if parts.is_empty() {
         return Err(format!("path `{shown}` is a folder"));
     }
-    Ok(parts.join("/"))
+    Ok(Cow::Owned(parts.join("/")))
 }
 
 /// The text of a group or of a split.

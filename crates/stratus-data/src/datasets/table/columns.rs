@@ -5,7 +5,6 @@ use stratus_base::{did_you_mean, nearest};
 use super::source::printable;
 use crate::dataset::TargetKind;
 use crate::datasets::entry::TableOptions;
-use crate::error::DataError;
 
 /// The column of the images' paths.
 pub(super) const PATH_COLUMN: &str = "path";
@@ -33,7 +32,7 @@ impl Columns {
     ///
     /// # Errors
     ///
-    /// [`DataError::InvalidOption`], or the problem of the file.
+    /// A [`ColumnError`].
     pub(super) fn new(names: &[String], options: &TableOptions) -> Result<Self, ColumnError> {
         let position = |name: &str| names.iter().position(|known| known == name);
         let unknown = |name: &str| {
@@ -125,23 +124,23 @@ fn listed(names: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn columns(names: &[&str], options: TableOptions) -> Result<Columns, ColumnError> {
+    fn columns(names: &[&str], options: &TableOptions) -> Result<Columns, ColumnError> {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        Columns::new(&names, &options)
+        Columns::new(&names, options)
     }
 
     #[test]
     fn other_columns_are_targets() {
         let options = TableOptions { group_by: Some("patient".to_owned()), ..TableOptions::default() };
         let names = ["a", "split", "path", "patient", "b", "__index_level_0__"];
-        let found = columns(&names, options).unwrap();
+        let found = columns(&names, &options).unwrap();
         let expected =
             Columns { path: 2, split: Some(1), group: Some(3), targets: vec![0, 4], separator: None };
         assert_eq!(found, expected);
         assert_eq!(found.all(), [0, 1, 2, 3, 4]);
         let options =
             TableOptions { columns: vec!["b".to_owned(), "a".to_owned()], ..TableOptions::default() };
-        assert_eq!(columns(&names, options).unwrap().targets, [4, 0]);
+        assert_eq!(columns(&names, &options).unwrap().targets, [4, 0]);
     }
 
     #[test]
@@ -154,7 +153,11 @@ mod tests {
             |name: &str| TableOptions { group_by: Some(name.to_owned()), ..TableOptions::default() };
         let separated = TableOptions { separator: Some('|'), ..TableOptions::default() };
         for (names, options, expected) in [
-            (&["Path", "a"][..], named(&[]), "no column `path`; the columns are `Path`, `a`"),
+            (
+                &["Path", "a"][..],
+                named(&[]),
+                "no column `path`, did you mean `Path`?; the columns are `Path`, `a`",
+            ),
             (&["path"], named(&[]), "no column of labels or numbers; the columns are `path`"),
             (&["path", "a", "a"], named(&[]), "has two columns `a`"),
             (
@@ -165,14 +168,18 @@ mod tests {
             ),
             (&["path", "a"], named(&["path"]), "data.columns: `path` has no labels or numbers"),
             (&["path", "a"], named(&["a", "a"]), "data.columns: `a` is listed twice"),
-            (&["path", "a"], grouped("b"), "data.group_by: no column `b`; the columns are `path`, `a`"),
+            (
+                &["path", "a"],
+                grouped("b"),
+                "data.group_by: no column `b`, did you mean `a`?; the columns are `path`, `a`",
+            ),
             (
                 &["path", "a", "b"],
                 separated,
                 "data.label_separator: needs one column of labels, found 2; set data.columns",
             ),
         ] {
-            let found = match columns(names, options).unwrap_err() {
+            let found = match columns(names, &options).unwrap_err() {
                 ColumnError::Option { key, problem } => format!("{key}: {problem}"),
                 ColumnError::File(problem) => problem,
             };

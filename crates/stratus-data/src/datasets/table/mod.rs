@@ -93,12 +93,11 @@ impl Table {
         }
         let file = table_file(root)?;
         let rows = TableRows::read(&file, &options.table)?;
-        let samples = samples_of(&file, &rows, split, options)?;
+        let [samples, training] = samples_of(&file, &rows, [split, Split::Train], options)?;
         if samples.is_empty() {
             return Err(DataError::TooFewRows { path: file, split, rows: rows.len() });
         }
         if split != Split::Train {
-            let training = samples_of(&file, &rows, Split::Train, options)?;
             require_in_training(&file, &rows, &training, &samples, split)?;
         }
         let mut warnings = Vec::new();
@@ -170,29 +169,32 @@ fn table_file(root: &Path) -> Result<PathBuf, DataError> {
     }
 }
 
-/// The rows of a split, ascending.
+/// The rows of two splits, ascending.
 fn samples_of(
     file: &Path,
     rows: &TableRows,
-    split: Split,
+    wanted: [Split; 2],
     options: &OpenOptions,
-) -> Result<Vec<u32>, DataError> {
+) -> Result<[Vec<u32>; 2], DataError> {
     let all = || 0..rows.len() as u32;
     let published = |splits: &[Split], wanted: Split| -> Vec<u32> {
         all().filter(|&row| splits.get(row as usize) == Some(&wanted)).collect()
     };
     match (&options.split_method, &rows.splits) {
-        (SplitMethod::Unsplit, None) => Ok(all().collect()),
-        (SplitMethod::Lists(_), _) => match options.split_method.list_of(split) {
-            Some(list) => listed_split(rows, list),
-            None => Ok(Vec::new()),
-        },
+        (SplitMethod::Unsplit, None) => Ok([all().collect(), all().collect()]),
+        (SplitMethod::Lists(_), _) => {
+            let listed = |split| match options.split_method.list_of(split) {
+                Some(list) => listed_split(rows, list),
+                None => Ok(Vec::new()),
+            };
+            Ok([listed(wanted[0])?, listed(wanted[1])?])
+        }
         (SplitMethod::Seeded(seed), splits) => {
             let samples = match splits {
                 Some(splits) => published(splits, Split::Train),
                 None => all().collect(),
             };
-            Ok(split::seeded_split(rows, &samples, *seed, split))
+            Ok(split::seeded_splits(rows, &samples, *seed, wanted))
         }
         (SplitMethod::Published, None) => Err(DataError::MissingSplits {
             root: file.to_owned(),
@@ -201,20 +203,23 @@ fn samples_of(
             remedy: "add a column `split` with train, validation or test",
         }),
         (SplitMethod::Published | SplitMethod::Unsplit, Some(splits)) => {
-            // A table with two splits uses the second for validation and test.
-            let other = match split {
-                Split::Train => Split::Train,
-                Split::Validation => Split::Test,
-                Split::Test => Split::Validation,
+            let published = |split| {
+                // A table with two splits uses the second for validation and test.
+                let other = match split {
+                    Split::Train => Split::Train,
+                    Split::Validation => Split::Test,
+                    Split::Test => Split::Validation,
+                };
+                let own = published(splits, split);
+                let samples = if own.is_empty() { published(splits, other) } else { own };
+                if samples.is_empty() {
+                    let problem =
+                        format!("no row has the split `{split}`; add some, or remove the column `split`");
+                    return Err(DataError::Invalid { path: file.to_owned(), problem });
+                }
+                Ok(samples)
             };
-            let own = published(splits, split);
-            let samples = if own.is_empty() { published(splits, other) } else { own };
-            if samples.is_empty() {
-                let problem =
-                    format!("no row has the split `{split}`; add some, or remove the column `split`");
-                return Err(DataError::Invalid { path: file.to_owned(), problem });
-            }
-            Ok(samples)
+            Ok([published(wanted[0])?, published(wanted[1])?])
         }
     }
 }

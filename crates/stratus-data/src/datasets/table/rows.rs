@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
-use super::cells::{Value, path_of, text_of, value_of};
+use super::cells::{NOT_A_VALUE, Value, path_of, text_of, value_of};
 use super::columns::{ColumnError, Columns, PATH_COLUMN};
 use super::names::Names;
 use super::source::{Cell, Problem, Row, TableFile, printable};
@@ -250,7 +250,8 @@ impl RowsBuilder {
                 continue;
             }
             let value = value_of(cell).map_err(|mut problem| {
-                if self.columns.targets.len() == 1 {
+                let has_word = matches!(cell, Cell::Text(text) if text.contains(char::is_alphabetic));
+                if has_word && self.columns.targets.len() == 1 && problem.starts_with(NOT_A_VALUE) {
                     problem.push_str("; for a column of label names set data.label_separator");
                 }
                 at(problem)

@@ -19,24 +19,30 @@ use crate::datasets::split::{self, Split};
 /// The splits and their shares in fifths, the preferred one first.
 const SHARES: [(Split, i64); 3] = [(Split::Train, 3), (Split::Validation, 1), (Split::Test, 1)];
 
-/// The samples of a split among `samples`, ascending.
-pub(super) fn seeded_split(rows: &TableRows, samples: &[u32], seed: u64, split: Split) -> Vec<u32> {
+/// The samples of two splits among `samples`, ascending.
+pub(super) fn seeded_splits(
+    rows: &TableRows,
+    samples: &[u32],
+    seed: u64,
+    wanted: [Split; 2],
+) -> [Vec<u32>; 2] {
     if rows.kind == TargetKind::Numbers && rows.groups.is_none() {
-        let names = samples.iter().map(|&sample| Cow::Borrowed(rows.paths.get(sample as usize)));
-        let part = split::seeded_split(seed, split, names);
-        return part.into_iter().map(|at| samples[at as usize]).collect();
+        return wanted.map(|split| {
+            let names = samples.iter().map(|&sample| Cow::Borrowed(rows.paths.get(sample as usize)));
+            let part = split::seeded_split(seed, split, names);
+            part.into_iter().map(|at| samples[at as usize]).collect()
+        });
     }
-    let mut units = units(rows, samples, seed);
+    let units = units(rows, samples, seed);
     let labels = if rows.kind == TargetKind::Labels { rows.names.len() } else { 0 };
-    let assigned = assign(&units, label_ranks(rows, seed, labels));
-    let mut part: Vec<u32> = Vec::new();
-    for (unit, assigned) in units.iter_mut().zip(assigned) {
-        if SHARES[usize::from(assigned)].0 == split {
-            part.append(&mut unit.samples);
-        }
-    }
-    part.sort_unstable();
-    part
+    let assigned = assign(&units, &label_ranks(rows, seed, labels));
+    wanted.map(|split| {
+        let is_wanted = |assigned: u8| SHARES[usize::from(assigned)].0 == split;
+        let units = units.iter().zip(&assigned).filter(|(_, assigned)| is_wanted(**assigned));
+        let mut part: Vec<u32> = units.flat_map(|(unit, _)| &unit.samples).copied().collect();
+        part.sort_unstable();
+        part
+    })
 }
 
 /// Samples that stay together.
@@ -98,7 +104,7 @@ fn label_ranks(rows: &TableRows, seed: u64, labels: usize) -> Vec<[u32; 4]> {
 }
 
 /// The index in [`SHARES`] of each unit's split.
-fn assign(units: &[Unit], label_ranks: Vec<[u32; 4]>) -> Vec<u8> {
+fn assign(units: &[Unit], label_ranks: &[[u32; 4]]) -> Vec<u8> {
     const UNASSIGNED: u8 = u8::MAX;
     let labels = label_ranks.len();
     let mut assigned = vec![UNASSIGNED; units.len()];

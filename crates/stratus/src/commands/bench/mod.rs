@@ -112,7 +112,7 @@ pub enum BenchCommand {
     /// Cross-validate forecasts against measured step times
     Forecast {
         /// Compare forecasts of several GPUs with published speeds
-        #[arg(long, conflicts_with = "here")]
+        #[arg(long, conflicts_with_all = ["here", "batch", "precision", "calibrated"])]
         devices: bool,
         /// Compare forecasts with measured steps on this machine, for these experiments; the forecasts use
         /// kernels timed separately

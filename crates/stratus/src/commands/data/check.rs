@@ -26,6 +26,9 @@ struct SplitCheck {
     assumed_upright: usize,
     /// Labels or numbers that are not known, in all images together.
     missing_targets: u64,
+    /// True if images have labels or numbers instead of a class.
+    #[serde(skip)]
+    has_targets: bool,
     /// Numbers that are the same in all images.
     constant_targets: Vec<String>,
     /// The number of files between the images that are no images, and the first of them. They are no samples.
@@ -81,7 +84,12 @@ impl SplitCheck {
         add(self.assumed_upright, "rotated by EXIF, with annotations assumed to be of the upright image");
         add(usize::try_from(self.missing_targets).unwrap_or(usize::MAX), "missing labels or numbers");
         add(self.constant_targets.len(), "constant numbers");
-        add(self.in_two_classes.len(), "also in another class");
+        let [with_others, relation_to_others] = if self.has_targets {
+            ["also with other labels", "the same image, with other labels or numbers"]
+        } else {
+            ["also in another class", "the same image, in another class"]
+        };
+        add(self.in_two_classes.len(), with_others);
         add(self.in_another_split.len(), "also in another split");
         add(self.repeated, "repeated");
         add(self.ignored_files, if self.ignored_files == 1 { "other file" } else { "other files" });
@@ -105,7 +113,7 @@ impl SplitCheck {
             lines.push_str(&format!("\n  {more} more: not images, ignored"));
         }
         for (pairs, relation) in [
-            (&self.in_two_classes, "the same image, in another class"),
+            (&self.in_two_classes, relation_to_others),
             (&self.in_another_split, "the same image, in another split"),
         ] {
             for EqualImages { name, other } in pairs.iter().take(MAX_LISTED_PAIRS) {
@@ -175,6 +183,7 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
             unlabelled: found.unlabelled.into_iter().map(named).collect(),
             empty_classes,
             assumed_upright: set.assumed_upright(),
+            has_targets: targets.is_some(),
             missing_targets: targets.as_ref().map_or(0, TargetSummary::missing),
             constant_targets: targets.map(|targets| targets.constants()).unwrap_or_default(),
             in_two_classes,
@@ -200,7 +209,11 @@ pub(super) fn check(name: &str, folder: &Path, options: &OpenOptions, output: &O
     } else if any_split_has(|part| &part.damaged) {
         failure.with_hint("replace or remove damaged samples, or skip them: data.on_bad_sample = \"skip\"")
     } else if checked.iter().any(|part| !part.in_two_classes.is_empty()) {
-        failure.with_hint("decide which class each image has, and remove it from the other")
+        failure.with_hint(if checked.iter().any(|part| part.has_targets) {
+            "decide which labels or numbers each image has"
+        } else {
+            "decide which class each image has, and remove it from the other"
+        })
     } else {
         failure
     })

@@ -293,7 +293,7 @@ pub(super) fn render(
     let dash = || "–".to_owned();
     let milliseconds = |seconds: f64| format!("{:.1}", 1e3 * seconds);
     let rows = scaled.iter().map(|scaled| {
-        let exchanged = |seconds: f64| match scaled.hidden {
+        let exchanged = |seconds: f64| match scaled.hidden_fraction {
             Some(_) => milliseconds(seconds),
             None => dash(),
         };

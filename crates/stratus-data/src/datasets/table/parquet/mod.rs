@@ -1,8 +1,8 @@
 //! A reader of Parquet files with flat columns: plain and dictionary encoding, uncompressed or compressed by
 //! snappy, gzip or zstd.
 //!
-//! The library `parquet` would add several megabytes to the program for this, and reads untrusted sizes into
-//! allocations. Here the memory of a damaged file is bounded by its length.
+//! It reads only what a table needs, so that the program grows little, and bounds the memory of a damaged
+//! file by the file's length.
 //!
 //! The format: <https://parquet.apache.org/docs/file-format/>.
 
@@ -24,7 +24,7 @@ const ENCRYPTED_MAGIC: &[u8; 4] = b"PARE";
 /// The length of the footer's length and the last bytes.
 const END_BYTES: u64 = 8;
 /// The maximum size of the metadata.
-const MAX_METADATA_BYTES: u64 = 64 << 20;
+const MAX_METADATA_BYTES: u64 = 16 << 20;
 /// The maximum number of cells that are read, if the file is small.
 const MAX_SMALL_CELLS: u64 = 1 << 22;
 /// The maximum number of cells per byte of a larger file: a bit per cell, and runs.
