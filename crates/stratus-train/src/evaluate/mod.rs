@@ -190,7 +190,7 @@ impl Evaluator {
         })
     }
 
-    /// Keeps the predictions of up to `images` images in every run from now on, and the drawings of reports; 0
+    /// Keeps the predictions of up to `images` images in every run from now on, and drawings for reports; 0
     /// keeps nothing. Pipeline stages keep no predictions: the first, which has the images, has none.
     pub(crate) fn collect_predictions(&mut self, resolved: &ResolvedProcess, images: usize) {
         let dataset = self.loader.dataset();

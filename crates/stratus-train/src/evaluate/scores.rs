@@ -132,7 +132,9 @@ impl Scores {
         match &self.metrics {
             TaskMetrics::Classification(_) | TaskMetrics::Segmentation(_) => outputs,
             TaskMetrics::MultiLabel(measures) => OutputMetrics { labels: measures.labels.clone(), ..outputs },
-            TaskMetrics::Regression(measures) => OutputMetrics { targets: measures.targets.clone(), ..outputs },
+            TaskMetrics::Regression(measures) => {
+                OutputMetrics { targets: measures.targets.clone(), ..outputs }
+            }
         }
     }
 }
