@@ -58,7 +58,7 @@ pub struct Evaluator {
     /// The predictions that validations keep, if any.
     collects: Option<CollectorRequest>,
     collector: Option<PredictionCollector>,
-    /// True if scores have what reports draw.
+    /// True if scores have the drawings of reports.
     draws: bool,
     /// The pipeline stage of this process; `None` without stages.
     stage: Option<Stage>,
@@ -190,7 +190,7 @@ impl Evaluator {
         })
     }
 
-    /// Keeps the predictions of up to `images` images in every run from now on, and what reports draw; 0
+    /// Keeps the predictions of up to `images` images in every run from now on, and drawings for reports; 0
     /// keeps nothing. Pipeline stages keep no predictions: the first, which has the images, has none.
     pub(crate) fn collect_predictions(&mut self, resolved: &ResolvedProcess, images: usize) {
         let dataset = self.loader.dataset();

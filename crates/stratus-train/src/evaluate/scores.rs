@@ -25,7 +25,7 @@ pub struct Scores {
     /// The logit from which each label applies, for several labels.
     #[serde(skip)]
     pub(crate) thresholds: LogitThresholds,
-    /// What reports draw of labels and numbers, if it was requested.
+    /// Curves of labels or points of numbers, if they were requested.
     #[serde(skip)]
     pub(crate) plots: TargetPlots,
 }
@@ -132,7 +132,9 @@ impl Scores {
         match &self.metrics {
             TaskMetrics::Classification(_) | TaskMetrics::Segmentation(_) => outputs,
             TaskMetrics::MultiLabel(measures) => OutputMetrics { labels: measures.labels.clone(), ..outputs },
-            TaskMetrics::Regression(measures) => OutputMetrics { targets: measures.targets.clone(), ..outputs },
+            TaskMetrics::Regression(measures) => {
+                OutputMetrics { targets: measures.targets.clone(), ..outputs }
+            }
         }
     }
 }

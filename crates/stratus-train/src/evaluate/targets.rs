@@ -40,7 +40,7 @@ impl TargetScaling {
     }
 }
 
-/// What reports draw of an evaluation of labels or numbers.
+/// The drawings of labels and numbers in reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TargetPlots {
     /// The precision–recall curves of the labels with the lowest average precision, ordered by label.
@@ -168,7 +168,7 @@ impl TargetScorer {
         TargetErrors::new(if self.not_finite { &empty } else { &self.table }, name)
     }
 
-    /// What reports draw, for the metrics of these outputs. The result depends neither on the number of
+    /// The drawings of these outputs, whose metrics are known. The result depends neither on the number of
     /// workers nor on their turns.
     pub fn plots(&self, metrics: &TaskMetrics) -> TargetPlots {
         let table = &self.table;

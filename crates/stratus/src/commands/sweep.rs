@@ -306,7 +306,7 @@ fn render(sweep: &Sweep, outcome: &SweepReport<'_>, width: Option<usize>) -> Str
         let summary = Summary::read(&run.join(layout::SUMMARY)).ok()?;
         Some((row, summary, best_score(&run)))
     };
-    let runs: Vec<(&Row, Summary, Option<(Score, f64)>)> = sweep.runs().filter_map(read).collect();
+    let runs: Vec<_> = sweep.runs().filter_map(read).collect();
     let known = runs.iter().find_map(|(.., best)| best.map(|(score, _)| score));
     let score = known.unwrap_or(Score::Mixed { are_fractions: true });
     let heads = ["cell".to_owned()]
