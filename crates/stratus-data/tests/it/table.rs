@@ -5,11 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stratus_data::datasets::SyntheticOptions;
+use stratus_data::datasets::class_targets::LabelsOfClasses;
+use stratus_data::datasets::selection::SelectedSamples;
 use stratus_data::datasets::table::looks_like_table;
 use stratus_data::stats::{self, LabelPair};
 use stratus_data::{
-    Dataset, Loader, LoaderConfig, OpenOptions, Order, Scratch, Split, SplitMethod, TableOptions, TargetKind,
-    TargetScale, open,
+    Dataset, LastBatch, Loader, LoaderConfig, Mix, OpenOptions, Order, Scratch, Split, SplitMethod,
+    TableOptions, TargetKind, TargetScale, open,
 };
 
 use crate::common::{open_error, write_picture};
@@ -532,4 +535,40 @@ fn damaged_parquet_files_do_not_panic() {
             assert!(error.contains("damaged Parquet file"), "{error}");
         }
     }
+}
+
+#[test]
+fn loader_writes_and_mixes_labels_of_classes() {
+    let synthetic = SyntheticOptions { images: 10, classes: 3, ..SyntheticOptions::default() };
+    let options = OpenOptions { shape: [1, 4, 4], synthetic, ..OpenOptions::default() };
+    let plain: Arc<dyn Dataset> =
+        Arc::from(open("synthetic", Path::new(""), Split::Train, &options).unwrap());
+    let set: Arc<dyn Dataset> = Arc::new(LabelsOfClasses::new(plain));
+    let config = LoaderConfig { last: LastBatch::Keep, epochs: Some(1), workers: 3, ..LoaderConfig::new(4) };
+    let mut loader = Loader::new(Arc::clone(&set), config.clone()).unwrap();
+    let mut samples = 0;
+    while let Some(batch) = loader.next().unwrap() {
+        assert_eq!(batch.targets().len(), 12);
+        for (row, targets) in batch.targets().chunks(3).enumerate() {
+            match batch.indices.get(row) {
+                Some(&index) => assert_eq!(targets, set.targets(index as usize).unwrap()),
+                None => assert!(targets.iter().all(|target| target.is_nan())),
+            }
+            samples += usize::from(row < batch.samples);
+        }
+        loader.recycle(batch);
+    }
+    assert_eq!(samples, 10);
+    let mixed = LoaderConfig { mix: Mix { mixup: 1.0, ..Mix::default() }, ..config };
+    let mut loader = Loader::new(Arc::clone(&set), mixed).unwrap();
+    assert_eq!(loader.label_len(), 3);
+    let batch = loader.next().unwrap().unwrap();
+    let rows: Vec<&[f32]> = batch.targets().chunks(3).collect();
+    assert!(rows.iter().all(|row| (row.iter().sum::<f32>() - 1.0).abs() < 1e-5), "{rows:?}");
+    assert!(rows.iter().any(|row| row.iter().any(|target| *target > 0.0 && *target < 1.0)), "{rows:?}");
+
+    let some = SelectedSamples::new(Arc::clone(&set), vec![7, 2]);
+    assert_eq!(some.target_kind(), Some(TargetKind::Labels));
+    assert_eq!(some.targets(0).unwrap(), set.targets(7).unwrap());
+    assert!(some.targets(2).is_err());
 }
