@@ -89,6 +89,12 @@ pub trait Dataset: Send + Sync {
         Ok(&[])
     }
 
+    /// The target of a label that the data set does not have, for samples with targets: 0 if its labels
+    /// exclude each other, else NaN, since it is not known whether the label applies.
+    fn target_of_other_labels(&self) -> f32 {
+        f32::NAN
+    }
+
     /// Reads sample `index`. Its pixels are in the data set or in `scratch`, which belongs to the calling
     /// thread.
     ///

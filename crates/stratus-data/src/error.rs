@@ -31,6 +31,14 @@ pub enum DataError {
     /// No split has this name.
     #[error(transparent)]
     UnknownSplit(#[from] UnknownSplit),
+    /// The targets of the samples do not fit the limit.
+    #[error("data set `{dataset}`: its images have more than {max} different labels or numbers in all")]
+    TooManyTargets {
+        /// The data set.
+        dataset: String,
+        /// The limit.
+        max: usize,
+    },
     /// The folder or archive of the data set does not exist.
     #[error("{}: no such file or folder; pass the data set's root folder", .root.display())]
     MissingRoot {

@@ -133,6 +133,16 @@ pub(crate) fn task(
     };
     if task == Task::Regression {
         check_augmentation(experiment)?;
+        let count = experiment.data.target_mean.as_ref().map(Vec::len);
+        if let Some(found) = count.filter(|&found| found != network.classes) {
+            return unsuitable(
+                format!(
+                    "data.target_mean has {found} numbers, but data set `{}` has {} targets",
+                    dataset.name, network.classes
+                ),
+                "set a number for each target, or remove data.target_mean and data.target_std".to_owned(),
+            );
+        }
     }
     check_weights(experiment, task)?;
     check_views(experiment, task)?;
@@ -148,12 +158,17 @@ fn check_weights(experiment: &Experiment, task: Task) -> Result<(), ExperimentEr
         ("train.label_smoothing", is_numbers && train.label_smoothing > 0.0),
         ("train.class_weighting", is_numbers && train.class_weighting != ClassWeighting::None),
         ("train.positive_weights", positive && task != Task::MultiLabel),
+        ("data.target_mean", experiment.data.target_mean.is_some() && !is_numbers),
     ];
     let Some((key, _)) = settings.into_iter().find(|(_, is_wrong)| *is_wrong) else { return Ok(()) };
     let (problem, hint) = match key {
         "train.positive_weights" => (
             "train.positive_weights, train.positive_weighting: only several labels of an image have them",
             "remove them, or weight classes with train.class_weights",
+        ),
+        "data.target_mean" => (
+            "data.target_mean, data.target_std: only numbers are standardised",
+            "remove them, or set train.loss to squared_error or huber",
         ),
         "train.class_weighting" => {
             ("train.class_weighting: numbers have no frequency", "weight them with train.class_weights")
@@ -180,6 +195,8 @@ fn check_augmentation(experiment: &Experiment) -> Result<(), ExperimentError> {
         ("zoom", augment.zoom.is_some()),
         ("random_crop", augment.random_crop),
         ("random_resized_crop", augment.random_resized_crop),
+        ("shift", augment.shift > 0),
+        ("cutout", augment.cutout > 0),
     ];
     let changed: Vec<&str> = changes.into_iter().filter(|(_, is_on)| *is_on).map(|(key, _)| key).collect();
     let [first, ..] = changed[..] else { return Ok(()) };

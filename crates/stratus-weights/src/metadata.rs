@@ -63,8 +63,8 @@ pub struct NetworkMetadata {
 /// How outputs become labels or numbers, by output. Empty lists are unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OutputScales {
-    /// Labels: the probabilities, 0 to 1, from which they apply.
-    pub thresholds: Vec<f64>,
+    /// Labels: the probabilities, 0 to 1, from which they apply; `None`, in JSON null, for a label without one.
+    pub thresholds: Vec<Option<f64>>,
     /// Numbers: the means of the targets, in their units.
     pub target_mean: Vec<f64>,
     /// Numbers: the standard deviations of the targets.
@@ -161,7 +161,7 @@ impl OutputScales {
         if thresholds.len().max(target_mean.len()) > MAX_CLASSES {
             return Err(format!("`thresholds` or `target_mean` has more than {MAX_CLASSES} entries"));
         }
-        if !thresholds.iter().all(|threshold| (0.0..=1.0).contains(threshold)) {
+        if !thresholds.iter().flatten().all(|threshold| (0.0..=1.0).contains(threshold)) {
             return Err("`thresholds` must be from 0 to 1".to_owned());
         }
         if target_mean.len() != target_std.len() {
@@ -203,7 +203,7 @@ mod tests {
             resize: Some(400),
             loss: Some("huber".to_owned()),
             outputs: OutputScales {
-                thresholds: vec![0.1 + 0.2, 1.0],
+                thresholds: vec![Some(0.1 + 0.2), None, Some(1.0)],
                 target_mean: vec![-3.5],
                 target_std: vec![1e-3],
             },

@@ -3,9 +3,13 @@
 use sha2::Sha256;
 
 use crate::dataset::{Dataset, FileDetail, Groups, RegionRequest, Sample, Scratch, StoredFile, TargetKind};
+use crate::datasets::target_rows::{TargetRows, TargetRowsBuilder};
 use crate::error::DataError;
 use crate::ignored_files::IgnoredFiles;
 use crate::transform::pixels::Normalisation;
+
+/// The maximum number of different targets of mapped samples: 4 GiB.
+const MAX_MAPPED_TARGETS: usize = 1 << 30;
 
 /// Data sets with the same classes, one after the other.
 pub struct ConcatDataset {
@@ -16,8 +20,8 @@ pub struct ConcatDataset {
     classes: Vec<String>,
     /// The index in `classes` of each class of the data sets; empty without a mapping.
     class_map: Vec<u32>,
-    /// The targets of all samples in the order of `classes`, row-major; empty without a mapping.
-    mapped_targets: Vec<f32>,
+    /// The targets of all samples in the order of `classes`; empty without a mapping.
+    mapped_targets: TargetRows,
     damaged: Vec<(u32, String)>,
 }
 
@@ -45,17 +49,18 @@ impl ConcatDataset {
             starts,
             classes: Vec::new(),
             class_map: Vec::new(),
-            mapped_targets: Vec::new(),
+            mapped_targets: TargetRows::default(),
             damaged,
         })
     }
 
     /// Maps the classes of images: class `i` becomes `class_map[i]` of `classes`. So do targets; those that
-    /// the data sets do not have are missing.
+    /// the data sets do not have are [`Dataset::target_of_other_labels`].
     ///
     /// # Errors
     ///
     /// [`DataError::LabelOutOfRange`]: an element of `class_map` is not below the number of classes.
+    /// [`DataError::TooManyTargets`]: the targets do not fit the memory.
     pub fn with_class_map(mut self, classes: Vec<String>, class_map: Vec<u32>) -> Result<Self, DataError> {
         let is_out_of_range = |&(_, class): &(usize, &u32)| *class as usize >= classes.len();
         if let Some((index, &label)) = class_map.iter().enumerate().find(is_out_of_range) {
@@ -63,13 +68,22 @@ impl ConcatDataset {
             return Err(DataError::LabelOutOfRange { origin, index, label, classes: classes.len() });
         }
         if self.target_kind().is_some() {
-            let mut mapped = vec![f32::NAN; self.len() * classes.len()];
-            for (index, row) in mapped.chunks_exact_mut(classes.len()).enumerate() {
-                for (&target, &class) in self.targets(index)?.iter().zip(&class_map) {
+            let other = self.datasets[0].target_of_other_labels();
+            let mut mapped = TargetRowsBuilder::new(classes.len(), MAX_MAPPED_TARGETS);
+            let mut row = vec![f32::NAN; classes.len()];
+            for index in 0..self.len() {
+                let targets = self.targets(index)?;
+                // A sample without any target has none of another label either.
+                row.fill(if targets.iter().all(|target| target.is_nan()) { f32::NAN } else { other });
+                for (&target, &class) in targets.iter().zip(&class_map) {
                     row[class as usize] = target;
                 }
+                mapped.push(&row).map_err(|_| DataError::TooManyTargets {
+                    dataset: self.datasets[0].name().to_owned(),
+                    max: MAX_MAPPED_TARGETS,
+                })?;
             }
-            self.mapped_targets = mapped;
+            self.mapped_targets = mapped.finish();
         }
         (self.classes, self.class_map) = (classes, class_map);
         Ok(self)
@@ -137,11 +151,14 @@ impl Dataset for ConcatDataset {
 
     fn targets(&self, index: usize) -> Result<&[f32], DataError> {
         let (dataset, index_in_part) = self.locate(index)?;
-        let classes = self.classes.len();
-        match self.mapped_targets.get(index * classes..(index + 1) * classes) {
-            Some(mapped) if classes > 0 => Ok(mapped),
-            _ => dataset.targets(index_in_part),
+        match self.mapped_targets.row(index) {
+            [] => dataset.targets(index_in_part),
+            mapped => Ok(mapped),
         }
+    }
+
+    fn target_of_other_labels(&self) -> f32 {
+        self.datasets[0].target_of_other_labels()
     }
 
     fn read<'a>(&'a self, index: usize, scratch: &'a mut Scratch) -> Result<Sample<'a>, DataError> {
@@ -228,7 +245,7 @@ impl Dataset for ConcatDataset {
     }
 
     fn resident_bytes(&self) -> u64 {
-        let mapped = 4 * self.mapped_targets.capacity() as u64;
+        let mapped = self.mapped_targets.memory_bytes();
         mapped + self.datasets.iter().map(|dataset| dataset.resident_bytes()).sum::<u64>()
     }
 }

@@ -7,7 +7,7 @@ use stratus_base::nearest;
 
 use super::{camvid, cifar, cityscapes, coco, folder, mnist, packed, shards, synthetic, table};
 use crate::dataset::Dataset;
-use crate::datasets::entry::{DatasetEntry, OpenOptions};
+use crate::datasets::entry::{DatasetEntry, OpenOptions, TableOptions};
 use crate::datasets::split::{Split, SplitMethod};
 use crate::decode::JpegLibrary;
 use crate::error::DataError;
@@ -76,6 +76,15 @@ pub fn open(
         SplitMethod::Seeded(_) => Some("data.split_seed"),
         SplitMethod::Lists(_) => Some("data.lists"),
     };
+    let TableOptions { columns, separator, group_by, .. } = &options.table;
+    let table_keys = [
+        ("data.columns", !columns.is_empty()),
+        ("data.label_separator", separator.is_some()),
+        ("data.group_by", group_by.is_some()),
+    ];
+    if let Some((key, _)) = table_keys.into_iter().find(|(_, is_set)| *is_set && name != table::ENTRY.name) {
+        return Err(DataError::InvalidOption { key, problem: format!("`{name}` is not a table; remove this key") });
+    }
     match key {
         Some(key) if !SPLITTABLE_DATASETS.contains(&name) => Err(DataError::InvalidOption {
             key,

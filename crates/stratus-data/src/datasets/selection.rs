@@ -64,6 +64,10 @@ impl Dataset for SelectedSamples {
         self.dataset.target_kind()
     }
 
+    fn target_of_other_labels(&self) -> f32 {
+        self.dataset.target_of_other_labels()
+    }
+
     fn targets(&self, position: usize) -> Result<&[f32], DataError> {
         self.dataset.targets(self.index(position)?)
     }

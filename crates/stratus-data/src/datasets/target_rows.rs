@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 /// The targets of samples, a row of numbers each. Equal rows of labels are stored once: there are few.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TargetRows {
     width: usize,
     /// Row-major.
-    values: Vec<f32>,
+    values: Arc<Vec<f32>>,
     /// The row of each sample; `None` if every sample has its own.
     rows: Option<Vec<u32>>,
     samples: usize,
@@ -29,12 +30,12 @@ impl TargetRows {
         let (values, rows) = match &self.rows {
             Some(rows) => {
                 let selected = samples.iter().filter_map(|&sample| rows.get(sample as usize).copied());
-                (self.values.clone(), Some(selected.collect()))
+                (Arc::clone(&self.values), Some(selected.collect()))
             }
             None => {
                 let mut values = Vec::with_capacity(samples.len() * self.width);
                 samples.iter().for_each(|&sample| values.extend_from_slice(self.row(sample as usize)));
-                (values, None)
+                (Arc::new(values), None)
             }
         };
         Self { width: self.width, values, rows, samples: samples.len() }
@@ -63,7 +64,7 @@ pub(crate) struct TooManyTargets;
 impl TargetRowsBuilder {
     /// A builder of rows of `width` targets, at most `max_values` different ones in all.
     pub(crate) fn new(width: usize, max_values: usize) -> Self {
-        let rows = TargetRows { width, values: Vec::new(), rows: Some(Vec::new()), samples: 0 };
+        let rows = TargetRows { width, values: Arc::default(), rows: Some(Vec::new()), samples: 0 };
         Self { rows, known: HashMap::new(), hasher: RandomState::new(), max_values }
     }
 
@@ -92,7 +93,8 @@ impl TargetRowsBuilder {
         if self.rows.values.len() + row.len() > self.max_values {
             return Err(TooManyTargets);
         }
-        self.rows.values.extend_from_slice(row);
+        // The builder is the only owner: nothing is copied.
+        Arc::make_mut(&mut self.rows.values).extend_from_slice(row);
         self.rows.samples += 1;
         Ok(())
     }
@@ -109,11 +111,11 @@ impl TargetRowsBuilder {
         }
         let mut values = Vec::with_capacity(self.rows.samples * self.rows.width);
         (0..self.rows.samples).for_each(|sample| values.extend_from_slice(self.rows.row(sample)));
-        (self.rows.values, self.rows.rows, self.known) = (values, None, HashMap::new());
+        (self.rows.values, self.rows.rows, self.known) = (Arc::new(values), None, HashMap::new());
     }
 
     pub(crate) fn finish(mut self) -> TargetRows {
-        self.rows.values.shrink_to_fit();
+        Arc::make_mut(&mut self.rows.values).shrink_to_fit();
         if let Some(rows) = &mut self.rows.rows {
             rows.shrink_to_fit();
         }

@@ -196,7 +196,10 @@ impl Shared {
         let scales = self.config.target_scales.as_deref();
         for (at, (label, &target)) in labels.iter_mut().zip(targets).enumerate() {
             let scaled = match scales.and_then(|scales| scales.get(at)) {
-                Some(TargetScale { mean, deviation }) => (target - mean) / deviation,
+                // In f64, so that no finite target overflows.
+                Some(&TargetScale { mean, deviation }) => {
+                    ((f64::from(target) - f64::from(mean)) / f64::from(deviation)) as f32
+                }
                 None => target,
             };
             // One NaN for all missing targets. Its bits are not those of rows without a sample.

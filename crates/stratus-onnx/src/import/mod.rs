@@ -37,9 +37,10 @@ use input_size::RecordedShapes;
 pub(crate) use layers::{count, in_order};
 use limits::MemoryBudget;
 use names::Names;
-use part::{End, find_end, reachable_nodes};
-use std::collections::HashMap;
+use part::{DROPPED_SIGMOID, End, find_end, reachable_nodes};
+use std::collections::{HashMap, HashSet};
 use stratus_base::printable;
+use stratus_graph::ops::Sigmoid;
 use stratus_graph::{Graph, GraphBuilder, Op, Operation, Shape};
 use stratus_weights::{NetworkMetadata, Tensor, Values};
 pub use support::operator_table;
@@ -313,7 +314,15 @@ fn import_sized(
     };
     importer.walk(&live)?;
     let mut network = ImportedNetwork { metadata, ..importer.finish(output, softmax, options)? };
-    if drops_sigmoid {
+    if drops_sigmoid && network.graph.shape(network.graph.output).0.len() == 3 && network.graph.classes() > 1 {
+        // Binary cross-entropy learns maps with one channel only: this sigmoid stays a layer.
+        let names: HashSet<&str> = network.graph.nodes.iter().map(|node| node.name.as_str()).collect();
+        let numbered = (1..).map(|number| format!("sigmoid{number}"));
+        let mut free = std::iter::once("sigmoid".to_owned()).chain(numbered).filter(|name| !names.contains(&**name));
+        let name = free.next().unwrap_or_default();
+        network.graph = network.graph.clone().followed_by(&name, Sigmoid.into())?;
+        network.notes.retain(|note| !note.starts_with(DROPPED_SIGMOID));
+    } else if drops_sigmoid {
         network.metadata.loss.get_or_insert_with(|| "binary_cross_entropy".to_owned());
     }
     if replaced.is_some() {

@@ -26,6 +26,9 @@ const NO_FEATURES: [&str; 13] = [
     "Expand",
 ];
 
+/// The beginning of the note about a dropped sigmoid.
+pub(super) const DROPPED_SIGMOID: &str = "dropped the last node, Sigmoid";
+
 /// The end of the imported part.
 pub(super) struct End<'a> {
     /// The name of the tensor.
@@ -73,7 +76,7 @@ pub(super) fn find_end<'a>(
             "Identity" => {}
             "Sigmoid" if softmax.is_none() && !drops_sigmoid => {
                 notes.push(format!(
-                    "dropped the last node, Sigmoid `{}`: the loss includes it; train the network with \
+                    "{DROPPED_SIGMOID} `{}`: the loss includes it; train the network with \
                      --set train.loss=binary_cross_entropy",
                     printable(node.name)
                 ));

@@ -265,7 +265,11 @@ fn class_mapping(set: &dyn Dataset, names: &[String], path: &str) -> Result<Opti
                     "{path}: class `{name}` is not a class of the network: {}{more}",
                     known.join(", ")
                 ),
-                hint: "list the classes to evaluate, one per line, with --set data.classes=FILE".to_owned(),
+                hint: match set.target_kind() {
+                    None => "list the classes to evaluate, one per line, with --set data.classes=FILE",
+                    Some(_) => "select columns of the network with --set 'data.columns=[…]'",
+                }
+                .to_owned(),
             }
         })
     };

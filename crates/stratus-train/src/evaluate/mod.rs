@@ -480,9 +480,10 @@ pub fn evaluate_weights(
     warn: &mut dyn FnMut(&str),
 ) -> Result<WeightsEvaluation, TrainError> {
     let recorded = RecordedMetadata::read(weights, warn)?;
-    let OpenedImages { set, images: mut evaluated } =
-        images.open(experiment, recorded.class_names(), warn)?;
     let mut experiment = experiment.clone();
+    recorded.prepare_loss(&mut experiment, warn);
+    let OpenedImages { set, images: mut evaluated } =
+        images.open(&experiment, recorded.class_names(), warn)?;
     clamp_batch_size(&mut experiment, set.len());
     let shape = image_shape(&experiment, set.as_ref());
     recorded.prepare(&mut experiment, &shape, warn);

@@ -95,14 +95,15 @@ impl TargetScorer {
         let columns = self.columns().max(1);
         session.read_f32(program, value, &mut self.outputs)?;
         self.outputs.truncate(batch.samples * columns);
-        if !self.outputs.iter().all(|output| output.is_finite()) {
-            self.not_finite = true;
-            return Ok(());
-        }
         for outputs in self.outputs.chunks_exact_mut(columns) {
             for (output, [mean, std]) in outputs.iter_mut().zip(&self.scaling.scales) {
                 *output = (f64::from(*output) * std + mean) as f32;
             }
+        }
+        // A large output may overflow in the unit of its target.
+        if !self.outputs.iter().all(|output| output.is_finite()) {
+            self.not_finite = true;
+            return Ok(());
         }
         self.targets.clear();
         for (&index, known) in batch.indices.iter().zip(batch.targets().chunks_exact(columns)) {

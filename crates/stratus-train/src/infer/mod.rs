@@ -23,7 +23,7 @@ pub use session::{Inference, Int8Layers};
 use std::path::Path;
 use stratus_base::text::shell_path;
 use stratus_data::contact_sheet::RgbImage;
-use stratus_experiment::{Experiment, FakeQuantisation};
+use stratus_experiment::{Experiment, FakeQuantisation, LossFunction};
 use stratus_graph::Graph;
 use stratus_optimise::{Model, fold};
 use stratus_run::RunDir;
@@ -32,6 +32,9 @@ use stratus_run::csv::Task;
 use stratus_run::quantisation::Quantisation;
 use stratus_run::sources::Source;
 pub use windows::{Corners, SlidingWindows};
+
+/// The probability from which a label without a chosen threshold applies.
+const DEFAULT_THRESHOLD: f64 = 0.5;
 
 /// A network with its weights, ready for inference.
 pub struct Predictor {
@@ -42,7 +45,7 @@ pub struct Predictor {
     /// The names of the classes; empty if unknown.
     class_names: Vec<String>,
     /// The probability from which each label applies; empty if unknown.
-    thresholds: Vec<f64>,
+    thresholds: Vec<Option<f64>>,
     windows: Option<SlidingWindows>,
     /// The layers that run in int8; `None` for none.
     quantisation: Option<Quantisation>,
@@ -196,11 +199,19 @@ impl Predictor {
     ) -> Result<Self, TrainError> {
         let recorded = RecordedMetadata::read(weights, warn)?;
         let mut experiment = experiment.clone();
+        recorded.prepare_loss(&mut experiment, warn);
         // A layer file has its own number of classes.
-        if experiment.layer_file().is_none() && !recorded.class_names().is_empty() {
-            experiment.model.classes.get_or_insert(recorded.class_names().len());
+        let has_own_classes = experiment.layer_file().is_some() || experiment.model.classes.is_some();
+        if !has_own_classes && !recorded.class_names().is_empty() {
+            experiment.model.classes = Some(recorded.class_names().len());
         }
-        let graph = Network::as_published(&experiment)?.graph;
+        let mut graph = Network::as_published(&experiment)?.graph;
+        let is_binary = experiment.train.loss == Some(LossFunction::BinaryCrossEntropy);
+        if !has_own_classes && is_binary && graph.shape(graph.output).0.len() == 3 {
+            // One output distinguishes background and foreground.
+            experiment.model.classes = Some(1);
+            graph = Network::as_published(&experiment)?.graph;
+        }
         let file = Pretrained::open(weights, &graph, WeightsPurpose::Evaluation, warn)?;
         recorded.prepare(&mut experiment, &graph.input_shape().0, warn);
         let class_names = recorded.class_names().to_vec();
@@ -262,10 +273,10 @@ impl Predictor {
         }
     }
 
-    /// The probability from which each label applies, by label. Labels without one apply from 0.5.
+    /// The probability from which a label applies. Labels without a chosen one apply from 0.5.
     #[must_use]
-    pub fn thresholds(&self) -> &[f64] {
-        &self.thresholds
+    pub fn threshold(&self, label: usize) -> f64 {
+        self.thresholds.get(label).copied().flatten().unwrap_or(DEFAULT_THRESHOLD)
     }
 
     /// The number of classes, labels or targets.

@@ -28,13 +28,19 @@ pub fn with_class_weights<'a>(
             hint: "set a weight for each label, in the order of `stratus data stats`".to_owned(),
         });
     }
+    if train.positive_weights.as_ref().is_some_and(|weights| weights.iter().all(|&weight| weight == 0.0)) {
+        return Err(TrainError::Configuration {
+            problem: "train.positive_weights are all 0".to_owned(),
+            hint: "set at least one weight above 0".to_owned(),
+        });
+    }
     let is_unset = train.positive_weights.is_none() && train.positive_weighting == PositiveWeighting::Auto;
     if !is_unset || dataset.target_kind() != Some(TargetKind::Labels) {
         return Ok(experiment);
     }
     let ratio = |label: &TargetStatistics| match label.positives {
-        // It never occurs in training, so its weight has no effect.
-        0 => 1.0,
+        // It applies to no training image or to all: there is nothing to balance.
+        positives if positives == 0 || positives == label.count => 1.0,
         positives => (label.count - positives) as f64 / positives as f64,
     };
     let weights = target_statistics(dataset).iter().map(|label| as_f32(ratio(label))).collect();
@@ -82,7 +88,9 @@ fn with_weights_of_classes<'a>(
         let known: Vec<u64> = targets.iter().map(|label| label.count).collect();
         match is_median {
             true => median_frequency(&counts, &known),
-            false => inverse_logarithmic(&counts, dataset.len() as u64, ERFNET_TERM),
+            false => (counts.iter().zip(&known))
+                .flat_map(|(&count, &known)| inverse_logarithmic(&[count], known, ERFNET_TERM))
+                .collect(),
         }
     } else {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);

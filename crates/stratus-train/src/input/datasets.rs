@@ -158,12 +158,18 @@ fn check_images_of_each_class(set: &dyn Dataset) -> Result<(), TrainError> {
     if set.damaged().is_empty() {
         return Ok(());
     }
+    let is_labels = set.target_kind() == Some(TargetKind::Labels);
     let mut usable = vec![0_u64; set.classes()];
     let mut damaged = usable.clone();
     for index in 0..set.len() {
         let class = set.label(index)? as usize;
         let is_damaged = set.damaged().binary_search_by_key(&(index as u32), |(damaged, _)| *damaged).is_ok();
         let counts = if is_damaged { &mut damaged } else { &mut usable };
+        if is_labels {
+            let targets = counts.iter_mut().zip(set.targets(index)?);
+            targets.for_each(|(count, &target)| *count += u64::from(target > 0.5));
+            continue;
+        }
         // Images with masks have no single class.
         if let Some(count) = counts.get_mut(class) {
             *count += 1;
@@ -173,9 +179,16 @@ fn check_images_of_each_class(set: &dyn Dataset) -> Result<(), TrainError> {
     lost.map_or(Ok(()), |class| {
         let (name, count) = (set.class_name(class), damaged[class]);
         Err(TrainError::Configuration {
-            problem: format!("every image of class `{name}` is damaged ({count})"),
-            hint: "replace them, or exclude the class: remove its folder, or list the others in data.classes"
-                .to_owned(),
+            problem: match is_labels {
+                true => format!("every image with the label `{name}` is damaged ({count})"),
+                false => format!("every image of class `{name}` is damaged ({count})"),
+            },
+            hint: if is_labels {
+                "replace them, or list the other columns in data.columns".to_owned()
+            } else {
+                "replace them, or exclude the class: remove its folder, or list the others in data.classes"
+                .to_owned()
+            },
         })
     })
 }

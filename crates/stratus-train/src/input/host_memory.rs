@@ -4,6 +4,7 @@ use super::{BatchFormat, Datasets};
 use crate::TrainError;
 use crate::resolve::ResolvedProcess;
 use serde::Serialize;
+use std::sync::Arc;
 use stratus_data::{Dataset, Loader, LoaderConfig};
 use stratus_engine::Plan;
 use stratus_run::csv::Task;
@@ -34,6 +35,9 @@ impl HostMemory {
         evaluate: &Plan,
     ) -> Result<Self, TrainError> {
         let Datasets { train: training, validation } = datasets;
+        // A placeholder, which stands for both, has no images.
+        let is_placeholder = Arc::ptr_eq(training, validation);
+        let gathered = if is_placeholder { 0 } else { gathered_bytes(resolved.task(), validation.as_ref()) };
         let input = resolved.input();
         let config = input.read_ahead(training.as_ref(), training_loader(resolved, train))?;
         let evaluation = input.evaluation(BatchFormat::from_plan(evaluate), evaluate.program.batch);
@@ -42,7 +46,7 @@ impl HostMemory {
             batch_bytes: Loader::batch_bytes(training.as_ref(), &config)?,
             validation_bytes: Loader::batch_bytes(validation.as_ref(), &evaluation)?
                 * evaluation.slots as u64
-                + gathered_bytes(resolved.task(), validation.as_ref()),
+                + gathered,
             dataset_bytes: training.resident_bytes() + validation.resident_bytes(),
         })
     }

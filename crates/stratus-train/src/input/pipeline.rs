@@ -126,7 +126,8 @@ impl InputPipeline {
             .collect();
         let evaluation = LoaderConfig {
             // Images without annotations, to be predicted, have nothing to standardise.
-            target_scales: (set.target_kind() == Some(TargetKind::Numbers)).then_some(scales),
+            target_scales: Some(scales)
+                .filter(|scales| set.target_kind() == Some(TargetKind::Numbers) && !scales.is_empty()),
             normalisation: Some(normalisation.clone()),
             order: Order::Sequential,
             last: LastBatch::Keep,

@@ -5,7 +5,7 @@ use crate::TrainError;
 use crate::network::Network;
 use std::sync::Arc;
 use stratus_data::{DataError, Dataset, Normalisation, Sample, Scratch};
-use stratus_experiment::Experiment;
+use stratus_experiment::{Experiment, LossFunction};
 
 /// A placeholder for the data set of an experiment.
 pub(crate) struct PlaceholderDataset {
@@ -44,12 +44,20 @@ impl PlaceholderDataset {
     /// If the network is not found.
     pub fn of(experiment: &Experiment) -> Result<Self, TrainError> {
         let graph = Network::as_published(experiment)?.graph;
+        let masks = graph.shape(graph.output).0.len() == 3;
         let published = graph.input_shape().0[..].try_into().unwrap_or([3, 224, 224]);
         Ok(Self {
             name: experiment.data.name.clone(),
             shape: experiment.shape().unwrap_or(published),
-            classes: graph.classes(),
-            masks: graph.shape(graph.output).0.len() == 3,
+            classes: match (experiment.train.loss, masks) {
+                // Background and foreground.
+                (Some(LossFunction::BinaryCrossEntropy), true) => 2,
+                (Some(LossFunction::SquaredError | LossFunction::Huber), false) => {
+                    experiment.model.classes.unwrap_or(1)
+                }
+                _ => graph.classes(),
+            },
+            masks,
         })
     }
 

@@ -1,13 +1,15 @@
 //! Recognises runs that have not learned anything: their outputs are no better than a constant answer.
 
 use stratus_experiment::Experiment;
-use stratus_measures::{ClassMetrics, LabelMetrics};
+use stratus_measures::{ClassMetrics, LabelMetrics, TargetMetrics};
 use stratus_run::classes::OutputMetrics;
 use stratus_run::csv::{EpochRow, Task};
 
 /// The maximum probability that constant answers are right for all validation samples. Where it is higher,
 /// there are too few samples to tell results from chance.
 const MAX_PERFECT_BY_CHANCE: f64 = 1e-3;
+/// The number of samples with a target below which a negative R² says nothing.
+const MIN_NUMBERS: u64 = 20;
 /// The number of standard errors that separate a result from chance.
 const STANDARD_ERRORS: f64 = 2.0;
 /// The number of iterations below which the warning suggests more of them.
@@ -27,7 +29,7 @@ pub(super) fn chance_warning(
     match task {
         Task::Classification | Task::Segmentation => {}
         Task::MultiLabel => return labels_by_chance(settings, rows, &outputs.labels, iterations),
-        Task::Regression => return numbers_by_chance(settings, rows, iterations),
+        Task::Regression => return numbers_by_chance(settings, rows, &outputs.targets, iterations),
     }
     let best = rows.iter().filter_map(|row| row.val_accuracy).filter(|value| value.is_finite());
     let best = best.reduce(f64::max)?;
@@ -88,9 +90,15 @@ fn labels_by_chance(
 }
 
 /// The warning for numbers that are predicted no better than by their mean.
-fn numbers_by_chance(settings: &Experiment, rows: &[EpochRow], iterations: u64) -> Option<String> {
+fn numbers_by_chance(
+    settings: &Experiment,
+    rows: &[EpochRow],
+    targets: &[TargetMetrics],
+    iterations: u64,
+) -> Option<String> {
     let best = rows.iter().filter_map(|row| row.val_accuracy).reduce(f64::max)?;
-    (best <= 0.0).then(|| {
+    let samples = targets.iter().map(|target| target.samples).min()?;
+    (best <= 0.0 && samples >= MIN_NUMBERS).then(|| {
         format!(
             "the network has learned nothing: its best R², {best:.4}, is not better than that of always \
              answering the mean, 0; {}",
@@ -145,6 +153,8 @@ fn advice(settings: &Experiment, iterations: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stratus_measures::{LabelScores, ScoreTable, TargetErrors};
+    use stratus_run::csv::LabelColumns;
 
     fn classes(counts: &[(u64, f64)]) -> Vec<ClassMetrics> {
         let class = |(class, &(samples, accuracy)): (usize, &(u64, f64))| ClassMetrics {
@@ -156,6 +166,37 @@ mod tests {
             bf: None,
         };
         counts.iter().enumerate().map(class).collect()
+    }
+
+    /// The warning for rows of epochs with a measure, which `row` makes, and for these outputs.
+    fn warning_of(task: Task, rows: &[EpochRow], outputs: &OutputMetrics) -> Option<String> {
+        let settings = Experiment::builtin("digits").unwrap();
+        chance_warning(&settings, task, rows, outputs, 1000)
+    }
+
+    #[test]
+    fn labels_and_numbers_by_chance_are_recognised() {
+        let outputs_of = |samples: usize| {
+            let mut table = ScoreTable::new(1);
+            let targets: Vec<f32> = (0..samples).map(|sample| (sample % 4 == 0).into()).map(|is: u8| is.into()).collect();
+            table.append(&vec![0.5; samples], &targets).unwrap();
+            let name = |_| "one".to_owned();
+            let labels = LabelScores::new(&table, LabelScores::LOGIT_THRESHOLD, name).labels;
+            OutputMetrics { labels, targets: TargetErrors::new(&table, name).targets, ..OutputMetrics::default() }
+        };
+        let ranked = |auc: f64| {
+            let labels = LabelColumns { val_auc: Some(auc), ..LabelColumns::default() };
+            [EpochRow::default(), EpochRow { labels, ..EpochRow::default() }]
+        };
+        let found = warning_of(Task::MultiLabel, &ranked(0.52), &outputs_of(400)).unwrap();
+        assert!(found.contains("mean area under the ROC curve, 0.5200, is not better"), "{found}");
+        assert_eq!(warning_of(Task::MultiLabel, &ranked(0.7), &outputs_of(400)), None);
+        // Two standard errors of 8 samples reach a perfect ranking.
+        assert_eq!(warning_of(Task::MultiLabel, &ranked(0.4), &outputs_of(4)), None);
+        let found = warning_of(Task::Regression, &[row(Some(-0.1), None)], &outputs_of(40)).unwrap();
+        assert!(found.contains("its best R², -0.1000, is not better"), "{found}");
+        assert_eq!(warning_of(Task::Regression, &[row(Some(0.01), None)], &outputs_of(40)), None);
+        assert_eq!(warning_of(Task::Regression, &[row(Some(-0.1), None)], &outputs_of(8)), None);
     }
 
     fn row(val_accuracy: Option<f64>, val_miou: Option<f64>) -> EpochRow {

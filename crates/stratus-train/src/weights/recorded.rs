@@ -25,8 +25,8 @@ impl RecordedMetadata {
     pub fn read(weights: &Path, warn: &mut dyn FnMut(&str)) -> Result<Self, TrainError> {
         if weights.is_dir() {
             let run = RunDir::open(weights)?;
-            let newest = load_checkpoint(&run, CheckpointChoice::Newest, &mut |_| ()).ok();
-            let thresholds = newest.map_or_else(Vec::new, |newest| thresholds_of(&newest.state));
+            let newest = load_checkpoint(&run, CheckpointChoice::Newest, warn)?;
+            let thresholds = thresholds_of(&newest.state);
             let metadata = metadata_of_run(&run, &Experiment::load(&run.experiment())?, thresholds);
             return Ok(Self { metadata, origin: weights.display().to_string() });
         }
@@ -46,16 +46,33 @@ impl RecordedMetadata {
         &self.metadata.class_names
     }
 
-    /// The probability from which each label applies; empty if not recorded.
+    /// The probability from which each label applies, `None` for a label without one; empty if not recorded.
     #[must_use]
-    pub fn thresholds(&self) -> &[f64] {
+    pub fn thresholds(&self) -> &[Option<f64>] {
         &self.metadata.outputs.thresholds
     }
 
     /// The logits of [`Self::thresholds`].
     pub(crate) fn logit_thresholds(&self) -> Vec<Option<f32>> {
-        let logit = |&probability: &f64| Some((probability / (1.0 - probability)).ln() as f32);
-        self.thresholds().iter().map(logit).collect()
+        // The sigmoid of a large logit is rounded to 1, whose logit is infinite.
+        let largest = 1.0 - f64::EPSILON / 2.0;
+        let logit = |probability: f64| {
+            let probability = probability.min(largest);
+            (probability / (1.0 - probability)).ln() as f32
+        };
+        self.thresholds().iter().map(|probability| probability.map(logit)).collect()
+    }
+
+    /// Sets the loss of an experiment, which decides how its data set is read, if it sets none.
+    pub(crate) fn prepare_loss(&self, experiment: &mut Experiment, warn: &mut dyn FnMut(&str)) {
+        let Some(recorded) = self.metadata.loss.as_deref().and_then(LossFunction::from_name) else { return };
+        match experiment.train.loss {
+            None => experiment.train.loss = Some(recorded),
+            Some(loss) if loss != recorded => {
+                warn(&format!("train.loss is {loss}, but {} records {recorded}", self.origin));
+            }
+            Some(_) => {}
+        }
     }
 
     /// Unsets the keys of an experiment that these metadata replace, except the keys in `kept`. Needed to
@@ -63,6 +80,9 @@ impl RecordedMetadata {
     pub fn replace(&self, experiment: &mut Experiment, kept: &[(String, String)]) {
         let NetworkMetadata { mean, std, .. } = &self.metadata;
         let is_kept = |key: &str| kept.iter().any(|(name, _)| name == key);
+        if self.metadata != NetworkMetadata::default() && !is_kept("train.loss") {
+            experiment.train.loss = None;
+        }
         let data = &mut experiment.data;
         if !self.metadata.outputs.target_mean.is_empty() && !is_kept("data.target_mean") {
             (data.target_mean, data.target_std) = (None, None);
@@ -84,7 +104,7 @@ impl RecordedMetadata {
 
     /// Completes the normalisation and resizing of an experiment for the network's input shape, `[C, H, W]`.
     pub(crate) fn prepare(&self, experiment: &mut Experiment, input: &[usize], warn: &mut dyn FnMut(&str)) {
-        let NetworkMetadata { mean, std, input_shape, resize, loss, outputs, .. } = &self.metadata;
+        let NetworkMetadata { mean, std, input_shape, resize, outputs, .. } = &self.metadata;
         let origin = &self.origin;
         let has_shape = experiment.data.shape.is_some();
         if !has_shape && !input_shape.is_empty() && input_shape != input {
@@ -95,9 +115,6 @@ impl RecordedMetadata {
                 shape(input_shape),
                 shape(input)
             ));
-        }
-        if let Some(loss) = loss.as_deref().and_then(LossFunction::from_name) {
-            experiment.train.loss.get_or_insert(loss);
         }
         let data = &mut experiment.data;
         let OutputScales { target_mean, target_std, .. } = outputs;

@@ -121,9 +121,9 @@ pub(crate) fn logit_thresholds(state: &State) -> Vec<Option<f32>> {
     recorded.and_then(|recorded| serde_json::from_value(recorded).ok()).unwrap_or_default()
 }
 
-/// The probabilities of [`logit_thresholds`]; 0.5 for labels without one.
-pub(crate) fn thresholds_of(state: &State) -> Vec<f64> {
-    let probability = |logit: Option<f32>| logit.map_or(0.5, |logit| sigmoid(f64::from(logit)));
+/// The probabilities of [`logit_thresholds`].
+pub(crate) fn thresholds_of(state: &State) -> Vec<Option<f64>> {
+    let probability = |logit: Option<f32>| logit.map(|logit| sigmoid(f64::from(logit)));
     logit_thresholds(state).into_iter().map(probability).collect()
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn thresholds_of(state: &State) -> Vec<f64> {
 pub(crate) fn metadata_of_run(
     run: &RunDir,
     experiment: &Experiment,
-    thresholds: Vec<f64>,
+    thresholds: Vec<Option<f64>>,
 ) -> NetworkMetadata {
     let loss = experiment.train.loss.filter(|&loss| loss != LossFunction::CrossEntropy);
     let numbers = |key: &Option<Vec<f64>>| key.clone().unwrap_or_default();

@@ -5,6 +5,7 @@ use crate::globals::Globals;
 use clap::Args;
 use std::path::Path;
 use stratus_base::text::shell_word;
+use stratus_data::datasets::table::looks_like_table;
 
 /// Flags for the most common configuration keys of a training.
 #[derive(Args, Debug, Default)]
@@ -111,10 +112,9 @@ impl KeyFlag<'_> {
     }
 }
 
-/// Returns whether a path is that of a table of labels or numbers, by its extension.
+/// Returns whether a path is that of a table of labels or numbers, or of a folder with one.
 fn is_table(path: &str) -> bool {
-    let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
-    extension.is_some_and(|extension| ["csv", "parquet"].contains(&&*extension.to_ascii_lowercase()))
+    looks_like_table(Path::new(path))
 }
 
 /// The flag, if it is on the command line.

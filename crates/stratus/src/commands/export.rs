@@ -84,8 +84,10 @@ pub(super) fn run(arguments: &ExportArguments, globals: &Globals, output: &Outpu
         super::weights::write(file, &graph.name, weights, metadata, output)?;
     }
     match &arguments.onnx {
-        Some(file) if arguments.sigmoid => write_model(file, with_sigmoid(exported)?, output),
-        Some(file) => write_model(file, exported, output),
+        Some(file) => {
+            let exported = if arguments.sigmoid { with_sigmoid(exported)? } else { exported };
+            write_model(file, exported, arguments.sigmoid, output)
+        }
         None => Ok(()),
     }
 }
@@ -118,9 +120,12 @@ fn with_sigmoid(exported: ExportSource) -> Result<ExportSource> {
 }
 
 /// Writes the ONNX model, and prints a summary.
-fn write_model(path: &Path, exported: ExportSource, output: &Output) -> Result {
+fn write_model(path: &Path, exported: ExportSource, has_sigmoid: bool, output: &Output) -> Result {
     let ExportSource { graph, weights, origin, metadata } = exported;
-    let metadata = metadata.entries();
+    let mut metadata = metadata.entries();
+    if has_sigmoid {
+        metadata.insert("output".to_owned(), "probabilities".to_owned());
+    }
     let weights: Vec<TensorRef<'_>> = weights.iter().map(Tensor::as_ref).collect();
     let graph = graph.for_inference();
     atomic::write_with(path, |out| {

@@ -64,7 +64,9 @@ pub(super) fn path_of(cell: Cell<'_>) -> Result<Cow<'_, str>, String> {
         return Err("the path is empty".to_owned());
     }
     let path = if text.contains('\\') { Cow::Owned(text.replace('\\', "/")) } else { Cow::Borrowed(text) };
-    let is_absolute = path.starts_with('/') || path.as_bytes().get(1) == Some(&b':');
+    // `C:/` is a path of Windows; `a:b.png` is a file name.
+    let is_drive = matches!(path.as_bytes(), [letter, b':', b'/', ..] if letter.is_ascii_alphabetic());
+    let is_absolute = path.starts_with('/') || is_drive;
     let is_plain = !path.contains('\0') && !path.split('/').any(|part| matches!(part, "" | "." | ".."));
     if is_plain && !is_absolute {
         return Ok(path);

@@ -72,6 +72,8 @@ pub struct Table {
     kind: TargetKind,
     damaged: Vec<(u32, String)>,
     warnings: Vec<String>,
+    /// True if a label that is not named does not apply, since cells list all labels.
+    has_all_labels: bool,
 }
 
 impl Table {
@@ -97,7 +99,8 @@ impl Table {
         if samples.is_empty() {
             return Err(DataError::TooFewRows { path: file, split, rows: rows.len() });
         }
-        if split != Split::Train {
+        // A table may have images of a test only, for a network that was trained on another one.
+        if split != Split::Train && !training.is_empty() {
             require_in_training(&file, &rows, &training, &samples, split)?;
         }
         let mut warnings = Vec::new();
@@ -105,7 +108,18 @@ impl Table {
             let plural = if rows.repeated == 1 { "" } else { "s" };
             warnings.push(format!("{}: ignored {} repeated row{plural}", file.display(), rows.repeated));
         }
+        if let (SplitMethod::Seeded(_), Some(splits)) = (&options.split_method, &rows.splits) {
+            let unused = splits.iter().filter(|split| **split != Split::Train).count();
+            if unused > 0 {
+                warnings.push(format!(
+                    "{}: data.split_seed divides the rows of the split `train`; {unused} of other splits are \
+                     not used",
+                    file.display()
+                ));
+            }
+        }
         let mut set = Self {
+            has_all_labels: options.table.separator.is_some(),
             root: file.parent().unwrap_or(Path::new("")).to_owned(),
             paths: rows.paths.select(&samples),
             targets: rows.targets.select(&samples),
@@ -211,15 +225,17 @@ fn samples_of(
                     Split::Test => Split::Validation,
                 };
                 let own = published(splits, split);
-                let samples = if own.is_empty() { published(splits, other) } else { own };
-                if samples.is_empty() {
-                    let problem =
-                        format!("no row has the split `{split}`; add some, or remove the column `split`");
-                    return Err(DataError::Invalid { path: file.to_owned(), problem });
-                }
-                Ok(samples)
+                if own.is_empty() { published(splits, other) } else { own }
             };
-            Ok([published(wanted[0])?, published(wanted[1])?])
+            let samples = published(wanted[0]);
+            if samples.is_empty() {
+                let problem = format!(
+                    "no row has the split `{}`; add some, or remove the column `split`",
+                    wanted[0]
+                );
+                return Err(DataError::Invalid { path: file.to_owned(), problem });
+            }
+            Ok([samples, published(wanted[1])])
         }
     }
 }
@@ -235,8 +251,9 @@ fn listed_split(rows: &TableRows, list: &Path) -> Result<Vec<u32>, DataError> {
         if line.is_empty() {
             continue;
         }
-        let row = known.get(line.trim_start_matches("./"));
-        let row = row.ok_or_else(|| {
+        let path = cells::path_of(cells::Cell::Text(line))
+            .map_err(|problem| invalid(format!("line {}: {problem}", number + 1)))?;
+        let row = known.get(path.as_ref()).ok_or_else(|| {
             invalid(format!("line {}: `{}` is not in the table", number + 1, printable(line)))
         })?;
         samples.push(*row);
@@ -332,6 +349,10 @@ impl Dataset for Table {
 
     fn target_kind(&self) -> Option<TargetKind> {
         Some(self.kind)
+    }
+
+    fn target_of_other_labels(&self) -> f32 {
+        if self.has_all_labels { 0.0 } else { f32::NAN }
     }
 
     fn targets(&self, index: usize) -> Result<&[f32], DataError> {

@@ -65,7 +65,7 @@ impl MistakeArguments {
     /// If a file cannot be written.
     pub fn write(&self, mistakes: &Mistakes, title: &str, outputs: &OutputMetrics) -> Result {
         if let Some(path) = &self.mistakes_csv {
-            Outputs::write(path, csv(&mistakes.listed).as_bytes())?;
+            Outputs::write(path, csv(&mistakes.listed, outputs).as_bytes())?;
         }
         match &self.gallery {
             Some(path) => write_gallery(path, mistakes, title, outputs),
@@ -135,14 +135,14 @@ pub(super) fn render(report: &MistakesReport) -> String {
 }
 
 /// The mistakes as CSV.
-fn csv(listed: &[Mistake]) -> String {
+fn csv(listed: &[Mistake], outputs: &OutputMetrics) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-    let mut text = match listed.first().map(|mistake| &mistake.kind) {
-        Some(MistakeKind::Labels { .. }) => LABEL_CSV_HEADER,
-        Some(MistakeKind::Numbers { .. }) => NUMBER_CSV_HEADER,
-        _ => CSV_HEADER,
-    }
-    .to_owned();
+    let header = match (outputs.labels.is_empty(), outputs.targets.is_empty()) {
+        (false, _) => LABEL_CSV_HEADER,
+        (true, false) => NUMBER_CSV_HEADER,
+        (true, true) => CSV_HEADER,
+    };
+    let mut text = header.to_owned();
     for Mistake { path, kind } in listed {
         let fields = match kind {
             MistakeKind::Class { class, name, predicted, predicted_name, probability } => {

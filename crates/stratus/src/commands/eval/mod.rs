@@ -356,14 +356,14 @@ impl EvalArguments {
 
     /// Writes the output files.
     fn write_files(&self, scores: &Scores, mistakes: Option<&Mistakes>) -> Result {
+        if self.confusion.is_some() && scores.confusion.classes() == 0 {
+            return Err(Failure::usage("--confusion: labels and numbers have no confusion matrix"));
+        }
         let write = |path: &Path, text: String| Outputs::write(path, text.as_bytes());
         if let Some(path) = &self.csv {
             write(path, scores.outputs().to_csv())?;
         }
         if let Some(path) = &self.confusion {
-            if scores.confusion.classes() == 0 {
-                return Err(Failure::usage("--confusion: labels and numbers have no confusion matrix"));
-            }
             let names: Vec<&str> = scores.classes().iter().map(|class| class.name.as_str()).collect();
             write(path, classes::confusion_to_csv(&names, scores.confusion.rows()))?;
         }

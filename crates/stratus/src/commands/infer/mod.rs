@@ -135,7 +135,7 @@ pub fn run(arguments: &InferArguments, globals: &Globals, output: &Output) -> Re
         Outputs::write(path, &sheet.to_png().map_err(Failure::failed)?)?;
     }
     if let Some(path) = &arguments.csv {
-        Outputs::write(path, csv(&reports).as_bytes())?;
+        Outputs::write(path, csv(&reports, predictor.task()).as_bytes())?;
     }
     let total: Vec<f64> = reports.iter().map(|report| report.ms / 1e3).collect();
     let (all, [decode, network, writing]) = (Percentiles::of(total), times.map(Percentiles::of));

@@ -4,6 +4,7 @@ use crate::output::{key_value_list, printable, table};
 use serde::Serialize;
 use stratus_base::quantile;
 use stratus_base::text::significant;
+use stratus_run::csv::Task;
 
 #[derive(Serialize)]
 pub(super) struct Report {
@@ -105,12 +106,12 @@ const NUMBER_CSV_HEADER: &str = "path,target,name,number\n";
 pub(super) const CSV_HEADERS: [&str; 3] = [CSV_HEADER, LABEL_CSV_HEADER, NUMBER_CSV_HEADER];
 
 /// Renders one line per image and class, label or target.
-pub(super) fn csv(images: &[ImageReport]) -> String {
+pub(super) fn csv(images: &[ImageReport], task: Task) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
-    let header = match images.first() {
-        Some(ImageReport { labels: Some(_), .. }) => LABEL_CSV_HEADER,
-        Some(ImageReport { numbers: Some(_), .. }) => NUMBER_CSV_HEADER,
-        _ => CSV_HEADER,
+    let header = match task {
+        Task::Classification | Task::Segmentation => CSV_HEADER,
+        Task::MultiLabel => LABEL_CSV_HEADER,
+        Task::Regression => NUMBER_CSV_HEADER,
     };
     let mut text = String::from(header);
     for image in images {

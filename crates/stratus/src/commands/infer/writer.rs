@@ -11,9 +11,6 @@ use stratus_data::contact_sheet::{ClassPalette, RgbImage, Tile, mask_to_png};
 use stratus_base::text::significant;
 use stratus_train::infer::{Output, Prediction, Predictor};
 
-/// The probability from which a label without a threshold applies.
-const DEFAULT_THRESHOLD: f64 = 0.5;
-
 /// Writes predictions as the arguments request.
 #[derive(Clone, Copy)]
 pub(super) struct PredictionWriter<'a> {
@@ -109,7 +106,7 @@ impl PredictionWriter<'_> {
     /// The labels, the most probable first.
     fn labels(&self, probabilities: &[f64]) -> Vec<LabelAnswer> {
         let answer = |(label, &probability): (usize, &f64)| {
-            let threshold = self.predictor.thresholds().get(label).copied().unwrap_or(DEFAULT_THRESHOLD);
+            let threshold = self.predictor.threshold(label);
             let (name, applies) = (self.predictor.class_name(label), probability >= threshold);
             LabelAnswer { label, name, probability, threshold, applies }
         };
