@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use self::columns::PATH_COLUMN;
 use self::names::Names;
 use self::rows::TableRows;
-use self::source::{TableFile, printable};
+use self::source::{Cell, TableFile, printable};
 use super::files;
 use super::target_rows::TargetRows;
 use crate::dataset::{
@@ -251,7 +251,7 @@ fn listed_split(rows: &TableRows, list: &Path) -> Result<Vec<u32>, DataError> {
         if line.is_empty() {
             continue;
         }
-        let path = cells::path_of(cells::Cell::Text(line))
+        let path = cells::path_of(Cell::Text(line))
             .map_err(|problem| invalid(format!("line {}: {problem}", number + 1)))?;
         let row = known.get(path.as_ref()).ok_or_else(|| {
             invalid(format!("line {}: `{}` is not in the table", number + 1, printable(line)))
