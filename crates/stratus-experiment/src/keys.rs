@@ -1,7 +1,10 @@
 //! Every configuration key, declared once. The table below generates the structs, the defaults, the checks,
 //! the help of `stratus config keys`, the reference page and the suggestions for misspelt keys.
 
-use crate::choices::{ClassWeighting, Decode, Device, ExchangeMode, ExchangeType, LossFunction, OnBadSample, OptimiserName, Padding, PositiveWeighting, Precision, ScheduleName};
+use crate::choices::{
+    ClassWeighting, Decode, Device, ExchangeMode, ExchangeType, LossFunction, OnBadSample, OptimiserName,
+    Padding, PositiveWeighting, Precision, ScheduleName,
+};
 use crate::metric::EpochMetric;
 use crate::value::{Setting, Value, ValueKind};
 

@@ -22,8 +22,7 @@ pub enum Task {
 
 impl Task {
     /// Every task.
-    pub const ALL: [Self; 4] =
-        [Self::Classification, Self::Segmentation, Self::MultiLabel, Self::Regression];
+    pub const ALL: [Self; 4] = [Self::Classification, Self::Segmentation, Self::MultiLabel, Self::Regression];
 
     /// The name of the measure of training batches: the fraction of correct predictions, or R².
     #[must_use]

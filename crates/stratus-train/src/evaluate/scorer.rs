@@ -239,9 +239,7 @@ impl Scorer {
                 let boundaries = BoundaryScore::new(classes);
                 Counts::Pixels { size: [0, 0], threads: vec![BoundaryWorker::new(&boundaries)], boundaries }
             }
-            Task::MultiLabel | Task::Regression => {
-                Counts::Targets(TargetScorer::new(task, classes, scaling))
-            }
+            Task::MultiLabel | Task::Regression => Counts::Targets(TargetScorer::new(task, classes, scaling)),
         };
         let confused = if matches!(counts, Counts::Targets(_)) { 0 } else { classes };
         let (confusion, value) = (ConfusionMatrix::new(confused), ValueId(0));

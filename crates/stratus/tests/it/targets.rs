@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 const LABELS_HEADER: &str = "epoch,train_loss,train_label_accuracy,val_loss,val_label_accuracy,val_map,val_auc,\
                              val_f1,val_exact_match,train_s,val_s,elapsed_s";
-const NUMBERS_HEADER: &str = "epoch,train_loss,train_r2,val_loss,val_r2,val_mae,val_rmse,train_s,val_s,elapsed_s";
+const NUMBERS_HEADER: &str =
+    "epoch,train_loss,train_r2,val_loss,val_r2,val_mae,val_rmse,train_s,val_s,elapsed_s";
 const SIDE: usize = 12;
 const IMAGES: usize = 120;
 
@@ -98,7 +99,8 @@ fn arguments(table: &str, out: &str, more: &[&str]) -> Vec<String> {
 /// What a run must not depend on interruptions and workers in.
 fn result(run: &Path, header: &str) -> (String, Vec<String>, BTreeMap<&'static str, Vec<u8>>) {
     let weights = summary(run)["weights_sha256"].as_str().unwrap().to_owned();
-    let files = ["classes.csv", "validation/classes.csv"].map(|name| (name, fs::read(run.join(name)).unwrap()));
+    let files =
+        ["classes.csv", "validation/classes.csv"].map(|name| (name, fs::read(run.join(name)).unwrap()));
     (weights, rows(&run.join("epochs.csv"), header), BTreeMap::from(files))
 }
 
@@ -188,7 +190,8 @@ fn numbers_are_learned_and_all_outputs_agree() {
                 Some((answer - numbers(*image)[target]?).abs())
             })
             .collect();
-        let (mean, mae) = (errors.iter().sum::<f64>() / errors.len() as f64, row["mae"].parse::<f64>().unwrap());
+        let (mean, mae) =
+            (errors.iter().sum::<f64>() / errors.len() as f64, row["mae"].parse::<f64>().unwrap());
         // Folded batch norms round differently.
         assert!((mean - mae).abs() < 1e-4 * (1.0 + mae), "target {target}: {mean} and {mae}");
     }
@@ -288,7 +291,11 @@ fn what_is_not_computed_is_refused() {
         ("numbers", &["--set=train.loss=binary_cross_entropy"], "line 2, column `age`"),
         ("numbers", &["--set=data.augment.flip=true"], "data.augment.flip may change the numbers"),
         ("numbers", &["--set=data.augment.cutmix=1"], "data.augment.cutmix: a rectangle of an image"),
-        ("numbers", &["--set=train.label_smoothing=0.1"], "train.label_smoothing: numbers cannot be smoothed"),
+        (
+            "numbers",
+            &["--set=train.label_smoothing=0.1"],
+            "train.label_smoothing: numbers cannot be smoothed",
+        ),
         ("numbers", &["--set=train.positive_weighting=auto"], "train.positive_weights"),
         ("numbers", &["--set=train.class_weighting=logarithmic"], "numbers have no frequency"),
         ("numbers", &["--set=data.target_mean=[1]"], "only one of `data.target_mean` and `data.target_std`"),
@@ -298,7 +305,8 @@ fn what_is_not_computed_is_refused() {
         assert!(!dir.path("refused/iterations.csv").exists(), "{more:?}");
     }
     // Said to be harmless, it is done.
-    let more = ["--set=data.augment.flip=true", "--set=data.augment.keeps_targets=true", "--set=train.epochs=1"];
+    let more =
+        ["--set=data.augment.flip=true", "--set=data.augment.keeps_targets=true", "--set=train.epochs=1"];
     train(&dir, "numbers", "flipped", &more).expect(0);
 }
 
@@ -329,7 +337,8 @@ fn exported_models_have_thresholds_and_scales() {
                 let answers = image[list].as_array().into_iter().flatten();
                 answers.flat_map(|answer| keys.iter().map(|&key| answer[key].as_f64().unwrap())).collect()
             };
-            [values("labels", &["label", "probability", "threshold"]), values("numbers", &["number"])].concat()
+            [values("labels", &["label", "probability", "threshold"]), values("numbers", &["number"])]
+                .concat()
         };
         let [of_file, of_run] = [answers(&["digits", "--weights", &file, &shape]), answers(&[run])];
         assert_eq!(of_file.len(), if run == "labels" { 6 } else { 2 });

@@ -419,9 +419,8 @@ fn validation_row(scores: &Scores) -> EpochRow {
             },
             ..row
         },
-        TaskMetrics::Regression(measures) => EpochRow {
-            numbers: NumberColumns { val_mae: measures.mae, val_rmse: measures.rmse },
-            ..row
-        },
+        TaskMetrics::Regression(measures) => {
+            EpochRow { numbers: NumberColumns { val_mae: measures.mae, val_rmse: measures.rmse }, ..row }
+        }
     }
 }
