@@ -18,9 +18,6 @@ const LOSS_BYTES: usize = 8;
 /// The bytes of a count of labels (int) in the scratch.
 const COUNT_BYTES: usize = 4;
 
-/// The label counts of a map with one logit a pixel.
-const BINARY_CLASSES: usize = 2;
-
 /// The kernels of outputs that are compared one by one.
 const OUTPUT_KERNELS: [&str; 3] = ["output_counts", "output_terms", "output_sums"];
 
@@ -38,10 +35,10 @@ impl GpuOp for DistillationLoss {
         let source = |file| {
             Source::new(file, operands[0].dtype(), 1).with("T_OUT", type_name(operands[at_gradient].dtype()))
         };
-        let by_output = |is_of_logits: bool| {
+        let by_output = |are_logits: bool| {
             source("output_distillation")
                 .with("LABEL", type_name(operands[2].dtype()))
-                .with("LOGITS", usize::from(is_of_logits))
+                .with("LOGITS", usize::from(are_logits))
         };
         // The number of rows, the length of label counts, and the kernels.
         let targets = if operands[2].dtype() == DType::F32 { channels } else { BINARY_CLASSES };
