@@ -4,7 +4,7 @@ use super::convert::check_types;
 use super::loss_scale::scaled;
 use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
-use stratus_engine::ops::{DistillationFunction, DistillationLoss, KernelSpec};
+use stratus_engine::ops::{BINARY_CLASSES, DistillationFunction, DistillationLoss, KernelSpec};
 use stratus_engine::{DType, Layout};
 
 /// The threads of a block.
