@@ -23,7 +23,7 @@ pub const IGNORED_PIXEL: u8 = 255;
 /// Computes the region of a sample to read, from the shape (C, H, W) and orientation of its stored image.
 pub type RegionRequest<'a> = &'a dyn Fn([usize; 3], Orientation) -> Region;
 
-/// What the targets of a data set are that has targets instead of classes.
+/// The kind of targets of a data set that has targets instead of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TargetKind {
@@ -177,7 +177,7 @@ pub trait Dataset: Send + Sync {
         IgnoredFiles::default()
     }
 
-    /// What is unusual about the data set, but no error: a sentence each.
+    /// Properties of the data set that are unusual, but no error: a sentence each.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }

@@ -273,9 +273,9 @@ pub enum DataError {
         root: PathBuf,
         /// The found and the missing folders.
         found: String,
-        /// What a seed divides.
+        /// The images or rows that a seed divides.
         divided: &'static str,
-        /// What else divides it.
+        /// Another way to divide them.
         remedy: &'static str,
     },
     /// A table with too few rows for a split.

@@ -29,7 +29,11 @@ impl Experiment {
             && mean.len() != std.len()
         {
             return conflict(
-                format!("`data.target_mean` has {} numbers, but `data.target_std` has {}", mean.len(), std.len()),
+                format!(
+                    "`data.target_mean` has {} numbers, but `data.target_std` has {}",
+                    mean.len(),
+                    std.len()
+                ),
                 "set both to one number per target",
             );
         }

@@ -1,7 +1,10 @@
 //! Every configuration key, declared once. The table below generates the structs, the defaults, the checks,
 //! the help of `stratus config keys`, the reference page and the suggestions for misspelt keys.
 
-use crate::choices::{ClassWeighting, Decode, Device, ExchangeMode, ExchangeType, LossFunction, OnBadSample, OptimiserName, Padding, PositiveWeighting, Precision, ScheduleName};
+use crate::choices::{
+    ClassWeighting, Decode, Device, ExchangeMode, ExchangeType, LossFunction, OnBadSample, OptimiserName,
+    Padding, PositiveWeighting, Precision, ScheduleName,
+};
 use crate::metric::EpochMetric;
 use crate::value::{Setting, Value, ValueKind};
 
@@ -181,8 +184,9 @@ settings! {
         /// Data set; `stratus data list` lists them.
         name: String = "mnist".into(), Constraint::NotEmpty;
         /// Folder of the data set. For `folder` also a tar archive of it; for `table` a CSV or Parquet file;
-        /// for `shards` also an address such as `s3://bucket/folder` or `https://host/path`. A path in an experiment file is resolved against
-        /// the file's folder, then the working directory. Default: `data/<data.name>`.
+        /// for `shards` also an address such as `s3://bucket/folder` or `https://host/path`. A path in an
+        /// experiment file is resolved against the file's folder, then the working directory. Default:
+        /// `data/<data.name>`.
         path: Option<String> = None, Constraint::NotEmpty;
         /// Check files against published checksums, if there are any, and the start and end of every image
         /// file. `false` starts sooner and accepts other data in the same format.
@@ -204,11 +208,11 @@ settings! {
         /// images.
         shuffle_shards: usize = 8, Constraint::Inclusive(1.0, 1_000_000.0);
         /// folder, table, camvid: re-split the images with this seed: 60 % training, 20 % validation, 20 %
-        /// test, within each class, or so that rare labels keep their frequencies. The split is a function of
-        /// the file names and labels. Default: the data set's own split.
+        /// test, within each class; of tables with labels, each label is about equally frequent in all
+        /// splits. The split is a function of the file names and labels. Default: the data set's own split.
         split_seed: Option<u64> = None, Constraint::AtLeast(0.0);
-        /// folder, table, camvid: two or three files that list the training, validation and test images, one path
-        /// per line; for camvid the path of the image and that of its mask. Default: the data set's own
+        /// folder, table, camvid: two or three files that list the training, validation and test images, one
+        /// path per line; for camvid the path of the image and that of its mask. Default: the data set's own
         /// split.
         lists: Option<Vec<String>> = None, Constraint::NotEmpty;
         /// table: the columns of labels or targets. Default: all except `path`, `split` and `data.group_by`.
@@ -304,8 +308,9 @@ settings! {
         cutmix: f64 = 0.0, Constraint::Inclusive(0.0, 10_000.0);
         /// mixup, cutmix: fraction of images that are mixed.
         mixed_share: f64 = 1.0, Constraint::Inclusive(0.0, 1.0);
-        /// Numbers: states that targets stay true if images are mirrored, rotated, zoomed or cropped, which
-        /// an angle or a count does not. Without it, such augmentation of images with numbers is refused.
+        /// Numbers: states that mirroring, rotating, zooming and cropping an image does not change its
+        /// targets; it may change an angle or a count. Without it, such augmentation of images with numbers
+        /// is refused.
         keeps_targets: bool = false, Constraint::Any;
     }
 
@@ -325,9 +330,9 @@ settings! {
     /// Training.
     train "train": Train {
         /// Training loss. `cross_entropy`: one class of each image or pixel; `binary_cross_entropy`: labels,
-        /// each of which applies or does not, or masks of one class; `squared_error`, `huber`: numbers. A
-        /// data set with one class per image can be learned with each of them: its classes are then labels,
-        /// or the numbers that are their names. Default: by the data set.
+        /// each of which applies or does not, or masks of two classes, background and foreground;
+        /// `squared_error`, `huber`: numbers. A data set with one class per image can be learned with each of
+        /// them: each class is then a label, or its name is the number to predict. Default: by the data set.
         loss: Option<LossFunction> = None, Constraint::Any;
         /// Passes over the training images.
         epochs: u64 = 10, Constraint::Inclusive(1.0, 1e9);
@@ -373,11 +378,11 @@ settings! {
         class_weighting: ClassWeighting = ClassWeighting::None, Constraint::Any;
         /// Weight of each class in the training loss, like PyTorch's `CrossEntropyLoss(weight=…)`: the loss
         /// is divided by the weights of the batch's labels, or by their number if samples are mixed. With
-        /// labels or numbers, the weight of each; the loss is divided by their number. Default: as
-        /// `train.class_weighting` sets.
+        /// labels or numbers, the weight of each label or number; the loss is divided by the number of
+        /// present targets. Default: as `train.class_weighting` sets.
         class_weights: Option<Vec<f64>> = None, Constraint::AtLeast(0.0);
-        /// Weighting of the images to which a label applies, in binary cross-entropy. `auto`: by label, the
-        /// number of training images to which it does not apply divided by the number of the others.
+        /// Weighting of the images to which a label applies, in binary cross-entropy. `auto`: for each label,
+        /// the number of training images without it, divided by the number with it.
         positive_weighting: PositiveWeighting = PositiveWeighting::None, Constraint::Any;
         /// By label, the weight of the images to which it applies, like PyTorch's
         /// `BCEWithLogitsLoss(pos_weight=…)`. Default: as `train.positive_weighting` sets.
@@ -555,10 +560,12 @@ settings! {
         /// times as long. 0: off.
         shift: usize = 0, Constraint::Inclusive(0.0, 1024.0);
         /// Number of images that each validation keeps in the run's folder `validation/`: the most confident
-        /// mistakes of a classifier; for segmentation, images with truth, prediction and difference. The
-        /// confusion matrix and the metrics of each class are kept beside them. 0: nothing is kept. With
-        /// several workers the images are those of the first worker's share, and pipeline stages keep none;
-        /// the tables are of all images. Default: 24, or 8 for segmentation.
+        /// mistakes of a classifier; with several labels, the images whose wrong label is farthest from its
+        /// threshold; for numbers, those with the largest error in standard deviations; for segmentation,
+        /// images with truth, prediction and difference. The confusion matrix and the metrics of each class,
+        /// label or target are kept beside them. 0: nothing is kept. With several workers the images are
+        /// those of the first worker's share, and pipeline stages keep none; the tables are of all images.
+        /// Default: 24, or 8 for segmentation.
         images: Option<usize> = None, Constraint::Inclusive(0.0, 64.0);
     }
 }

@@ -28,12 +28,18 @@ mod xml;
 #[cfg(test)]
 mod tests;
 
+pub use choices::{
+    ClassWeighting, Decode, Device, ExchangeMode, ExchangeType, LossFunction, OnBadSample, OptimiserName,
+    Padding, PositiveWeighting, Precision, ScheduleName,
+};
 pub use deadline::Deadline;
 pub use error::{ExperimentError, Origin, UnknownXmlKey};
 pub use experiment::{ExperimentText, MAX_FILE_BYTES, ParsedExperiment};
 pub use fake_quantisation::FakeQuantisedLayer;
-pub use choices::{ClassWeighting, Decode, Device, ExchangeMode, ExchangeType, LossFunction, OnBadSample, OptimiserName, Padding, PositiveWeighting, Precision, ScheduleName};
-pub use keys::{Augment, Checkpoint, Constraint, Data, EarlyStopping, Experiment, ExperimentSettings, FakeQuantisation, FirstStage, KEYS, Key, Model, Optimiser, ScheduleSettings, Synthetic, Train, Validation};
+pub use keys::{
+    Augment, Checkpoint, Constraint, Data, EarlyStopping, Experiment, ExperimentSettings, FakeQuantisation,
+    FirstStage, KEYS, Key, Model, Optimiser, ScheduleSettings, Synthetic, Train, Validation,
+};
 pub use metric::{Direction, EpochMetric};
 pub use resolve::{DatasetFacts, DeviceFacts, NetworkFacts, ResolvedExperiment};
 pub use schedule::{Schedule, ScheduleShape};

@@ -22,7 +22,7 @@ pub struct DatasetFacts<'a> {
     pub name: &'a str,
     /// Its number of samples.
     pub samples: usize,
-    /// What its images are annotated with.
+    /// The annotation of its images.
     pub annotation: Annotation,
     /// Mean and standard deviation of each target of the training data, if it has numbers.
     pub target_scales: Option<[Vec<f32>; 2]>,

@@ -2,7 +2,7 @@
 //!
 //! | annotation | `cross_entropy` | `binary_cross_entropy` | `squared_error`, `huber` |
 //! |---|---|---|---|
-//! | one class per image | classification, the default | several labels, one of which applies | regression on the class names |
+//! | one class per image | classification, the default | labels, one applies | regression on class names |
 //! | a class per pixel | segmentation, the default | segmentation of two classes with one output | |
 //! | labels | | several labels, the default | |
 //! | numbers | | | regression; the default is `squared_error` |
@@ -11,7 +11,7 @@ use crate::resolve::{DatasetFacts, NetworkFacts};
 use crate::{ClassWeighting, EpochMetric, Experiment, ExperimentError, LossFunction, PositiveWeighting};
 use stratus_run::csv::Task;
 
-/// What the images of a data set are annotated with.
+/// The annotation of the images of a data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Annotation {
     /// One class per image.
@@ -40,8 +40,8 @@ impl Annotation {
         match self {
             Self::Class => "one class per image",
             Self::Mask => "a class for each pixel",
-            Self::Labels => "labels that apply to an image or do not",
-            Self::Numbers => "numbers",
+            Self::Labels => "several labels per image",
+            Self::Numbers => "numbers per image",
         }
     }
 
@@ -163,7 +163,8 @@ fn check_weights(experiment: &Experiment, task: Task) -> Result<(), ExperimentEr
     let Some((key, _)) = settings.into_iter().find(|(_, is_wrong)| *is_wrong) else { return Ok(()) };
     let (problem, hint) = match key {
         "train.positive_weights" => (
-            "train.positive_weights, train.positive_weighting: only several labels of an image have them",
+            "train.positive_weights, train.positive_weighting: only multi-label training has positive \
+             weights",
             "remove them, or weight classes with train.class_weights",
         ),
         "data.target_mean" => (
@@ -173,7 +174,7 @@ fn check_weights(experiment: &Experiment, task: Task) -> Result<(), ExperimentEr
         "train.class_weighting" => {
             ("train.class_weighting: numbers have no frequency", "weight them with train.class_weights")
         }
-        _ => ("train.label_smoothing: numbers cannot be smoothed", "remove it"),
+        _ => ("train.label_smoothing: has no meaning for regression", "remove it"),
     };
     Err(ExperimentError::Unsuitable { problem: problem.to_owned(), hint: hint.to_owned() })
 }
@@ -183,7 +184,7 @@ fn check_augmentation(experiment: &Experiment) -> Result<(), ExperimentError> {
     let augment = &experiment.augment;
     if augment.cutmix > 0.0 {
         return Err(ExperimentError::Unsuitable {
-            problem: "data.augment.cutmix: a rectangle of an image does not have a share of its number"
+            problem: "data.augment.cutmix: the number of a pasted rectangle is unknown"
                 .to_owned(),
             hint: "remove it, or use data.augment.mixup".to_owned(),
         });

@@ -11,8 +11,8 @@
 //! A class label below 0 is ignored, as is a target that is NaN. An undefined metric, such as the IoU of a
 //! class that neither occurs nor is predicted, is `None` and excluded from means.
 //!
-//! All sums but those of [`TargetErrors`] are of integers, so that results depend on neither the order of
-//! images nor the number of threads. [`TargetErrors`] sums in the order of samples.
+//! Counts are integers, and average precision adds in the order of scores, so that results depend on neither
+//! the order of images nor the number of threads. [`TargetErrors`] sums in the order of samples.
 
 mod boundary;
 mod class_index;

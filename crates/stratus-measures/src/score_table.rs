@@ -162,8 +162,8 @@ impl ScoreTable {
 }
 
 impl ScoreTable {
-    /// The table as bytes, little-endian: the number of columns and of batches and the length of each batch as
-    /// `u64`, then outputs and targets as `f32`.
+    /// The table as bytes, little-endian: the number of columns and of batches and the length of each batch
+    /// as `u64`, then outputs and targets as `f32`.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let counts = [self.columns, self.batches.len()];

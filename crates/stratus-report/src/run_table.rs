@@ -11,8 +11,8 @@ use stratus_run::{RunDir, data_label};
 
 use crate::collect::read_configuration;
 use crate::text::{self, energy_parts};
-use stratus_base::text::significant;
 use crate::{Result, remote, status};
+use stratus_base::text::significant;
 use stratus_base::text::{bytes, counted};
 
 /// Width of the labels.

@@ -106,9 +106,18 @@ fn write_layers(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<'_>)
 /// Writes the columns of runs of any task; `accuracy` is of pixels.
 fn write_iterations(runs: &[RunDir], format: TableFormat, out: &mut NamedOutput<'_>) -> Result<u64> {
     let path = out.path.to_owned();
-    let numbers =
-        ["loss", "top1", "top5", "accuracy", "label_accuracy", "r2", "learning_rate", "data_s", "train_s",
-         "unattributed_s"];
+    let numbers = [
+        "loss",
+        "top1",
+        "top5",
+        "accuracy",
+        "label_accuracy",
+        "r2",
+        "learning_rate",
+        "data_s",
+        "train_s",
+        "unattributed_s",
+    ];
     let columns =
         [("run", ColumnType::Text), ("epoch", ColumnType::Integer), ("iteration", ColumnType::Integer)]
             .into_iter()

@@ -166,7 +166,7 @@ pub fn read_names(path: &Path) -> Option<Vec<String>> {
 
 /// The metrics of a label, as a file of [`write()`] has them. `None` is undefined.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LabelLine {
+pub struct LabelRow {
     /// The label.
     pub label: usize,
     /// Its name.
@@ -195,11 +195,11 @@ pub struct LabelLine {
 ///
 /// # Errors
 /// If the file cannot be read, is too large, or is not one of labels.
-pub fn read_labels(path: &Path) -> Result<Vec<LabelLine>> {
+pub fn read_labels(path: &Path) -> Result<Vec<LabelRow>> {
     read(path, LABEL_COLUMNS, |index, fields| {
         let [label, name, counts @ .., average_precision, auc, threshold, precision, recall, f1] = fields;
         let [positives, negatives, missing] = counts;
-        Some(LabelLine {
+        Some(LabelRow {
             label: parsed(label).filter(|label| *label == index)?,
             name: (*name).to_owned(),
             positives: parsed(positives)?,

@@ -101,8 +101,8 @@ pub struct Summary {
     /// The pre-training stage; not written without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_stage: Option<FirstStageSummary>,
-    /// Metrics of each class, label or target in the last validation; not written before the first validation, nor for more
-    /// than 100 classes (see `classes.csv`).
+    /// Metrics of each class, label or target in the last validation; not written before the first
+    /// validation, nor for more than 100 classes (see `classes.csv`).
     #[serde(flatten)]
     pub outputs: OutputMetrics,
     /// The early stop, if training stopped before its last epoch; not written otherwise.

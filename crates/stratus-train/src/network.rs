@@ -2,7 +2,7 @@
 
 use crate::input::{annotation, image_shape};
 use crate::{LayerFile, TrainError};
-use stratus_base::text::shell_word;
+use stratus_base::text::{counted, shell_word};
 use stratus_data::{Dataset, TargetKind};
 use stratus_experiment::{Annotation, Experiment, LossFunction};
 use stratus_graph::zoo::{self, ModelConfig};
@@ -94,13 +94,10 @@ impl Network {
                 ),
             };
             let name = &experiment.data.name;
-            let kind = match dataset.target_kind() {
-                None => "classes",
-                Some(TargetKind::Labels) => "labels",
-                Some(TargetKind::Numbers) => "targets",
-            };
+            let found = counted_outputs(dataset);
+            let outputs = counted(outputs as u64, "output");
             return Err(TrainError::Configuration {
-                problem: format!("{key}, but data set `{name}` needs {outputs} ({} {kind})", dataset.classes()),
+                problem: format!("{key}, but data set `{name}` has {found} and needs {outputs}"),
                 hint: hint.to_owned(),
             });
         }
@@ -172,6 +169,17 @@ impl Network {
     }
 }
 
+/// The number of the classes, labels or targets of a data set, in words, such as "3 labels".
+pub(crate) fn counted_outputs(dataset: &dyn Dataset) -> String {
+    let count = dataset.classes();
+    match dataset.target_kind() {
+        None if count == 1 => "1 class".to_owned(),
+        None => format!("{count} classes"),
+        Some(TargetKind::Labels) => counted(count as u64, "label"),
+        Some(TargetKind::Numbers) => counted(count as u64, "target"),
+    }
+}
+
 /// The number of outputs that an experiment's network needs for a data set: as many as it has classes, labels
 /// or targets; one for masks of foreground and background that binary cross-entropy learns.
 ///
@@ -185,8 +193,8 @@ fn outputs_for(experiment: &Experiment, dataset: &dyn Dataset) -> Result<usize, 
         (true, 2) => Ok(1),
         (true, _) => Err(TrainError::Configuration {
             problem: format!(
-                "train.loss = binary_cross_entropy needs masks of two classes, background and foreground, but \
-                 data set `{}` has {classes}",
+                "train.loss = binary_cross_entropy needs masks of two classes, background and foreground, \
+                 but data set `{}` has {classes}",
                 dataset.name()
             ),
             hint: "set train.loss to cross_entropy".to_owned(),

@@ -55,7 +55,7 @@ pub struct ValidationResult {
     pub accuracy: Option<f64>,
     /// Segmentation: mean intersection over union. Several labels: mean average precision. Regression: root
     /// mean squared error, in the unit of the targets.
-    pub second: Option<f64>,
+    pub secondary_metric: Option<f64>,
 }
 
 /// Receives progress reports. It is called between iterations; its time counts as bookkeeping.

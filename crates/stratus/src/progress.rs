@@ -187,13 +187,13 @@ fn score(task: Task, value: f64) -> String {
     }
 }
 
-/// The second measure of a validation: its name and its text.
-fn second(task: Task, value: Option<f64>) -> Option<(&'static str, String)> {
+/// The secondary metric of a validation: its name and its text.
+fn secondary_metric(task: Task, value: Option<f64>) -> Option<(&'static str, String)> {
     let percent = || value.map_or("–".to_owned(), |value| format!("{:.2} %", value * 100.0));
     match task {
         Task::Classification => None,
         Task::Segmentation => Some(("mean IoU", percent())),
-        Task::MultiLabel => Some(("mean AP", percent())),
+        Task::MultiLabel => Some(("mAP", percent())),
         Task::Regression => Some(("RMSE", value.map_or("–".to_owned(), significant))),
     }
 }
@@ -202,7 +202,7 @@ fn second(task: Task, value: Option<f64>) -> Option<(&'static str, String)> {
 fn epoch_heading(task: Task) -> String {
     // The full name of the accuracy of labels is wider than a column.
     let accuracy = if task == Task::MultiLabel { "accuracy" } else { task.accuracy_name() };
-    let second = second(task, None).map_or(String::new(), |(name, _)| format!("{name:>10}"));
+    let second = secondary_metric(task, None).map_or(String::new(), |(name, _)| format!("{name:>10}"));
     format!(
         "{:<9}{:>9}{accuracy:>10}{:>10}{:>10}{second}{:>10}{:>10}",
         "epoch",
@@ -221,7 +221,7 @@ fn epoch_heading(task: Task) -> String {
 fn epoch_row(result: &EpochResult) -> String {
     let text = |value: Option<f64>| value.map_or("–".to_owned(), |value| score(result.task, value));
     let validation = result.validation;
-    let second = second(result.task, validation.and_then(|validation| validation.second));
+    let second = secondary_metric(result.task, validation.and_then(|validation| validation.secondary_metric));
     let second = second.map_or(String::new(), |(_, text)| format!("{text:>10}"));
     format!(
         "{:<9}{:>9}{:>10}{:>10}{:>10}{second}{:>10}{:>10}",
@@ -250,13 +250,15 @@ fn seconds(seconds: f64) -> String {
 
 fn epoch_line(result: &EpochResult) -> String {
     let accuracy = result.task.accuracy_name();
-    let validation =
-        result.validation.map_or_else(String::new, |ValidationResult { loss, accuracy: value, second }| {
+    let validation = result.validation.map_or_else(
+        String::new,
+        |ValidationResult { loss, accuracy: value, secondary_metric: second }| {
             let value = value.map_or("–".to_owned(), |value| score(result.task, value));
-            let second = self::second(result.task, second);
+            let second = secondary_metric(result.task, second);
             let second = second.map_or(String::new(), |(name, text)| format!("  {name} {text}"));
             format!("  val loss {}  val {accuracy} {value}{second}", self::loss(loss))
-        });
+        },
+    );
     format!(
         "epoch {}/{}  loss {}  {accuracy} {}{validation}  {} img/s  {:.2} s",
         result.epoch,
@@ -342,7 +344,7 @@ mod tests {
             train_loss: 0.5,
             task: Task::Classification,
             train_accuracy: 0.9,
-            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(0.95), second: None }),
+            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(0.95), secondary_metric: None }),
             images_per_second: 1000.0,
             seconds: 1.5,
         };
@@ -352,7 +354,7 @@ mod tests {
         );
         let without = EpochResult { validation: None, ..result };
         assert_eq!(epoch_line(&without), "epoch 1/3  loss 0.5000  top-1 90.00 %  1000 img/s  1.50 s");
-        let pixels = ValidationResult { loss: 0.25, accuracy: Some(0.875), second: Some(0.5) };
+        let pixels = ValidationResult { loss: 0.25, accuracy: Some(0.875), secondary_metric: Some(0.5) };
         let result = EpochResult {
             task: Task::Segmentation,
             validation: Some(pixels),
@@ -374,7 +376,7 @@ mod tests {
             train_loss: 158_713_371_290_386.2,
             task: Task::Segmentation,
             train_accuracy: 0.9,
-            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(1.0), second: None }),
+            validation: Some(ValidationResult { loss: 0.25, accuracy: Some(1.0), secondary_metric: None }),
             images_per_second: 41_234.5,
             seconds: 4000.0,
         };

@@ -1,4 +1,4 @@
-//! Losses of several targets a sample: labels and numbers, few and many, missing ones, smoothed labels,
+//! Losses of several targets per sample: labels and numbers, few and many, missing ones, smoothed labels,
 //! weights, large outputs, parts of a batch.
 
 use super::loss_scale::numbers;

@@ -4,7 +4,7 @@ use super::convert::check_types;
 use super::loss_scale::scaled;
 use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long};
 use crate::processor::{Argument, Implementation, Shape, Source, type_name};
-use stratus_engine::ops::{DistillationFunction, DistillationLoss, KernelSpec};
+use stratus_engine::ops::{BINARY_CLASSES, DistillationFunction, DistillationLoss, KernelSpec};
 use stratus_engine::{DType, Layout};
 
 /// The threads of a block.
@@ -17,9 +17,6 @@ const BLOCKS_PER_SM: usize = 4;
 const LOSS_BYTES: usize = 8;
 /// The bytes of a count of labels (int) in the scratch.
 const COUNT_BYTES: usize = 4;
-
-/// The label counts of a map with one logit a pixel.
-const BINARY_CLASSES: usize = 2;
 
 /// The kernels of outputs that are compared one by one.
 const OUTPUT_KERNELS: [&str; 3] = ["output_counts", "output_terms", "output_sums"];
@@ -38,10 +35,10 @@ impl GpuOp for DistillationLoss {
         let source = |file| {
             Source::new(file, operands[0].dtype(), 1).with("T_OUT", type_name(operands[at_gradient].dtype()))
         };
-        let by_output = |is_of_logits: bool| {
+        let by_output = |are_logits: bool| {
             source("output_distillation")
                 .with("LABEL", type_name(operands[2].dtype()))
-                .with("LOGITS", usize::from(is_of_logits))
+                .with("LOGITS", usize::from(are_logits))
         };
         // The number of rows, the length of label counts, and the kernels.
         let targets = if operands[2].dtype() == DType::F32 { channels } else { BINARY_CLASSES };

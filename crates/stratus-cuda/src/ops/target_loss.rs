@@ -1,4 +1,4 @@
-//! The loss of several targets a sample in three launches: the targets of each sample; their losses and the
+//! The loss of several targets per sample in three launches: the targets of each sample; their losses and the
 //! gradient of the outputs; the sums over all samples.
 
 use super::convert::check_types;

@@ -1,4 +1,4 @@
-// Losses of several targets a sample: the loss, the score, and the gradient of the outputs [N, columns]. A
+// Losses of several targets per sample: the loss, the score, and the gradient of the outputs [N, columns]. A
 // target of NaN is missing.
 //
 //   labels    loss = y · p w softplus(-z) + (1-y) · w softplus(z)     dz = (1-y) · w σ(z) - y · p w σ(-z)

@@ -84,8 +84,7 @@ impl ClassTargets<Number> {
             let more = if others.count() > listed.len() { ", …" } else { "" };
             return invalid(format!(
                 "a loss of numbers needs classes whose names are numbers, but `{}` has the classes \
-                 `{}`{more}; \
-                 set it to cross_entropy",
+                 `{}`{more}; set it to cross_entropy",
                 dataset.name(),
                 listed.join("`, `")
             ));
@@ -288,8 +287,7 @@ mod tests {
         assert_eq!(
             message,
             "train.loss: a loss of numbers needs classes whose names are numbers, but `folder` has the \
-             classes \
-             `cat`, `inf`; set it to cross_entropy"
+             classes `cat`, `inf`; set it to cross_entropy"
         );
     }
 

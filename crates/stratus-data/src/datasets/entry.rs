@@ -127,8 +127,8 @@ pub struct TableOptions {
     pub columns: Vec<String>,
     /// The separator of names of labels, if a single column has them.
     pub separator: Option<char>,
-    /// What the columns hold. By default labels if all cells are 0, 1, true, false, yes, no or empty, or if
-    /// there is a separator; else numbers.
+    /// The content of the columns. By default labels if all cells are 0, 1, true, false, yes, no or empty, or
+    /// if there is a separator; else numbers.
     pub kind: Option<TargetKind>,
     /// The column whose equal cells mark images that stay in one split, such as those of a patient.
     pub group_by: Option<String>,

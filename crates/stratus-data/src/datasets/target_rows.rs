@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-/// The targets of samples, a row of numbers each. Equal rows of labels are stored once: there are few.
+/// The targets of samples, a row of numbers each, NaN where one is missing. Equal rows of labels are stored
+/// once: there are few.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TargetRows {
     width: usize,
@@ -68,7 +69,7 @@ impl TargetRowsBuilder {
         Self { rows, known: HashMap::new(), hasher: RandomState::new(), max_values }
     }
 
-    /// Adds a sample. All NaNs count as equal.
+    /// Adds a sample. Missing targets must have the bits of `f32::NAN`.
     pub(crate) fn push(&mut self, row: &[f32]) -> Result<(), TooManyTargets> {
         let next =
             u32::try_from(self.rows.values.len() / self.rows.width.max(1)).map_err(|_| TooManyTargets)?;
@@ -102,6 +103,11 @@ impl TargetRowsBuilder {
     /// The targets of a sample.
     pub(crate) fn row(&self, index: usize) -> &[f32] {
         self.rows.row(index)
+    }
+
+    /// The maximum number of targets in different rows.
+    pub(crate) fn max_values(&self) -> usize {
+        self.max_values
     }
 
     /// Stores every row from now on, and those before: numbers hardly repeat.

@@ -119,8 +119,9 @@ pub struct LoaderConfig {
     pub slice: BatchSlice,
     /// The batches that are delivered; all by default.
     pub stride: BatchStride,
-    /// True if another process reads the samples. Then nothing is read, and batches have only their position,
-    /// number of samples and, in sequential order, indices; no images, and [`IGNORED_LABEL`](crate::buffer::IGNORED_LABEL) for labels.
+    /// True if another process reads the samples. Then nothing is read: batches have their position, their
+    /// number of samples and, in sequential order, their indices, but no images, and
+    /// [`IGNORED_LABEL`](crate::buffer::IGNORED_LABEL) for labels.
     pub positions_only: bool,
     /// The order of samples.
     pub order: Order,

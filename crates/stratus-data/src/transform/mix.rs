@@ -214,7 +214,8 @@ impl Mixer {
     }
 }
 
-/// Returns whether a row of labels belongs to a sample that was decoded.
+/// Returns whether a row of labels belongs to a sample that was decoded. A decoded sample whose targets are
+/// all missing has the bits of `f32::NAN`, not those of [`IGNORED_LABEL`].
 fn has_sample(labels: &[i32]) -> bool {
     labels.iter().any(|&label| label != IGNORED_LABEL)
 }

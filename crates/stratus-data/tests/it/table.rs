@@ -288,8 +288,8 @@ fn options_are_checked() {
     assert_eq!(
         message,
         "ROOT/labels.csv: no column `split`; add `--set data.split_seed=0` to split the rows into 60 % \
-         training, \
-         20 % validation and 20 % test images, or add a column `split` with train, validation or test"
+         training, 20 % validation and 20 % test images, or add a column `split` with train, validation or \
+         test"
     );
 }
 
@@ -431,8 +431,7 @@ fn labels_of_other_splits_occur_in_training() {
     );
     let message = open("table", &path, Split::Validation, &unverified()).map(drop).unwrap_err().to_string();
     let expected = "labels that occur in the validation split, but never in the training split (1): `b`; \
-        move \
-                    images, or select columns with data.columns";
+                    move images, or select columns with data.columns";
     assert_eq!(message, format!("{}: {expected}", path.display()));
     assert_eq!(opened(&path, Split::Test, &unverified()).len(), 1);
     fs::write(&path, "path,split,a\n1.png,train,\n2.png,val,2\n").unwrap();
@@ -503,8 +502,7 @@ fn parquet_files_beyond_the_reader_are_rejected() {
         (
             "delta",
             "row 1, column `path`: has values in DELTA_BYTE_ARRAY; write it with plain or dictionary \
-             encoding, or \
-             as CSV",
+             encoding, or as CSV",
         ),
     ] {
         let path = fixture(&format!("{name}.parquet"));

@@ -81,7 +81,7 @@ pub use loss_scale::{
     LossScale, MAX_EXPONENT,
 };
 pub use max_pool2d::{MaxPoolBackward, MaxPoolForward};
-pub use pixel_loss::{CLASS_WEIGHTS, PIXEL_METRICS_FIELDS, PixelCrossEntropy};
+pub use pixel_loss::{BINARY_CLASSES, CLASS_WEIGHTS, PIXEL_METRICS_FIELDS, PixelCrossEntropy};
 pub use pixels::{MAX_IMAGE_CHANNELS, NormalisePixels};
 pub use prelu::{PreluBackward, PreluForward, PreluGradient};
 pub use quantised::{Addend, Quantise, QuantisedConv2d, Uint8Scale};

@@ -15,8 +15,8 @@ pub const PIXEL_METRICS_FIELDS: [&str; super::METRICS_FIELDS.len()] = ["loss", "
 /// The name of the class weights' value, `[classes]`, in the master precision.
 pub const CLASS_WEIGHTS: &str = "loss.class_weights";
 
-/// The classes of a binary loss.
-pub(super) const BINARY_CLASSES: usize = 2;
+/// The number of classes of a network with one output channel: background and foreground.
+pub const BINARY_CLASSES: usize = 2;
 
 /// `(logits [N, K, H, W], labels i32 [N, H, W], class_weights? [K], loss_scale?, label_counts? [K]) ->
 /// metrics f64 [4], predictions? i32 [N, H, W], dlogits? [N, K, H, W]`; as an auxiliary loss `(…) updates

@@ -1,5 +1,5 @@
-//! Losses of several targets a sample: yes-or-no labels by binary cross-entropy, numbers by squared error or
-//! Huber loss.
+//! Losses of several targets per sample: yes-or-no labels by binary cross-entropy, numbers by squared error
+//! or Huber loss.
 
 use super::count_labels::expect_label_counts;
 use super::loss::is_zero;
@@ -42,7 +42,7 @@ impl TargetFunction {
 
     /// Returns whether targets are labels: shares from 0 to 1, with outputs that are logits.
     #[must_use]
-    pub fn is_of_labels(self) -> bool {
+    pub fn uses_labels(self) -> bool {
         self == Self::BinaryCrossEntropy
     }
 }
@@ -146,7 +146,7 @@ impl KernelSpec for TargetLoss {
         if !(0.0..1.0).contains(&self.smoothing) {
             return Err(format!("label smoothing must be in [0, 1), got {}", self.smoothing));
         }
-        if self.smoothing > 0.0 && !self.function.is_of_labels() {
+        if self.smoothing > 0.0 && !self.function.uses_labels() {
             return Err(format!("{} has no labels to smooth", self.function.name()));
         }
         let [batch, targets] = operands[0].shape[..] else {
@@ -178,7 +178,7 @@ impl KernelSpec for TargetLoss {
     }
 
     fn flops(&self, operands: &[&Value]) -> u64 {
-        let each = if self.function.is_of_labels() { 10 } else { 5 };
+        let each = if self.function.uses_labels() { 10 } else { 5 };
         each * operands[0].elements() as u64
     }
 }

@@ -56,7 +56,7 @@ pub enum LossFunction {
     /// Softmax cross-entropy of one class per sample or pixel.
     #[default]
     CrossEntropy,
-    /// Binary cross-entropy of several labels per sample, or of one class per pixel.
+    /// Binary cross-entropy of several labels per sample, or of one logit per pixel for masks of two classes.
     BinaryCrossEntropy,
     /// Squared error of several numbers per sample.
     SquaredError,
@@ -97,11 +97,11 @@ pub fn with_loss(mut program: Program, function: LossFunction) -> Result<Program
                 let SoftmaxCrossEntropy { auxiliary, loss_scaled, .. } = *loss;
                 TargetLoss { function, auxiliary, loss_scaled, ..TargetLoss::default() }.into()
             }
-            (Kernel::PixelCrossEntropy(loss), Some([_, 1, _, _])) if function.is_of_labels() => {
+            (Kernel::PixelCrossEntropy(loss), Some([_, 1, _, _])) if function.uses_labels() => {
                 PixelCrossEntropy { binary: true, ..*loss }.into()
             }
             (Kernel::PixelCrossEntropy(_), shape) => {
-                let binary = if function.is_of_labels() { " or [batch, 1, height, width]" } else { "" };
+                let binary = if function.uses_labels() { " or [batch, 1, height, width]" } else { "" };
                 return Err(EngineError::InvalidRequest(format!(
                     "network `{}`: the output is {:?}, but {} needs [batch, targets]{binary}",
                     program.network,
@@ -131,7 +131,7 @@ pub fn with_label_smoothing(mut program: Program, smoothing: f32) -> Result<Prog
         match &mut step.kernel {
             Kernel::SoftmaxCrossEntropy(loss) => loss.smoothing = smoothing,
             Kernel::PixelCrossEntropy(loss) => loss.smoothing = smoothing,
-            Kernel::TargetLoss(loss) if loss.function.is_of_labels() => loss.smoothing = smoothing,
+            Kernel::TargetLoss(loss) if loss.function.uses_labels() => loss.smoothing = smoothing,
             _ => {}
         }
     }

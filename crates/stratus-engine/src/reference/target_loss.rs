@@ -1,4 +1,4 @@
-//! Losses of several targets a sample.
+//! Losses of several targets per sample.
 
 use super::count_labels::divisor;
 use super::loss_scale::read;
@@ -35,7 +35,7 @@ impl ReferenceKernel for TargetLoss {
                     }
                     continue;
                 }
-                if self.function.is_of_labels() && !(0.0..=1.0).contains(&y) {
+                if self.function.uses_labels() && !(0.0..=1.0).contains(&y) {
                     let y = y as f32;
                     return Err(format!("sample {n}: label {target} is {y}, which is not in [0, 1]"));
                 }
@@ -53,7 +53,7 @@ impl ReferenceKernel for TargetLoss {
                     TargetFunction::Huber => huber(z - y, w),
                 };
                 loss += term;
-                score += match self.function.is_of_labels() {
+                score += match self.function.uses_labels() {
                     true => f64::from(u8::from((z > 0.0) == (y > 0.5) && !z.is_nan())),
                     false => 1.0 - (z - y) * (z - y),
                 };

@@ -61,20 +61,20 @@ impl From<Metrics> for PixelMetrics {
     }
 }
 
-/// The metrics of a run with a loss of labels or numbers, over the targets that are not missing.
+/// The metrics of a [`TargetLoss`](crate::ops::TargetLoss) over the present targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TargetMetrics {
+pub struct TargetLossMetrics {
     /// Mean loss.
     pub loss: f64,
-    /// Targets that are not missing.
+    /// Present targets.
     pub targets: f64,
-    /// Labels: the number of right answers. Numbers: the sum of 1 minus the squared error of each target.
+    /// Labels: the number of correct outputs. Numbers: the sum of 1 minus the squared error of each target.
     pub score: f64,
     /// Samples with at least one target.
     pub samples: f64,
 }
 
-impl From<Metrics> for TargetMetrics {
+impl From<Metrics> for TargetLossMetrics {
     /// Converts the fields of such a loss: [`TARGET_METRICS_FIELDS`](crate::ops::TARGET_METRICS_FIELDS) are
     /// stored in place of [`METRICS_FIELDS`].
     fn from(Metrics { loss, samples, top1, top5 }: Metrics) -> Self {

@@ -181,7 +181,7 @@ fn unevenly_labelled_parts_match_the_whole_batch() {
                 .flat_map(|n| {
                     let is_in_first_third = 3 * n * numbers_each < test.read("labels").len();
                     let is_missing = is_in_first_third || n % 5 == 0;
-                    let label = match test.is_of_targets() {
+                    let label = match test.has_targets() {
                         true if is_missing => f64::NAN,
                         true => (n % 3) as f64 / 2.0,
                         false if is_missing => -1.0,

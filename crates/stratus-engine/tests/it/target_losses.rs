@@ -1,4 +1,4 @@
-//! Losses of several targets a sample, and of one logit a pixel: the pass that chooses them, and their
+//! Losses of several targets per sample, and of one logit per pixel: the pass that chooses them, and their
 //! definition by the reference backend. Gradients are compared with differences in `gradients.rs`, and with
 //! PyTorch in the tests of `stratus-train`.
 

@@ -155,7 +155,7 @@ fn session(program: &Program) -> TestSession {
     // One sample, pixel or target in five has no label.
     let labels = test.read("labels").len();
     let classes = test.program.value(loss_input(&test.program, 0)).shape[1].max(2);
-    let label = |n: usize| match test.is_of_targets() {
+    let label = |n: usize| match test.has_targets() {
         true if n.is_multiple_of(5) => f64::NAN,
         true => (n % 5) as f64 / 4.0,
         false => ((n % 5) as f64 - 1.0).min(classes as f64 - 1.0),

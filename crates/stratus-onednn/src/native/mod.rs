@@ -15,6 +15,7 @@
 //! | [`by_channel`] | shared by these: constants per channel, sums over channels |
 //! | [`activation`] | activations |
 //! | [`loss`], [`pixel_loss`], [`target_loss`], [`adaptive`] | losses, optimisers |
+//! | [`distillation`], [`output_distillation`] | losses of a teacher, by class and by single output |
 //!
 //! They run on oneDNN's threads ([`threads`]) and are compiled three times, for AVX-512, AVX2 and the
 //! baseline ([`simd`], [`lanes`]). Work is divided by the number of threads only, and partial sums are added

@@ -19,7 +19,7 @@ use super::threads::{MAX_THREADS, split, split_lengths};
 #[derive(Clone, Copy, Debug)]
 pub struct OutputDistillation {
     /// True for logits, false for numbers.
-    pub is_of_logits: bool,
+    pub are_logits: bool,
     /// The weight of the loss.
     pub weight: f32,
     /// The temperature of both logistic functions.
@@ -150,13 +150,13 @@ fn one_block_body<A: Element, E: Element>(
     gradient: &mut [E],
     sum: &mut LaneSum,
 ) {
-    let OutputDistillation { is_of_logits, temperature, strides, .. } = context.loss;
+    let OutputDistillation { are_logits, temperature, strides, .. } = context.loss;
     let (outputs, teacher) =
         (load(context.outputs, strides[0], block), load(context.teacher, strides[1], block));
     let mask = context.labels.mask(block);
     let inverse = 1.0 / temperature;
     // One loop per function, so that the match is outside it.
-    let [losses, slopes] = match is_of_logits {
+    let [losses, slopes] = match are_logits {
         true => evaluate(&outputs, &teacher, &mask, |z, t| {
             let [loss, slope] = divergence(z * inverse, t * inverse);
             [temperature * temperature * loss, temperature * slope]
@@ -221,9 +221,9 @@ mod tests {
     use crate::native::threads::ThreadTeam;
 
     /// A temperature of 2, a weight of 0.5, and a gradient of 1 before; every second slope is padding.
-    fn run(is_of_logits: bool, z: &[f32], t: &[f32], labels: Labels<'_>) -> (f64, Vec<f32>) {
+    fn run(are_logits: bool, z: &[f32], t: &[f32], labels: Labels<'_>) -> (f64, Vec<f32>) {
         let cpu = CpuContext { team: ThreadTeam::emulating(2), level: IsaLevel::detect([true, true]) };
-        let loss = OutputDistillation { is_of_logits, weight: 0.5, temperature: 2.0, strides: [1, 1, 2] };
+        let loss = OutputDistillation { are_logits, weight: 0.5, temperature: 2.0, strides: [1, 1, 2] };
         let (mut metrics, mut gradient) = ([3.0, 0.0, 0.0, 0.0], vec![1.0; 2 * z.len()]);
         let operands = OutputOperands {
             outputs: z,
@@ -245,19 +245,19 @@ mod tests {
         let targets: Vec<f32> = (0..150).map(|i| if i % 3 == 0 { f32::NAN } else { 0.5 }).collect();
         let classes: Vec<i32> = (0..150).map(|i| if i % 3 == 0 { -1 } else { i % 2 }).collect();
         let sigmoid = |x: f32| 1.0 / (1.0 + (-f64::from(x) / 2.0).exp());
-        for is_of_logits in [true, false] {
+        for are_logits in [true, false] {
             let terms = |i: usize| {
                 let (p, q) = (sigmoid(t[i]), sigmoid(z[i]));
                 let divergence = p * (p / q).ln() + (1.0 - p) * ((1.0 - p) / (1.0 - q)).ln();
                 let difference = f64::from(z[i] - t[i]);
-                match is_of_logits {
+                match are_logits {
                     true => (4.0 * divergence, 2.0 * (q - p)),
                     false => (difference * difference, 2.0 * difference),
                 }
             };
             let expected: f64 = (0..150).filter(|i| i % 3 != 0).map(|i| 0.5 * terms(i).0 / 100.0).sum();
             for labels in [Labels::Targets(&targets), Labels::Classes(&classes)] {
-                let (loss, gradient) = run(is_of_logits, &z, &t, labels);
+                let (loss, gradient) = run(are_logits, &z, &t, labels);
                 assert!((loss - 3.0 - expected).abs() < 1e-6, "{loss} {expected}");
                 for (i, slope) in gradient.iter().enumerate() {
                     let expected = if i % 3 == 0 { 1.0 } else { 1.0 + 0.5 * terms(i).1 / 100.0 };
@@ -270,12 +270,12 @@ mod tests {
     #[test]
     fn missing_targets_and_equal_outputs_change_nothing() {
         let targets = [1.0, f32::NAN, 0.0];
-        for is_of_logits in [true, false] {
+        for are_logits in [true, false] {
             let outputs = [0.5, f32::NAN, -30.0];
-            let (loss, gradient) = run(is_of_logits, &outputs, &[0.5, 7.0, -30.0], Labels::Targets(&targets));
+            let (loss, gradient) = run(are_logits, &outputs, &[0.5, 7.0, -30.0], Labels::Targets(&targets));
             assert_eq!((loss, &gradient[..]), (3.0, &[1.0; 3][..]));
             let missing = Labels::Targets(&[f32::NAN; 3]);
-            assert_eq!(run(is_of_logits, &[9.0; 3], &[1.0; 3], missing), (3.0, vec![1.0; 3]));
+            assert_eq!(run(are_logits, &[9.0; 3], &[1.0; 3], missing), (3.0, vec![1.0; 3]));
         }
     }
 

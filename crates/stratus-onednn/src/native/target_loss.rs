@@ -1,4 +1,4 @@
-//! Losses of several targets a sample, with metrics and gradient.
+//! Losses of several targets per sample, with metrics and gradient.
 //!
 //! ```text
 //! labels     loss = y · p w softplus(-z) + (1 - y) · w softplus(z)    dz = (1 - y) · w σ(z) - y · p w σ(-z)
@@ -28,7 +28,7 @@ const MIN_PARALLEL_OUTPUTS: usize = 1 << 12;
 /// One number per output of a block.
 pub(super) type Block = [f32; BLOCK];
 
-/// A loss of several targets a sample.
+/// A loss of several targets per sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss<'a> {
     /// The function of an output and its target.
@@ -176,7 +176,7 @@ fn count(targets: &[f32], range: std::ops::Range<usize>, loss: Loss<'_>) -> Coun
         counts.present += present;
         counts.samples += u64::from(present > 0);
         let is_invalid = |target: &f32| *target < 0.0 || *target > 1.0;
-        if loss.function.is_of_labels() && counts.first_invalid.is_none() {
+        if loss.function.uses_labels() && counts.first_invalid.is_none() {
             let invalid = row.iter().position(is_invalid);
             counts.first_invalid = invalid.map(|label| range.start + sample * row.len() + label);
         }

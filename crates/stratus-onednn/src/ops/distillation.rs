@@ -76,8 +76,8 @@ fn by_output(
     };
     let strides = [stride(0)?, stride(1)?, stride(at_gradient)?];
     let DistillationLoss { function, weight, temperature, partial, .. } = *loss;
-    let is_of_logits = function == DistillationFunction::Sigmoid;
-    let loss = OutputDistillation { is_of_logits, weight, temperature, strides };
+    let are_logits = function == DistillationFunction::Sigmoid;
+    let loss = OutputDistillation { are_logits, weight, temperature, strides };
     let cpu = cpu.clone();
     let logits = operands.dtype(0).unwrap_or(DType::F32);
     let out = operands.dtype(at_gradient).unwrap_or(logits);

@@ -1,4 +1,4 @@
-//! The loss of several targets a sample, its metrics and the gradient of the outputs.
+//! The loss of several targets per sample, its metrics and the gradient of the outputs.
 
 use super::native::{fallible, typed};
 use super::{CpuOp, NativeStep, StepOperands};

@@ -262,7 +262,8 @@ fn import_sized(
             remedy: "inline its functions: onnx.inliner.inline_local_functions",
         });
     }
-    let End { output, softmax, drops_sigmoid } = find_end(graph, model.opset, options.until.as_deref(), &mut notes)?;
+    let End { output, softmax, drops_sigmoid } =
+        find_end(graph, model.opset, options.until.as_deref(), &mut notes)?;
     let live = reachable_nodes(graph, output)?;
     let mut uses: HashMap<&str, usize> = HashMap::from([(output, 1)]);
     let mut readers = HashMap::new();

@@ -1,6 +1,6 @@
 //! The labels of images in the newest validation: precision–recall curves, and a table of metrics.
 
-use stratus_run::classes::LabelLine;
+use stratus_run::classes::LabelRow;
 use stratus_run::validation::LabelPoint;
 
 use super::html::{Cell, Html};
@@ -57,7 +57,7 @@ pub(super) fn section(html: &mut Html, labels: &[LabelReport]) {
     html.table(&heads, &rows);
 }
 
-fn row(label: &LabelLine) -> Vec<Cell> {
+fn row(label: &LabelRow) -> Vec<Cell> {
     let count = |count: u64| Cell::number(Some(count as f64), 0);
     let percent = |share: Option<f64>| Cell::number(share.map(|share| 100.0 * share), 2);
     vec![
@@ -76,7 +76,7 @@ fn row(label: &LabelLine) -> Vec<Cell> {
 
 /// Adds the curve of a label.
 fn panel(html: &mut Html, LabelReport { metrics, curve }: &LabelReport) {
-    let LabelLine { name, positives, negatives, average_precision, .. } = metrics;
+    let LabelRow { name, positives, negatives, average_precision, .. } = metrics;
     let mut panel = Panel::over([0.0, 100.0].into_iter(), ["recall, %", "precision, %"]);
     let known = positives.saturating_add(*negatives);
     let share = 100.0 * *positives as f64 / known.max(1) as f64;

@@ -88,8 +88,7 @@ impl Panel {
     }
 }
 
-/// The items in the order of their values, the lowest first. Undefined values
-/// come last.
+/// The items in the order of their values, the lowest first. Undefined values come last.
 pub(super) fn lowest_first<T>(items: &[T], value: impl Fn(&T) -> Option<f64>) -> Vec<&T> {
     let mut sorted: Vec<&T> = items.iter().collect();
     // Equal values stay in their order.

@@ -215,7 +215,12 @@ impl Files<'_> {
             return;
         }
         html.element("h4", "", "Largest errors");
-        html.element("p", "note", "In standard deviations of the target: true → predicted.");
+        html.element(
+            "p",
+            "note",
+            "The images with the largest error of a target, in its standard deviations. Captions: true → \
+             predicted.",
+        );
         let captions = mistakes.iter().map(|mistake| {
             let NumberMistake { file, target, number, predicted } = mistake;
             let name = self.validation.name((*target).into());
@@ -486,18 +491,19 @@ fn short(name: &str) -> String {
 }
 
 fn class_history(html: &mut Html, history: &ClassHistory, number: usize) {
-    let ClassHistory { metric, thing, is_fraction, classes, curves, .. } = history;
-    let things = if *thing == "class" { "classes".to_owned() } else { format!("{thing}s") };
+    let ClassHistory { metric, output_kind, is_fraction, classes, curves, .. } = history;
+    let output_kinds = if *output_kind == "class" { "classes".to_owned() } else { format!("{output_kind}s") };
     let which = match curves.len() < *classes {
-        true => format!("The {} of {classes} {things} with the lowest values. ", curves.len()),
+        true => format!("The {} of {classes} {output_kinds} with the lowest values. ", curves.len()),
         false => String::new(),
     };
-    let note = format!("{which}The lowest first. Click a name below the chart to hide or show its {thing}.");
+    let note =
+        format!("{which}The lowest first. Click a name below the chart to hide or show its {output_kind}.");
     let unit = if *is_fraction { ", %" } else { "" };
     html.chart(
         "class-history",
         number,
-        &format!("Validation {metric} of each {thing} by epoch{unit}"),
+        &format!("Validation {metric} of each {output_kind} by epoch{unit}"),
         &note,
     );
 }

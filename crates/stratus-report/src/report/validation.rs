@@ -4,7 +4,7 @@
 use serde::Serialize;
 use stratus_measures::TargetMetrics;
 use stratus_run::RunDir;
-use stratus_run::classes::{LabelLine, read_labels, read_names, read_targets};
+use stratus_run::classes::{LabelRow, read_labels, read_names, read_targets};
 use stratus_run::csv::Task;
 use stratus_run::validation::{
     ClassRow, Confusion, LabelPoint, PictureFile, TargetPoint, ValidationDir, ValidationImages,
@@ -49,7 +49,7 @@ pub struct ValidationReport {
 pub struct LabelReport {
     /// Its metrics.
     #[serde(flatten)]
-    pub metrics: LabelLine,
+    pub metrics: LabelRow,
     /// Its precision–recall curve from the highest threshold to the lowest; empty if the run kept none.
     pub curve: Vec<LabelPoint>,
 }
@@ -70,7 +70,7 @@ pub struct ClassHistory {
     /// The name of the metric.
     pub metric: &'static str,
     /// `class`, `label` or `target`.
-    pub thing: &'static str,
+    pub output_kind: &'static str,
     /// True if the values are from 0 to 1.
     pub is_fraction: bool,
     /// The number of classes of the run.
@@ -255,14 +255,14 @@ fn read_history(folder: &ValidationDir, task: Task) -> stratus_run::Result<Optio
             curves[position].values[epoch] = value(row).filter(|value| value.is_finite());
         }
     }
-    let [metric, thing] = match task {
+    let [metric, output_kind] = match task {
         Task::Classification => ["accuracy", "class"],
         Task::Segmentation => ["IoU", "class"],
         Task::MultiLabel => ["average precision", "label"],
         Task::Regression => ["R²", "target"],
     };
     let is_fraction = task != Task::Regression;
-    Ok(Some(ClassHistory { metric, thing, is_fraction, classes, epochs, curves }))
+    Ok(Some(ClassHistory { metric, output_kind, is_fraction, classes, epochs, curves }))
 }
 
 impl ClassHistory {

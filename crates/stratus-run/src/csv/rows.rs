@@ -22,8 +22,7 @@ pub enum Task {
 
 impl Task {
     /// Every task.
-    pub const ALL: [Self; 4] =
-        [Self::Classification, Self::Segmentation, Self::MultiLabel, Self::Regression];
+    pub const ALL: [Self; 4] = [Self::Classification, Self::Segmentation, Self::MultiLabel, Self::Regression];
 
     /// The name of the measure of training batches: the fraction of correct predictions, or R².
     #[must_use]
@@ -212,8 +211,8 @@ pub struct EpochRow {
     pub elapsed_s: f64,
 }
 
-/// The columns of `epochs.csv` for several labels an image, each a mean over the labels that have it, except
-/// the last.
+/// The columns of `epochs.csv` for several labels per image. Means over the labels for which the measure is
+/// defined; `val_exact_match` is a fraction of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LabelColumns {

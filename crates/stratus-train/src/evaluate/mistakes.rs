@@ -90,7 +90,7 @@ pub enum MistakeKind {
         wrong: Vec<String>,
         /// Labels that apply, but were not predicted.
         missed: Vec<String>,
-        /// How far the worst of these outputs is from 0, as a logit.
+        /// The distance of the worst of these logits from the threshold of its label.
         severity: f64,
     },
     /// Other numbers.

@@ -120,7 +120,8 @@ pub fn view_count(experiment: &Experiment) -> usize {
 }
 
 impl Evaluator {
-    /// Starts reading `dataset` in order, for `program` of `session`. Thresholds of labels are chosen on it.
+    /// Starts reading `dataset` in order, for `program` of `session`. Thresholds of labels are chosen on its
+    /// samples.
     ///
     /// # Errors
     /// If the loader cannot be started.
@@ -133,8 +134,8 @@ impl Evaluator {
         Self::with_thresholds(resolved, session, program, dataset, LogitThresholds::new())
     }
 
-    /// As [`Self::new`], with the thresholds of labels that were chosen before; none are chosen if the list
-    /// is empty.
+    /// As [`Self::new`], with the thresholds of labels that were chosen before. With an empty list,
+    /// thresholds are chosen on these samples.
     ///
     /// # Errors
     /// As there.

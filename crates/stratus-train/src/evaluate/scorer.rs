@@ -6,17 +6,15 @@ use super::views::{ViewAverage, largest, largest_probability};
 use crate::TrainError;
 use serde::{Deserialize, Serialize};
 use stratus_data::{BatchBuffer, Dataset};
+use stratus_engine::ops::BINARY_CLASSES;
 use stratus_engine::passes::lower::PREDICTIONS;
-use stratus_engine::session::{Metrics, PixelMetrics, TargetMetrics};
+use stratus_engine::session::{Metrics, PixelMetrics, TargetLossMetrics};
 use stratus_engine::{EngineError, Kernel, Program, Session, Step, ValueId};
 use stratus_measures::{
     BoundaryScore, BoundaryWorkspace, ClassificationMetrics, ConfusionMatrix, MetricError, ScoreTable,
     SegmentationMetrics,
 };
 use stratus_run::csv::Task;
-
-/// The classes of pixels of a network with one output: background and foreground.
-const MIN_PIXEL_CLASSES: usize = 2;
 
 /// Counts the predictions of an evaluation program.
 pub(super) struct Scorer {
@@ -39,7 +37,7 @@ pub(super) struct PartialScores {
     boundaries: Option<BoundaryScore>,
     samples: u64,
     top5_hits: u64,
-    /// Whether all outputs for labels or numbers were finite; true for others.
+    /// True if all outputs for labels or numbers were finite; true for others.
     is_finite: bool,
     /// The outputs for labels or numbers, without columns for others. They are many: they are not part of the
     /// JSON document.
@@ -213,7 +211,7 @@ impl Scorer {
                 let &[_, height, width] = program.value(value).shape.as_slice() else { return Err(none()) };
                 let loss =
                     program.steps.iter().find(|step| step.outputs.contains(&value)).ok_or_else(none)?;
-                let classes = program.value(loss.inputs[0]).shape[1].max(MIN_PIXEL_CLASSES);
+                let classes = program.value(loss.inputs[0]).shape[1].max(BINARY_CLASSES);
                 let boundaries = BoundaryScore::new(classes);
                 let threads = (0..threads.max(1)).map(|_| BoundaryWorker::new(&boundaries)).collect();
                 (value, classes, Counts::Pixels { size: [height, width], boundaries, threads })
@@ -239,9 +237,7 @@ impl Scorer {
                 let boundaries = BoundaryScore::new(classes);
                 Counts::Pixels { size: [0, 0], threads: vec![BoundaryWorker::new(&boundaries)], boundaries }
             }
-            Task::MultiLabel | Task::Regression => {
-                Counts::Targets(TargetScorer::new(task, classes, scaling))
-            }
+            Task::MultiLabel | Task::Regression => Counts::Targets(TargetScorer::new(task, classes, scaling)),
         };
         let confused = if matches!(counts, Counts::Targets(_)) { 0 } else { classes };
         let (confusion, value) = (ConfusionMatrix::new(confused), ValueId(0));
@@ -309,7 +305,7 @@ impl Scorer {
                 Ok(compare_boundaries(threads, &images, size)?)
             }
             Counts::Targets(scorer) => {
-                let TargetMetrics { loss, targets, samples, .. } = metrics.into();
+                let TargetLossMetrics { loss, targets, samples, .. } = metrics.into();
                 self.samples += samples as u64;
                 self.batches.push([loss * targets, targets]);
                 scorer.add(session, [program, self.value.0], batch, dataset)

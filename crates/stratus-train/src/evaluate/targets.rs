@@ -15,7 +15,7 @@ use stratus_run::validation::{
 /// The logit from which each label applies; `None` for a label without one.
 pub(crate) type LogitThresholds = Vec<Option<f32>>;
 
-/// How outputs for whole images are scored.
+/// The scales of regression targets, and the thresholds of labels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TargetScaling {
     /// Mean and standard deviation of each target, of numbers; empty for labels.
@@ -33,7 +33,8 @@ impl TargetScaling {
         Self { scales: scales.map(|(mean, std)| [mean, std]).collect(), thresholds: None }
     }
 
-    /// The same with thresholds that were chosen before; none are chosen if the list is empty.
+    /// The same with thresholds that were chosen before. With an empty list, thresholds are chosen on the
+    /// samples that are evaluated.
     #[must_use]
     pub fn with_thresholds(self, thresholds: LogitThresholds) -> Self {
         Self { thresholds: (!thresholds.is_empty()).then_some(thresholds), ..self }
@@ -203,7 +204,7 @@ impl TargetScorer {
         plots
     }
 
-    /// Whether labels are scored; else numbers.
+    /// True if labels are scored; else numbers.
     pub fn is_labels(&self) -> bool {
         self.task == Task::MultiLabel
     }
@@ -231,8 +232,8 @@ pub(crate) enum TargetMistake {
 }
 
 impl TargetScorer {
-    /// The mistake in the outputs for an image, if there is one, and its severity: of labels, how far the
-    /// output is from its threshold, as a logit; of numbers, the error in standard deviations. Without chosen
+    /// The mistake in the outputs for an image, if there is one, and its severity: of labels, the
+    /// distance of the logit from its threshold; of numbers, the error in standard deviations. Without chosen
     /// thresholds, labels apply from a probability of 0.5.
     pub fn mistake(&self, outputs: &[f32], targets: &[f32]) -> Option<(f64, TargetMistake)> {
         let known = outputs.iter().zip(targets).enumerate().filter(|(_, (_, target))| !target.is_nan());

@@ -32,7 +32,7 @@ impl OutputReader {
         match logits.map(|&id| (id.0, &program.value(id).shape[..])) {
             Some((logits, &[_, classes, ..])) => {
                 Ok(Self { logits, classes, masks, meaning, memory: Vec::new() })
-            },
+            }
             _ => Err(EngineError::InvalidRequest(format!("`{}` has no predictions", program.network)).into()),
         }
     }

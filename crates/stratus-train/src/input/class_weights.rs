@@ -1,7 +1,9 @@
 //! Weights of classes and labels in the training loss, by their frequencies.
 
 use crate::TrainError;
+use crate::network::counted_outputs;
 use std::borrow::Cow;
+use stratus_base::text::counted;
 use stratus_data::stats::{TargetStatistics, target_statistics};
 use stratus_data::{Dataset, TargetKind, stats};
 use stratus_experiment::{ClassWeighting, Experiment, PositiveWeighting};
@@ -66,11 +68,12 @@ fn with_weights_of_classes<'a>(
         if weights.len() != classes {
             return conflict(
                 format!(
-                    "train.class_weights has {} numbers, but data set `{}` has {classes} classes",
-                    weights.len(),
-                    dataset.name()
+                    "train.class_weights has {}, but data set `{}` has {}",
+                    counted(weights.len() as u64, "number"),
+                    dataset.name(),
+                    counted_outputs(dataset)
                 ),
-                "set a weight for each class, in the order of `stratus data stats`",
+                "set a weight for each of them, in the order of `stratus data stats`",
             );
         }
         if weights.iter().all(|&weight| weight == 0.0) {

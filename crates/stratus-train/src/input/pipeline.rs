@@ -81,12 +81,12 @@ pub(crate) fn dataset_facts<'a>(experiment: &Experiment, set: &'a dyn Dataset) -
 fn target_scales(set: &dyn Dataset) -> [Vec<f32>; 2] {
     let targets = target_statistics(set);
     let mean = targets.iter().map(|target| target.mean as f32).collect();
-    // Of a constant target, which the data set's own check refuses, nothing can be learned.
+    // A constant target has no deviation: its standardised values are 0.
     let std = |deviation: f64| if deviation > 0.0 { deviation as f32 } else { 1.0 };
     [mean, targets.iter().map(|target| std(target.deviation)).collect()]
 }
 
-/// What the images of a data set are annotated with.
+/// The annotation of the images of a data set.
 pub(crate) fn annotation(set: &dyn Dataset) -> Annotation {
     match set.target_kind() {
         Some(TargetKind::Labels) => Annotation::Labels,

@@ -15,7 +15,7 @@ pub(crate) struct PlaceholderDataset {
     masks: bool,
 }
 
-/// The number of samples that the placeholder reports; forecasts do not depend on it.
+/// The number of samples that the placeholder reports. Its memory is not counted.
 const SAMPLES: usize = 1 << 20;
 
 /// Opens an experiment's data sets, or if they are not at their path, or none is set, placeholders that fit

@@ -15,9 +15,9 @@ const STANDARD_ERRORS: f64 = 2.0;
 /// The number of iterations below which the warning suggests more of them.
 const MIN_ITERATIONS: u64 = 100;
 
-/// The warning for a run whose validation results are not distinguishable from always answering the most
-/// frequent class, of random labels, or of the mean number. `outputs` are the metrics of the last validation.
-/// `None` if nothing was counted, or if there are too few samples to tell.
+/// The warning for a run whose validation results are not better than those of always predicting the most
+/// frequent class, random scores, or the mean. `outputs` are the metrics of the last validation. `None` if
+/// nothing was counted, or if there are too few samples to tell.
 pub(super) fn chance_warning(
     settings: &Experiment,
     task: Task,

@@ -114,8 +114,8 @@ pub fn model_tensors(model: &Model) -> Vec<TensorRef<'_>> {
 /// The key of the thresholds of labels in a checkpoint's state.
 pub(crate) const THRESHOLDS: &str = "thresholds";
 
-/// The logit from which each label applies, as chosen by the last validation before a checkpoint; `None` for a
-/// label that had no positives there. Empty if there was no validation.
+/// The logit from which each label applies, as chosen by the last validation before a checkpoint; `None` for
+/// a label that had no positives there. Empty if there was no validation.
 pub(crate) fn logit_thresholds(state: &State) -> Vec<Option<f32>> {
     let recorded = state.extra.get(THRESHOLDS).cloned();
     recorded.and_then(|recorded| serde_json::from_value(recorded).ok()).unwrap_or_default()

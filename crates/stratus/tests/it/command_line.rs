@@ -282,7 +282,10 @@ fn json_output_is_one_document() {
 fn config_keys_explains_keys() {
     insta::assert_snapshot!("config_keys_schedule", help(&["config", "keys", "schedule"]));
     let list = help(&["config", "list"]);
-    assert!(list.starts_with("digits\nalexnet\n") && list.ends_with("\ncityscapes-erfnet\ncoco-labels\n"), "{list}");
+    assert!(
+        list.starts_with("digits\nalexnet\n") && list.ends_with("\ncityscapes-erfnet\ncoco-labels\n"),
+        "{list}"
+    );
 }
 
 /// `stratus config keys --markdown > docs/configuration.md` updates the page.

@@ -142,6 +142,7 @@ fn rejects_class_counts_that_differ_from_the_layer_file() {
     // The output has enough elements, but too few classes.
     write_network(&dir, "few.toml", 5);
     let message = train(&dir, "few.toml", "few", &[]).expect(2).err;
-    let expected = "error: the network of few.toml has 5 classes, but data set `camvid` has 11 classes\n";
+    let expected = "error: the network of few.toml has 5 outputs, but data set `camvid` has 11 classes and \
+                    needs 11 outputs\n";
     assert!(message.contains(expected), "{message}");
 }

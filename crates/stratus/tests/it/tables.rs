@@ -59,7 +59,7 @@ fn stats_show_labels_pairs_and_ranges() {
     fs::write(dir.path("photos/labels.csv"), "path,age\nimages/0,-1\nimages/2,\nimages/3,2.5\n").unwrap();
     let ran = dir.run(&["data", "stats", "photos"]).expect(0);
     let text = ran.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    let expected = "number images missing min mean max deviation age 2 1 -1 0.75 2.5 1.75";
+    let expected = "number images missing min mean max std age 2 1 -1 0.75 2.5 1.75";
     assert!(text.contains(expected), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! Several labels an image, and numbers: a table of made-up images is trained, evaluated, predicted and
+//! Several labels per image, and numbers: a table of made-up images is trained, evaluated, predicted and
 //! exported.
 
 #![cfg(unix)]
@@ -13,9 +13,10 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-const LABELS_HEADER: &str = "epoch,train_loss,train_label_accuracy,val_loss,val_label_accuracy,val_map,val_auc,\
-                             val_f1,val_exact_match,train_s,val_s,elapsed_s";
-const NUMBERS_HEADER: &str = "epoch,train_loss,train_r2,val_loss,val_r2,val_mae,val_rmse,train_s,val_s,elapsed_s";
+const LABELS_HEADER: &str = "epoch,train_loss,train_label_accuracy,val_loss,val_label_accuracy,val_map,\
+                             val_auc,val_f1,val_exact_match,train_s,val_s,elapsed_s";
+const NUMBERS_HEADER: &str =
+    "epoch,train_loss,train_r2,val_loss,val_r2,val_mae,val_rmse,train_s,val_s,elapsed_s";
 const SIDE: usize = 12;
 const IMAGES: usize = 120;
 
@@ -95,10 +96,11 @@ fn arguments(table: &str, out: &str, more: &[&str]) -> Vec<String> {
     all
 }
 
-/// What a run must not depend on interruptions and workers in.
+/// The results that interruptions and workers must not change.
 fn result(run: &Path, header: &str) -> (String, Vec<String>, BTreeMap<&'static str, Vec<u8>>) {
     let weights = summary(run)["weights_sha256"].as_str().unwrap().to_owned();
-    let files = ["classes.csv", "validation/classes.csv"].map(|name| (name, fs::read(run.join(name)).unwrap()));
+    let files =
+        ["classes.csv", "validation/classes.csv"].map(|name| (name, fs::read(run.join(name)).unwrap()));
     (weights, rows(&run.join("epochs.csv"), header), BTreeMap::from(files))
 }
 
@@ -188,7 +190,8 @@ fn numbers_are_learned_and_all_outputs_agree() {
                 Some((answer - numbers(*image)[target]?).abs())
             })
             .collect();
-        let (mean, mae) = (errors.iter().sum::<f64>() / errors.len() as f64, row["mae"].parse::<f64>().unwrap());
+        let (mean, mae) =
+            (errors.iter().sum::<f64>() / errors.len() as f64, row["mae"].parse::<f64>().unwrap());
         // Folded batch norms round differently.
         assert!((mean - mae).abs() < 1e-4 * (1.0 + mae), "target {target}: {mean} and {mae}");
     }
@@ -277,19 +280,35 @@ fn classes_are_learned_as_labels_and_as_numbers() {
 }
 
 #[test]
-fn what_is_not_computed_is_refused() {
+fn refuses_settings_without_meaning_for_the_task() {
     let dir = test_dir();
     for (table, more, expected) in [
         ("labels", &["--set=train.loss=cross_entropy"][..], "train.loss = cross_entropy cannot be learned"),
         ("labels", &["--set=validation.mirror=true"], "views are averaged only for one class per image"),
-        ("labels", &["--set=model.classes=5"], "model.classes is 5, but data set `table` needs 2 (2 labels)"),
+        (
+            "labels",
+            &["--set=model.classes=5"],
+            "model.classes is 5, but data set `table` has 2 labels and needs 2 outputs",
+        ),
         ("labels", &["--set=checkpoint.keep_best=val_top1"], "this run does not record val_top1"),
         ("labels", &["--set=train.loss=squared_error"], "expected a number, found `"),
         ("numbers", &["--set=train.loss=binary_cross_entropy"], "line 2, column `age`"),
         ("numbers", &["--set=data.augment.flip=true"], "data.augment.flip may change the numbers"),
-        ("numbers", &["--set=data.augment.cutmix=1"], "data.augment.cutmix: a rectangle of an image"),
-        ("numbers", &["--set=train.label_smoothing=0.1"], "train.label_smoothing: numbers cannot be smoothed"),
-        ("numbers", &["--set=train.positive_weighting=auto"], "train.positive_weights"),
+        (
+            "numbers",
+            &["--set=data.augment.cutmix=1"],
+            "data.augment.cutmix: the number of a pasted rectangle",
+        ),
+        (
+            "numbers",
+            &["--set=train.label_smoothing=0.1"],
+            "train.label_smoothing: has no meaning for regression",
+        ),
+        (
+            "numbers",
+            &["--set=train.positive_weighting=auto"],
+            "only multi-label training has positive weights",
+        ),
         ("numbers", &["--set=train.class_weighting=logarithmic"], "numbers have no frequency"),
         ("numbers", &["--set=data.target_mean=[1]"], "only one of `data.target_mean` and `data.target_std`"),
     ] {
@@ -298,7 +317,8 @@ fn what_is_not_computed_is_refused() {
         assert!(!dir.path("refused/iterations.csv").exists(), "{more:?}");
     }
     // Said to be harmless, it is done.
-    let more = ["--set=data.augment.flip=true", "--set=data.augment.keeps_targets=true", "--set=train.epochs=1"];
+    let more =
+        ["--set=data.augment.flip=true", "--set=data.augment.keeps_targets=true", "--set=train.epochs=1"];
     train(&dir, "numbers", "flipped", &more).expect(0);
 }
 
@@ -329,7 +349,8 @@ fn exported_models_have_thresholds_and_scales() {
                 let answers = image[list].as_array().into_iter().flatten();
                 answers.flat_map(|answer| keys.iter().map(|&key| answer[key].as_f64().unwrap())).collect()
             };
-            [values("labels", &["label", "probability", "threshold"]), values("numbers", &["number"])].concat()
+            [values("labels", &["label", "probability", "threshold"]), values("numbers", &["number"])]
+                .concat()
         };
         let [of_file, of_run] = [answers(&["digits", "--weights", &file, &shape]), answers(&[run])];
         assert_eq!(of_file.len(), if run == "labels" { 6 } else { 2 });

@@ -33,7 +33,7 @@ const MAX_AREA_PIXELS: f64 = 1e12;
 /// The number of units per pixel in which areas are stored for [`AnnotationUse::Class`].
 const AREA_UNITS_PER_PIXEL: f64 = 1024.0;
 
-/// What annotations are converted to.
+/// The result of the conversion of annotations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnnotationUse {
     /// A class for every pixel.

@@ -19,7 +19,7 @@
 //! counts as damaged.
 //!
 //! `coco_multilabel` gives them a label for each category: yes if an object of it is in the image, without
-//! crowds. An image without objects has no label, and is as good as any other.
+//! crowds. For an image without objects all labels are 0; it does not count as damaged.
 
 mod annotations;
 mod image_labels;

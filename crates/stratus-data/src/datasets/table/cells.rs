@@ -12,7 +12,7 @@ pub(super) const NOT_A_VALUE: &str = "expected a number, or a label (0, 1, true,
 pub(super) struct Value {
     /// NaN if it is missing.
     pub number: f32,
-    /// True for `true`, `no` and the like, which are no numbers.
+    /// True for words such as `true` and `no`, which are not numbers.
     pub is_word: bool,
 }
 

@@ -53,8 +53,11 @@ impl Columns {
         let mut targets = Vec::new();
         for name in &options.columns {
             match position(name) {
-                Some(column) if column == path || Some(column) == split => {
-                    return option("data.columns", format!("`{name}` has no labels or numbers"));
+                Some(column) if column == path => {
+                    return option("data.columns", format!("`{name}` is the column of paths"));
+                }
+                Some(column) if Some(column) == split => {
+                    return option("data.columns", format!("`{name}` is the column of splits"));
                 }
                 Some(column) if targets.contains(&column) => {
                     return option("data.columns", format!("`{name}` is listed twice"));
@@ -166,7 +169,7 @@ mod tests {
                 "data.columns: no column `scratsh`, did you mean `scratch`?; the columns are `path`, \
                  `scratch`",
             ),
-            (&["path", "a"], named(&["path"]), "data.columns: `path` has no labels or numbers"),
+            (&["path", "a"], named(&["path"]), "data.columns: `path` is the column of paths"),
             (&["path", "a"], named(&["a", "a"]), "data.columns: `a` is listed twice"),
             (
                 &["path", "a"],

@@ -137,7 +137,7 @@ impl<R: BufRead> CsvReader<R> {
         let column_at = |at: usize| self.cells.iter().position(|&(_, end)| at < end as usize);
         if let Some(at) = text.iter().position(|&byte| byte == 0 || byte == b'\r') {
             let problem = match text[at] {
-                0 => "contains a zero byte; the file is no text, or damaged",
+                0 => "contains a zero byte: the file is not text, or damaged",
                 _ => "contains a carriage return; save the file with the line ends of Linux or Windows",
             };
             return Err(self.problem(column_at(at), problem.to_owned()));
@@ -149,7 +149,7 @@ impl<R: BufRead> CsvReader<R> {
         Ok(())
     }
 
-    /// Splits a row with quotes, whose cells may go on in the next lines.
+    /// Splits a row with quotes, whose cells may continue in the next lines.
     fn split_quoted(&mut self, text: &mut Vec<u8>) -> Result<(), Problem> {
         let first_line = self.line;
         let mut at = 0;
@@ -280,7 +280,7 @@ mod tests {
                 "Some(2) Some(0) has text after a closing quote; write a quote in a cell twice",
             ),
             (b"path,a\nx,caf\xe9\n", "Some(2) Some(1) is not UTF-8; save the file as UTF-8"),
-            (b"path,a\n\0,1\n", "Some(2) Some(0) contains a zero byte; the file is no text, or damaged"),
+            (b"path,a\n\0,1\n", "Some(2) Some(0) contains a zero byte: the file is not text, or damaged"),
             (
                 b"path,a\rx,1\ry,2\r",
                 "Some(1) Some(1) contains a carriage return; save the file with the line ends of Linux or \

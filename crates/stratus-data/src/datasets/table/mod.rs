@@ -306,8 +306,7 @@ fn require_in_training(
     };
     let problem = format!(
         "{kind} that occur in the {split} split, but never in the training split ({}): `{}`{more}; move \
-         images, or \
-         select columns with data.columns",
+         images, or select columns with data.columns",
         missing.len(),
         listed.join("`, `")
     );

@@ -59,7 +59,7 @@ impl TableRows {
         let max_values = bytes.saturating_mul(MAX_VALUES_PER_BYTE).clamp(MAX_SMALL_VALUES, MAX_VALUES);
         let wanted = columns.all();
         let mut builder = RowsBuilder::new(columns, names, options.kind, max_values);
-        builder.row_word = file.row_word();
+        builder.row_noun = file.row_noun();
         let read = file.read(&wanted, &mut |number, row| builder.add(number, row));
         let finished = read.and_then(|()| builder.finish());
         finished.map_err(|problem| invalid(file.describe(problem)))
@@ -149,9 +149,9 @@ struct RowsBuilder {
     columns: Columns,
     /// The names of the targets.
     names: Vec<String>,
-    /// The word for the places of rows.
-    row_word: &'static str,
-    kinds: KindOfCells,
+    /// The noun for the place of a row.
+    row_noun: &'static str,
+    kinds: CellKinds,
     rows: TableRows,
     lists: LabelLists,
     values: TargetRowsBuilder,
@@ -181,8 +181,8 @@ impl RowsBuilder {
         Self {
             columns,
             names,
-            row_word: "row",
-            kinds: KindOfCells { required: kind, first_word: None, first_number: None },
+            row_noun: "row",
+            kinds: CellKinds { required: kind, first_word: None, first_number: None },
             rows,
             lists: LabelLists::default(),
             values,
@@ -214,7 +214,7 @@ impl RowsBuilder {
             }
             if let Some(difference) = conflict {
                 let first = self.lines.get(known).copied().unwrap_or_default();
-                let (path, word) = (printable(&path), self.row_word);
+                let (path, word) = (printable(&path), self.row_noun);
                 let text = format!("`{path}` is in {word} {first} too, with {difference}");
                 return Err(at(path_column)(text));
             }
@@ -231,7 +231,8 @@ impl RowsBuilder {
             groups.push(group);
         }
         if self.columns.separator.is_none() {
-            self.values.push(&self.row).map_err(|_| too_many_targets(Some(line)))?;
+            let limit = self.values.max_values();
+            self.values.push(&self.row).map_err(|_| too_many_targets(Some(line), limit))?;
         }
         Ok(())
     }
@@ -256,7 +257,7 @@ impl RowsBuilder {
                 }
                 at(problem)
             })?;
-            if self.kinds.add(value, cell, (line, column), self.row_word)? {
+            if self.kinds.add(value, cell, (line, column), self.row_noun)? {
                 self.values.store_all();
             }
             self.row.push(value.number);
@@ -264,7 +265,7 @@ impl RowsBuilder {
         Ok(())
     }
 
-    /// The group of a row; rows without one are groups of their own.
+    /// The group of a row. Every row must have one.
     fn group_of(&mut self, cell: Cell<'_>) -> Result<u32, String> {
         let Some((_, names)) = &mut self.rows.groups else { return Ok(0) };
         let name = text_of(cell).ok_or("the group is empty; write one for every image")?;
@@ -345,7 +346,8 @@ impl LabelLists {
             position[label as usize] = at as u32;
         }
         let max_values = self.labels.len().saturating_mul(MAX_VALUES_PER_BYTE);
-        let mut targets = TargetRowsBuilder::new(order.len(), max_values.clamp(MAX_SMALL_VALUES, MAX_VALUES));
+        let max_values = max_values.clamp(MAX_SMALL_VALUES, MAX_VALUES);
+        let mut targets = TargetRowsBuilder::new(order.len(), max_values);
         let mut row = vec![0.0; order.len()];
         for index in 0..self.ends.len() {
             let set = |row: &mut [f32], value| {
@@ -354,7 +356,7 @@ impl LabelLists {
                 }
             };
             set(&mut row, 1.0);
-            targets.push(&row).map_err(|_| too_many_targets(None))?;
+            targets.push(&row).map_err(|_| too_many_targets(None, max_values))?;
             set(&mut row, 0.0);
         }
         let names = order.iter().map(|&label| self.names[label as usize].clone()).collect();
@@ -362,9 +364,12 @@ impl LabelLists {
     }
 }
 
-fn too_many_targets(row: Option<u64>) -> Problem {
-    let text = "the labels or numbers of all rows take too much memory; select columns with data.columns";
-    Problem { row, column: None, text: text.to_owned() }
+/// The problem of a table whose different rows have more than `limit` labels or numbers.
+fn too_many_targets(row: Option<u64>, limit: usize) -> Problem {
+    let text = format!(
+        "the different rows have more than {limit} labels or numbers in all; select columns with data.columns"
+    );
+    Problem { row, column: None, text }
 }
 
 /// The split of a row.
@@ -378,23 +383,23 @@ fn split_of(cell: Cell<'_>) -> Result<Split, String> {
     }
 }
 
-/// Whether cells are labels or numbers.
+/// The kinds of the cells so far: labels, numbers, or either.
 #[derive(Debug)]
-struct KindOfCells {
+struct CellKinds {
     required: Option<TargetKind>,
     /// The first cell that is only a label, and the first one that is only a number: line, column, and text.
     first_word: Option<(u64, usize, String)>,
     first_number: Option<(u64, String)>,
 }
 
-impl KindOfCells {
+impl CellKinds {
     /// Adds a cell. Returns whether it is the first that is only a number.
     fn add(
         &mut self,
         value: Value,
         cell: Cell<'_>,
         (line, column): (u64, usize),
-        row_word: &str,
+        row_noun: &str,
     ) -> Result<bool, Problem> {
         let text = || match cell {
             Cell::Text(text) => printable(text.trim()),
@@ -423,7 +428,7 @@ impl KindOfCells {
         match (&self.first_word, &self.first_number) {
             (Some((line, column, word)), Some((other, number))) => {
                 let text = format!(
-                    "expected a number, found `{word}`: {row_word} {other} has the number `{number}`"
+                    "expected a number, found `{word}`: {row_noun} {other} has the number `{number}`"
                 );
                 Err(Problem { row: Some(*line), column: Some(*column), text })
             }

@@ -87,8 +87,8 @@ impl TableFile {
         }
     }
 
-    /// The word for the places of rows.
-    pub(super) fn row_word(&self) -> &'static str {
+    /// The noun for the place of a row.
+    pub(super) fn row_noun(&self) -> &'static str {
         match self {
             Self::Csv(_) => "line",
             Self::Parquet(_) => "row",
@@ -97,7 +97,7 @@ impl TableFile {
 
     /// The place of a problem in the words of the file's format.
     pub(super) fn describe(&self, Problem { row, column, text }: Problem) -> String {
-        let row = row.map(|row| format!("{} {row}", self.row_word()));
+        let row = row.map(|row| format!("{} {row}", self.row_noun()));
         let column = column.and_then(|column| self.columns().get(column));
         let column = column.map(|name| format!("column `{}`", printable(name)));
         match (row, column) {

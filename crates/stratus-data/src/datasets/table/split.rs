@@ -2,8 +2,8 @@
 //!
 //! Labels are stratified as by K. Sechidis, G. Tsoumakas and I. Vlahavas: "On the stratification of
 //! multi-label data", 2011: the samples of the label with the fewest samples left go one by one to the split
-//! that wants most samples of this label. Here the samples of a group count as one with all their labels, and
-//! ties depend on the names and the seed only.
+//! with the largest demand for this label. Here the samples of a group count as one with all their labels,
+//! and ties depend on the names and the seed only.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -108,7 +108,7 @@ fn assign(units: &[Unit], label_ranks: &[[u32; 4]]) -> Vec<u8> {
     const UNASSIGNED: u8 = u8::MAX;
     let labels = label_ranks.len();
     let mut assigned = vec![UNASSIGNED; units.len()];
-    // Numbers of samples that the splits still want, in fifths: of each label, and of all.
+    // The remaining demand of each split, in fifths of a sample: for each label, and for all samples.
     let mut of_label = vec![[0i64; SHARES.len()]; labels];
     let mut of_all = [0i64; SHARES.len()];
     let mut left = vec![0u64; labels];
@@ -126,12 +126,12 @@ fn assign(units: &[Unit], label_ranks: &[[u32; 4]]) -> Vec<u8> {
         }
     }
     let mut place = |at: usize, label: Option<usize>, left: &mut [u64], assigned: &mut [u8]| {
-        let wish = |split: &usize| {
+        let demand = |split: &usize| {
             let of_label = label.map_or(0, |label| of_label[label][*split]);
             // The first of equal splits is the last maximum of the reversed order.
             (of_label, of_all[*split])
         };
-        let chosen = (0..SHARES.len()).rev().max_by_key(wish).unwrap_or_default();
+        let chosen = (0..SHARES.len()).rev().max_by_key(demand).unwrap_or_default();
         assigned[at] = chosen as u8;
         of_all[chosen] -= 5 * units[at].samples.len() as i64;
         for &(label, count) in &units[at].labels {

@@ -146,7 +146,7 @@ impl TestSession {
     }
 
     /// Returns whether labels are targets: numbers, of which NaN is a missing one.
-    pub fn is_of_targets(&self) -> bool {
+    pub fn has_targets(&self) -> bool {
         self.program.value(ValueId(self.position("labels"))).dtype == DType::F32
     }
 

@@ -283,7 +283,7 @@ impl<'a> Recorder<'a> {
             validation: row.val_loss.map(|loss| ValidationResult {
                 loss,
                 accuracy: row.val_accuracy,
-                second: match self.results.validation.task {
+                secondary_metric: match self.results.validation.task {
                     Task::Classification => None,
                     Task::Segmentation => row.val_miou,
                     Task::MultiLabel => row.labels.val_map,
@@ -419,9 +419,8 @@ fn validation_row(scores: &Scores) -> EpochRow {
             },
             ..row
         },
-        TaskMetrics::Regression(measures) => EpochRow {
-            numbers: NumberColumns { val_mae: measures.mae, val_rmse: measures.rmse },
-            ..row
-        },
+        TaskMetrics::Regression(measures) => {
+            EpochRow { numbers: NumberColumns { val_mae: measures.mae, val_rmse: measures.rmse }, ..row }
+        }
     }
 }

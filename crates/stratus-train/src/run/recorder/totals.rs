@@ -3,7 +3,7 @@
 use super::energy::EnergyTotals;
 use crate::ResolvedProcess;
 use serde::{Deserialize, Serialize};
-use stratus_engine::session::{Metrics, PixelMetrics, TargetMetrics};
+use stratus_engine::session::{Metrics, PixelMetrics, TargetLossMetrics};
 use stratus_run::csv::{EpochRow, Task};
 use stratus_run::summary::{FinalMetrics, SpeedPercentiles};
 
@@ -130,7 +130,7 @@ impl IterationMetrics {
                 Self { loss, weight, labelled: pixels, correct, top5: None }
             }
             Task::MultiLabel | Task::Regression => {
-                let TargetMetrics { loss, targets, score, .. } = metrics.into();
+                let TargetLossMetrics { loss, targets, score, .. } = metrics.into();
                 Self { loss, weight: targets, labelled: targets, correct: score, top5: None }
             }
         }

@@ -1,4 +1,4 @@
-//! What `stratus data` shows of labels and numbers.
+//! The statistics of labels and numbers that `stratus data` shows.
 
 use serde::Serialize;
 use stratus_data::stats::{LabelPair, TargetStatistics, frequent_pairs, target_statistics};
@@ -83,7 +83,7 @@ impl TargetSummary {
                 };
             }
             TargetKind::Numbers => {
-                heading = ["  number", "images", "missing", "min", "mean", "max", "deviation"]
+                heading = ["  number", "images", "missing", "min", "mean", "max", "std"]
                     .map(str::to_owned)
                     .to_vec();
                 row = |Target { name, statistics }| {
@@ -142,9 +142,11 @@ pub(super) fn caption(set: &dyn Dataset, targets: &[f32]) -> String {
     }
     match (names.is_empty(), kind) {
         (false, _) => names.join(", "),
-        (true, _) if targets.iter().all(|target| target.is_nan()) => "nothing known".to_owned(),
+        (true, TargetKind::Numbers) => "no known number".to_owned(),
+        (true, TargetKind::Labels) if targets.iter().all(|target| target.is_nan()) => {
+            "no known label".to_owned()
+        }
         (true, TargetKind::Labels) => "no label".to_owned(),
-        (true, TargetKind::Numbers) => "no number".to_owned(),
     }
 }
 
@@ -170,9 +172,10 @@ mod tests {
         assert_eq!(labels([0.0, 1.0, f32::NAN]), "1");
         assert_eq!(labels([0.25, 0.0, 1.0]), "0 25 %, 2");
         assert_eq!(labels([0.0; 3]), "no label");
-        assert_eq!(labels([f32::NAN; 3]), "nothing known");
+        assert_eq!(labels([f32::NAN; 3]), "no known label");
         let set = NumbersOfClasses::new(synthetic()).unwrap();
         assert_eq!(caption(&set, &[-0.5]), "number -0.5");
+        assert_eq!(caption(&set, &[f32::NAN]), "no known number");
         assert_eq!(caption(&set, &[1.5e-7]), "number 1.5000e-7");
     }
 
