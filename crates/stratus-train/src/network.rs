@@ -90,7 +90,11 @@ impl Network {
                 ),
                 None => (
                     format!("model.classes is {classes}"),
-                    "leave model.classes unset, or set as many",
+                    if is_classes || dataset.has_masks() {
+                        "leave model.classes unset, or set at least as many"
+                    } else {
+                        "leave model.classes unset, or set as many"
+                    },
                 ),
             };
             let name = &experiment.data.name;

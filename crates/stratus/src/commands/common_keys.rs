@@ -49,7 +49,7 @@ pub struct DeviceArgument {
 /// The flag for the data folder.
 #[derive(Args, Debug, Default)]
 pub struct DataArgument {
-    /// Data folder, or a table of labels or numbers (CSV, Parquet): `data.path`
+    /// Data folder, or table (CSV, Parquet): `data.path`
     #[arg(long, value_name = "PATH")]
     pub data: Option<String>,
 }
