@@ -91,7 +91,10 @@ pub(super) fn print_warnings<'a>(sets: impl IntoIterator<Item = &'a dyn Dataset>
 
 /// Warns of what is unusual about the splits of a data set, once if they have it in common.
 pub(super) fn print_unusual<'a>(sets: impl IntoIterator<Item = &'a dyn Dataset>, output: &Output) {
-    let mut warnings: Vec<String> = sets.into_iter().flat_map(Dataset::warnings).collect();
+    let mut warnings = Vec::new();
+    for set in sets {
+        warnings.extend(set.warnings());
+    }
     warnings.dedup();
     warnings.iter().for_each(|warning| output.warning(warning));
 }

@@ -70,33 +70,17 @@ impl TargetSummary {
 
     /// Renders the tables.
     pub(super) fn render(&self) -> String {
-        let heading: Vec<String>;
-        let row: fn(&Target) -> Vec<String>;
-        match self.kind {
-            TargetKind::Labels => {
-                heading = ["  label", "images", "share", "missing"].map(str::to_owned).to_vec();
-                row = |Target { name, statistics }| {
-                    let TargetStatistics { positives, count, missing, .. } = statistics;
-                    let share = 100.0 * *positives as f64 / (*count).max(1) as f64;
-                    let name = format!("  {}", printable(name));
-                    vec![name, positives.to_string(), format!("{share:.2}%"), missing.to_string()]
-                };
-            }
+        let (heading, row): (&[&str], fn(&Target) -> Vec<String>) = match self.kind {
+            TargetKind::Labels => (&["  label", "images", "share", "missing"], Target::label_row),
             TargetKind::Numbers => {
-                heading = ["  number", "images", "missing", "min", "mean", "max", "std"]
-                    .map(str::to_owned)
-                    .to_vec();
-                row = |Target { name, statistics }| {
-                    let TargetStatistics { count, missing, mean, deviation, min, max, .. } = *statistics;
-                    let mut cells =
-                        vec![format!("  {}", printable(name)), count.to_string(), missing.to_string()];
-                    cells.extend([min, mean, max, deviation].map(decimal));
-                    cells
-                };
+                let heading = &["  number", "images", "missing", "min", "mean", "max", "std"];
+                (heading, Target::number_row)
             }
-        }
-        let mut text =
-            table(&std::iter::once(heading).chain(self.targets.iter().map(row)).collect::<Vec<_>>());
+        };
+        let heading = heading.iter().map(|&text| text.to_owned()).collect();
+        let mut text = table(
+            &std::iter::once(heading).chain(self.targets.iter().map(row)).collect::<Vec<Vec<String>>>(),
+        );
         if !self.pairs.is_empty() {
             let heading = ["  labels together", "images"].map(str::to_owned);
             let row = |Pair { first, second, images }: &Pair| {
@@ -111,14 +95,30 @@ impl TargetSummary {
     }
 }
 
-/// A number with at most four decimals, in the unit of the data set.
+impl Target {
+    /// The row of a label.
+    fn label_row(&self) -> Vec<String> {
+        let TargetStatistics { positives, count, missing, .. } = self.statistics;
+        let share = 100.0 * positives as f64 / count.max(1) as f64;
+        let name = format!("  {}", printable(&self.name));
+        vec![name, positives.to_string(), format!("{share:.2}%"), missing.to_string()]
+    }
+
+    /// The row of a number.
+    fn number_row(&self) -> Vec<String> {
+        let TargetStatistics { count, missing, mean, deviation, min, max, .. } = self.statistics;
+        let mut cells = vec![format!("  {}", printable(&self.name)), count.to_string(), missing.to_string()];
+        cells.extend([min, mean, max, deviation].map(decimal));
+        cells
+    }
+}
+
+/// A number with at most four decimals, or with an exponent if it is very small or large.
 fn decimal(number: f64) -> String {
-    let text = if number != 0.0 && !(1e-3..1e9).contains(&number.abs()) {
+    if number != 0.0 && !(1e-3..1e9).contains(&number.abs()) {
         return format!("{number:.4e}");
-    } else {
-        format!("{number:.4}")
-    };
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    }
+    format!("{number:.4}").trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// The caption of a sample on a sheet: its labels, or its numbers with their names. Labels of mixed samples
