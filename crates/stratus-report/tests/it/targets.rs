@@ -292,40 +292,39 @@ fn only_the_panels_of_the_lowest_labels_are_drawn() {
     let header = "label,name,positives,negatives,missing,average_precision,auc,threshold,precision,recall,f1";
     fs::write(run.classes(), format!("{header}\n0,cat,0,0,0,,,,,,\n")).unwrap();
     let report = read(&run);
-    assert!(report.problems.is_empty() && report.runs[0].validation.is_none());
+    assert_eq!(problems(&report), [""; 0]);
+    assert!(report.runs[0].validation.is_none());
+}
+
+/// The problems of tables of labels and targets. The runs of these tests have no plan.
+fn problems(report: &Report) -> Vec<String> {
+    assert!(!page::render(report).is_empty());
+    let all = report.problems.iter().map(|problem| format!("{}: {}", problem.what, problem.reason));
+    all.filter(|problem| problem.contains(".csv")).collect()
 }
 
 #[test]
 fn damaged_tables_of_labels_and_targets_are_named() {
     let root = tempfile::tempdir().unwrap();
     let run = labels(&root.path().join("labels"), &["cat", "dog"]);
-    let problems = |run: &RunDir| {
-        let report = read(run);
-        assert!(!page::render(&report).is_empty());
-        report
-            .problems
-            .iter()
-            .map(|problem| format!("{}: {}", problem.what, problem.reason))
-            .collect::<Vec<_>>()
-    };
     let folder = run.validation();
-    assert_eq!(problems(&run), [""; 0]);
+    assert_eq!(problems(&read(&run)), [""; 0]);
     fs::write(folder.curves(), "epoch,label,threshold,recall,precision\n2,0,0.5,7.0,0.5\n").unwrap();
-    let found = problems(&run);
+    let found = problems(&read(&run));
     assert!(found.len() == 1 && found[0].starts_with("precision–recall curves: "), "{found:?}");
     // A curve of a label that the run does not have is not drawn.
     let point = LabelPoint { label: usize::MAX, threshold: 0.5, recall: 0.5, precision: 0.5 };
     write_curves(&folder.curves(), 2, &[point]).unwrap();
-    assert_eq!(problems(&run), [""; 0]);
+    assert_eq!(problems(&read(&run)), [""; 0]);
     assert!(!page::render(&read(&run)).contains("Precision over recall"));
     fs::write(run.classes(), "label,name\n").unwrap();
-    let found = problems(&run);
+    let found = problems(&read(&run));
     assert!(found.len() == 1 && found[0].starts_with("metrics of the labels: "), "{found:?}");
 
     let run = numbers(&root.path().join("numbers"), &["age"]);
     fs::write(run.validation().points(), "epoch,target,number,predicted\n2,0,NaN,1.0\n").unwrap();
     fs::write(run.classes(), "target,name,samples,missing,mean,mae,rmse,r2\n0,age,1,0,,,x,\n").unwrap();
-    let found = problems(&run);
+    let found = problems(&read(&run));
     assert!(found.len() == 2 && found[0].contains("points.csv is damaged"), "{found:?}");
     assert!(found[1].starts_with("errors of the targets: "), "{found:?}");
 }
@@ -371,5 +370,5 @@ fn r2_is_a_number_in_comparisons_lists_and_tables() {
     let mixed = Report::read(&[paths[0].clone(), other.path().to_owned()], Some(SKIPPED), None);
     let page = page::render(&mixed);
     assert!(page.contains("best score</button>") && page.contains("Validation score by epoch</figcaption>"));
-    assert!(page.contains("data-n=\"0.43243243243243246\">0.4324<"), "{page}");
+    assert!(page.contains(">0.4324</td>") && !page.contains(">43.24</td>"), "{page}");
 }
