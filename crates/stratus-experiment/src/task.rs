@@ -184,8 +184,7 @@ fn check_augmentation(experiment: &Experiment) -> Result<(), ExperimentError> {
     let augment = &experiment.augment;
     if augment.cutmix > 0.0 {
         return Err(ExperimentError::Unsuitable {
-            problem: "data.augment.cutmix: the number of a pasted rectangle is unknown"
-                .to_owned(),
+            problem: "data.augment.cutmix: the number of a pasted rectangle is unknown".to_owned(),
             hint: "remove it, or use data.augment.mixup".to_owned(),
         });
     }
@@ -206,7 +205,10 @@ fn check_augmentation(experiment: &Experiment) -> Result<(), ExperimentError> {
     }
     let keys: Vec<String> = changed.iter().map(|key| format!("data.augment.{key}")).collect();
     Err(ExperimentError::Unsuitable {
-        problem: format!("{} may change the numbers of an image, such as an angle or a count", keys.join(", ")),
+        problem: format!(
+            "{} may change the numbers of an image, such as an angle or a count",
+            keys.join(", ")
+        ),
         hint: format!(
             "turn it off, such as with --set data.augment.{first}=false; or, if the numbers stay true, set \
              data.augment.keeps_targets=true"

@@ -12,7 +12,7 @@
 //! crop            center                      the position of the crop
 //! channel_order   RGB                         or `gray`
 //! loss            binary_cross_entropy        of the training; without it, `cross_entropy`
-//! thresholds      [0.31,0.5]                  by label: it applies if the sigmoid of its output is at least this
+//! thresholds      [0.31,null]                 by label: it applies if its probability is at least this
 //! target_mean,    [37.2], [11.8]              by target, of numbers: output · target_std + target_mean
 //! target_std
 //! ```
@@ -63,7 +63,8 @@ pub struct NetworkMetadata {
 /// How outputs become labels or numbers, by output. Empty lists are unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OutputScales {
-    /// Labels: the probabilities, 0 to 1, from which they apply; `None`, in JSON null, for a label without one.
+    /// Labels: the probabilities, 0 to 1, from which they apply; `None`, in JSON null, for a label without
+    /// one.
     pub thresholds: Vec<Option<f64>>,
     /// Numbers: the means of the targets, in their units.
     pub target_mean: Vec<f64>,
@@ -95,7 +96,13 @@ impl NetworkMetadata {
         // Without preprocessing, the crop is unknown too.
         let crop = (resize.is_some() || !self.mean.is_empty()).then_some((CROP[0], CROP[1].to_owned()));
         let loss = self.loss.clone().map(|loss| (LOSS_KEY, loss));
-        texts.chain(resize).chain(crop).chain(order).chain(loss).map(|(key, text)| (key.to_owned(), text)).collect()
+        texts
+            .chain(resize)
+            .chain(crop)
+            .chain(order)
+            .chain(loss)
+            .map(|(key, text)| (key.to_owned(), text))
+            .collect()
     }
 
     /// Parses strings by key. Other keys are ignored.

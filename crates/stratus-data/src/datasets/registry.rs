@@ -83,7 +83,10 @@ pub fn open(
         ("data.group_by", group_by.is_some()),
     ];
     if let Some((key, _)) = table_keys.into_iter().find(|(_, is_set)| *is_set && name != table::ENTRY.name) {
-        return Err(DataError::InvalidOption { key, problem: format!("`{name}` is not a table; remove this key") });
+        return Err(DataError::InvalidOption {
+            key,
+            problem: format!("`{name}` is not a table; remove this key"),
+        });
     }
     match key {
         Some(key) if !SPLITTABLE_DATASETS.contains(&name) => Err(DataError::InvalidOption {

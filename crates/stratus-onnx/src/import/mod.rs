@@ -315,11 +315,13 @@ fn import_sized(
     };
     importer.walk(&live)?;
     let mut network = ImportedNetwork { metadata, ..importer.finish(output, softmax, options)? };
-    if drops_sigmoid && network.graph.shape(network.graph.output).0.len() == 3 && network.graph.classes() > 1 {
+    if drops_sigmoid && network.graph.shape(network.graph.output).0.len() == 3 && network.graph.classes() > 1
+    {
         // Binary cross-entropy learns maps with one channel only: this sigmoid stays a layer.
         let names: HashSet<&str> = network.graph.nodes.iter().map(|node| node.name.as_str()).collect();
         let numbered = (1..).map(|number| format!("sigmoid{number}"));
-        let mut free = std::iter::once("sigmoid".to_owned()).chain(numbered).filter(|name| !names.contains(&**name));
+        let mut free =
+            std::iter::once("sigmoid".to_owned()).chain(numbered).filter(|name| !names.contains(&**name));
         let name = free.next().unwrap_or_default();
         network.graph = network.graph.clone().followed_by(&name, Sigmoid.into())?;
         network.notes.retain(|note| !note.starts_with(DROPPED_SIGMOID));

@@ -39,7 +39,8 @@ pub(super) struct End<'a> {
     pub drops_sigmoid: bool,
 }
 
-/// Finds the logits: the only output, or the input of a final softmax or sigmoid, which the loss includes. With `until`, the output of that node.
+/// Finds the logits: the only output, or the input of a final softmax or sigmoid, which the loss includes.
+/// With `until`, the output of that node.
 pub(super) fn find_end<'a>(
     graph: &'a proto::Graph<'a>,
     opset: i64,

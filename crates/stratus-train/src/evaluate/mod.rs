@@ -42,8 +42,8 @@ use images::{OpenedImages, check_known};
 use mistakes::MistakeCollector;
 pub use mistakes::{Gallery, MAX_GALLERY_IMAGES, Mistake, MistakeKind, MistakeRequest, Mistakes};
 use scorer::{PartialScores, Scorer};
-use targets::{LogitThresholds, TargetScaling};
 pub use scores::{Scores, TaskMetrics};
+use targets::{LogitThresholds, TargetScaling};
 pub use windows::{evaluate_run_in_windows, evaluate_weights_in_windows};
 
 /// Evaluates a session's weights on one data set, any number of times. The loader reads ahead.

@@ -187,7 +187,7 @@ fn check_images_of_each_class(set: &dyn Dataset) -> Result<(), TrainError> {
                 "replace them, or list the other columns in data.columns".to_owned()
             } else {
                 "replace them, or exclude the class: remove its folder, or list the others in data.classes"
-                .to_owned()
+                    .to_owned()
             },
         })
     })

@@ -1,14 +1,14 @@
 //! The input pipeline: configures the loader that makes batches of images for training and evaluation.
 
 use super::open_options;
+use std::sync::Arc;
+use stratus_data::stats::target_statistics;
 use stratus_data::{
     Augment, ColourJitter, Dataset, Decoding, Element, LastBatch, Layout, LoaderConfig, Mix, Normalisation,
     Order, Padding, ResizedCrop, TargetKind, TargetScale, mix,
 };
-use stratus_data::stats::target_statistics;
 use stratus_engine::ops::{FULL_SHARE, MAX_IMAGE_CHANNELS, MIXED_LABEL_LEN};
 use stratus_engine::{DType, Plan, Role};
-use std::sync::Arc;
 use stratus_experiment::{self as experiment, Annotation, DatasetFacts, Decode, Experiment, OnBadSample};
 
 /// The format of a batch's images in memory.

@@ -178,11 +178,16 @@ mod tests {
     fn labels_and_numbers_by_chance_are_recognised() {
         let outputs_of = |samples: usize| {
             let mut table = ScoreTable::new(1);
-            let targets: Vec<f32> = (0..samples).map(|sample| (sample % 4 == 0).into()).map(|is: u8| is.into()).collect();
+            let targets: Vec<f32> =
+                (0..samples).map(|sample| (sample % 4 == 0).into()).map(|is: u8| is.into()).collect();
             table.append(&vec![0.5; samples], &targets).unwrap();
             let name = |_| "one".to_owned();
             let labels = LabelScores::new(&table, LabelScores::LOGIT_THRESHOLD, name).labels;
-            OutputMetrics { labels, targets: TargetErrors::new(&table, name).targets, ..OutputMetrics::default() }
+            OutputMetrics {
+                labels,
+                targets: TargetErrors::new(&table, name).targets,
+                ..OutputMetrics::default()
+            }
         };
         let ranked = |auc: f64| {
             let labels = LabelColumns { val_auc: Some(auc), ..LabelColumns::default() };

@@ -115,7 +115,8 @@ fn with_sigmoid(exported: ExportSource) -> Result<ExportSource> {
         ))
         .with_hint("remove --sigmoid"));
     }
-    let graph = exported.graph.for_inference().followed_by("sigmoid", Sigmoid.into()).map_err(Failure::failed)?;
+    let graph =
+        exported.graph.for_inference().followed_by("sigmoid", Sigmoid.into()).map_err(Failure::failed)?;
     Ok(ExportSource { graph, ..exported })
 }
 

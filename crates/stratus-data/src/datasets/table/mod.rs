@@ -229,10 +229,8 @@ fn samples_of(
             };
             let samples = published(wanted[0]);
             if samples.is_empty() {
-                let problem = format!(
-                    "no row has the split `{}`; add some, or remove the column `split`",
-                    wanted[0]
-                );
+                let problem =
+                    format!("no row has the split `{}`; add some, or remove the column `split`", wanted[0]);
                 return Err(DataError::Invalid { path: file.to_owned(), problem });
             }
             Ok([samples, published(wanted[1])])

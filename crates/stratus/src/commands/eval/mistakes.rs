@@ -54,7 +54,11 @@ impl MistakeArguments {
     /// The output files: path, name in messages, and mark.
     pub fn files(&self) -> [(&Option<PathBuf>, &'static str, Mark); 2] {
         [
-            (&self.mistakes_csv, "the table of mistakes", Mark::Table(&[CSV_HEADER, LABEL_CSV_HEADER, NUMBER_CSV_HEADER])),
+            (
+                &self.mistakes_csv,
+                "the table of mistakes",
+                Mark::Table(&[CSV_HEADER, LABEL_CSV_HEADER, NUMBER_CSV_HEADER]),
+            ),
             (&self.gallery, "the gallery of mistakes", Mark::Image),
         ]
     }
@@ -81,7 +85,8 @@ fn write_gallery(path: &Path, mistakes: &Mistakes, title: &str, outputs: &Output
     let name = |class: usize| names.get(class).cloned().unwrap_or_else(|| class.to_string());
     let gallery = &mistakes.gallery;
     let is_segmentation = gallery.tiles.iter().any(|tile| tile.mask.is_some());
-    let is_labels = matches!(mistakes.listed.first().map(|mistake| &mistake.kind), Some(MistakeKind::Labels { .. }));
+    let is_labels =
+        matches!(mistakes.listed.first().map(|mistake| &mistake.kind), Some(MistakeKind::Labels { .. }));
     let explained = match (is_segmentation, is_labels) {
         (true, _) => "truth, prediction, difference",
         (false, true) => "+ wrong, − missed labels",

@@ -284,8 +284,7 @@ fn number(number: Option<f64>) -> String {
 
 /// Renders one row per label.
 fn label_table(labels: &[LabelMetrics]) -> String {
-    let heads =
-        ["label", "positives", "average precision", "AUC", "threshold", "precision", "recall", "F1"];
+    let heads = ["label", "positives", "average precision", "AUC", "threshold", "precision", "recall", "F1"];
     let row = |label: &LabelMetrics| {
         let point = label.at_chosen.unwrap_or(label.at_default);
         let [precision, recall, f1] = [point.precision, point.recall, point.f1].map(percent);

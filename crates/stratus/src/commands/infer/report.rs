@@ -136,7 +136,8 @@ pub(super) fn csv(images: &[ImageReport], task: Task) -> String {
 fn answers(image: &ImageReport) -> Vec<String> {
     let label =
         |answer: &LabelAnswer| format!("{} {:.1} %", printable(&answer.name), 100.0 * answer.probability);
-    let number = |answer: &NumberAnswer| format!("{} {}", printable(&answer.name), significant(answer.number));
+    let number =
+        |answer: &NumberAnswer| format!("{} {}", printable(&answer.name), significant(answer.number));
     let mut texts: Vec<String> = image.applying_labels().map(label).collect();
     if texts.is_empty() && image.labels.is_some() {
         texts.push("no label".to_owned());

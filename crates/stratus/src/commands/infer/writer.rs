@@ -7,8 +7,8 @@ use crate::errors::{Failure, Result};
 use crate::outputs::Outputs;
 use std::path::Path;
 use std::time::Instant;
-use stratus_data::contact_sheet::{ClassPalette, RgbImage, Tile, mask_to_png};
 use stratus_base::text::significant;
+use stratus_data::contact_sheet::{ClassPalette, RgbImage, Tile, mask_to_png};
 use stratus_train::infer::{Output, Prediction, Predictor};
 
 /// Writes predictions as the arguments request.
@@ -81,7 +81,8 @@ impl PredictionWriter<'_> {
             }
         }
         if let Some(numbers) = &report.numbers {
-            let captions = numbers.iter().map(|answer| format!("{} {}", answer.name, significant(answer.number)));
+            let captions =
+                numbers.iter().map(|answer| format!("{} {}", answer.name, significant(answer.number)));
             tile.caption = captions.collect::<Vec<_>>().join(", ");
         } else if report.labels.is_some() {
             let names: Vec<&str> = report.applying_labels().map(|label| label.name.as_str()).collect();
