@@ -1,5 +1,6 @@
-//! Losses of several targets per sample, of one logit per pixel, and their distillation, compared with PyTorch
-//! on every backend. The fixtures are made by `scripts/fixtures/target_losses.py`, which defines the operands.
+//! Losses of several targets per sample, of one logit per pixel, and their distillation, compared with
+//! PyTorch on every backend. The fixtures are made by `scripts/fixtures/target_losses.py`, which defines the
+//! operands.
 
 use crate::common::{cuda, fnv1a64, numbers, onednn, session, splitmix64};
 use serde::Deserialize;
