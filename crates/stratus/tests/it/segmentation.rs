@@ -201,7 +201,7 @@ fn rejects_invalid_segmentation_settings_before_training() {
     error_of(
         "fcn_resnet18",
         &["data.name=synthetic"],
-        &["`fcn_resnet18` is for segmentation", "data set `synthetic` is for classification"],
+        &["`fcn_resnet18` is for segmentation", "data set `synthetic` has one class per image"],
     );
     error_of("fcn_resnet18", &["checkpoint.keep_best=val_top1"], &["val_top1", "val_miou"]);
     error_of("fcn_resnet18", &["train.class_weights=[1, 2]"], &["has 2 numbers", "has 11 classes"]);

@@ -242,13 +242,19 @@ fn a_segmentation_network_learns_from_another_one() {
         streets::train(&dir, out, network, &[&["train.epochs=2"], more].concat())
     };
     train("teacher", "fcn_resnet18", &["model.width=6"]).expect(0);
-    let losses = ["f32", "bf16"].map(|precision| {
+    let [of_f32, of_bf16] = ["f32", "bf16"].map(|precision| {
         let precision_key = format!("train.precision={precision}");
         let more = [TEACHER, precision_key.as_str(), "train.teacher_weight=0.8"];
-        train(precision, "fcn_resnet18", &more).expect(0);
-        summary(&dir.path(precision))["final"]["train_loss"].as_f64().unwrap()
+        let ran = train(precision, "fcn_resnet18", &more);
+        if ran.err.contains("is not supported") {
+            eprintln!("SKIPPED: {precision_key}, which the kernels of this processor do not support");
+            return None;
+        }
+        ran.expect(0);
+        summary(&dir.path(precision))["final"]["train_loss"].as_f64()
     });
-    assert!((losses[0] - losses[1]).abs() < 0.05 * losses[0], "{losses:?}");
+    let of_f32 = of_f32.unwrap();
+    assert!(of_bf16.is_none_or(|of_bf16| (of_f32 - of_bf16).abs() < 0.05 * of_f32), "{of_f32}, {of_bf16:?}");
     train("plain", "fcn_resnet18", &[]).expect(0);
     let hash = |run: &str| summary(&dir.path(run))["weights_sha256"].clone();
     assert_ne!(hash("plain"), hash("f32"));

@@ -36,6 +36,9 @@ struct Pair {
     images: u64,
 }
 
+/// Makes the row of a label or number in its table.
+type RowOf = fn(&Target) -> Vec<String>;
+
 impl TargetSummary {
     /// The summary of a data set; `None` if it has classes or masks.
     pub(super) fn new(set: &dyn Dataset) -> Option<Self> {
@@ -70,7 +73,7 @@ impl TargetSummary {
 
     /// Renders the tables.
     pub(super) fn render(&self) -> String {
-        let (heading, row): (&[&str], fn(&Target) -> Vec<String>) = match self.kind {
+        let (heading, row): (&[&str], RowOf) = match self.kind {
             TargetKind::Labels => (&["  label", "images", "share", "missing"], Target::label_row),
             TargetKind::Numbers => {
                 let heading = &["  number", "images", "missing", "min", "mean", "max", "std"];
