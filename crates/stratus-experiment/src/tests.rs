@@ -143,7 +143,7 @@ fn errors_name_origin_key_and_fix() {
         ("[weather]", "e.toml:1: unknown key `weather` | `stratus config keys` lists every key"),
         (
             "train = 3",
-            "e.toml:1: `train` is a section, not a key | use a key of the section, like `train.epochs`",
+            "e.toml:1: `train` is a section, not a key | use a key of the section, like `train.loss`",
         ),
         (
             "[train]\nepochs = \"many\"",
