@@ -8,9 +8,9 @@
 //! the order of the tiles, so bits depend only on the plan.
 
 use crate::ops::{AddTiles, KernelSpec, Tiling};
-use crate::program::{Origin, Section};
+use crate::program::{Origin, Phase, Section};
 use crate::{EngineError, Program, Role, Step, Value, ValueId};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 
 /// The maximum share of the caches for a step's weights, as a divisor: every tile reads them.
@@ -25,11 +25,62 @@ const MAX_TILE_SHRINK: usize = 4;
 /// # Errors
 /// Only if verification fails.
 pub fn tile(program: &Program, cache_bytes: usize, min_samples: usize) -> Result<Program, EngineError> {
+    divide(program, sections(program, cache_bytes, min_samples))
+}
+
+/// As [`tile`], for a pipeline stage of the program `whole`: each step runs on the tiles that it would have
+/// there, so that bits do not depend on the cut.
+///
+/// # Errors
+/// Only if verification fails.
+pub fn tile_stage(
+    stage: &Program,
+    whole: &Program,
+    cache_bytes: usize,
+    min_samples: usize,
+) -> Result<Program, EngineError> {
+    let sections = sections(whole, cache_bytes, min_samples);
+    let written = |step: &Step| step.outputs.iter().chain(&step.updates).next().copied();
+    // The sections of the steps that write a value, in their order: all of them are in one stage.
+    let mut sections_of_value: HashMap<&str, VecDeque<Option<usize>>> = HashMap::new();
+    for (position, step) in whole.steps.iter().enumerate() {
+        let Some(id) = written(step) else { continue };
+        let section = sections.iter().position(|(steps, ..)| steps.contains(&position));
+        sections_of_value.entry(&whole.value(id).name).or_default().push_back(section);
+    }
+    let mut section_of_step = |step: &Step| -> Option<usize> {
+        if step.phase == Phase::Communication {
+            return None;
+        }
+        sections_of_value.get_mut(stage.value(written(step)?).name.as_str())?.pop_front()?
+    };
+    let mut own: Vec<TileSection> = Vec::new();
+    let mut last = None;
+    for (position, step) in stage.steps.iter().enumerate() {
+        let section = section_of_step(step);
+        match (section, own.last_mut()) {
+            (Some(_), Some((steps, ..))) if section == last => steps.end = position + 1,
+            (Some(section), _) => {
+                let (_, tiles, from_last) = sections[section];
+                own.push((position..position + 1, tiles, from_last));
+            }
+            (None, _) => {}
+        }
+        last = section;
+    }
+    divide(stage, own)
+}
+
+/// The steps of a section, the number of its tiles, and whether the last tile runs first.
+type TileSection = (Range<usize>, usize, bool);
+
+/// Divides a program into `sections`.
+fn divide(program: &Program, sections: Vec<TileSection>) -> Result<Program, EngineError> {
     let mut tiled = program.clone();
     tiled.sections.clear();
     tiled.steps.clear();
     let mut next = 0;
-    for (steps, tiles, from_last) in sections(program, cache_bytes, min_samples) {
+    for (steps, tiles, from_last) in sections {
         tiled.steps.extend_from_slice(&program.steps[next..steps.start]);
         next = steps.end;
         let first = tiled.steps.len();
@@ -78,13 +129,12 @@ fn push(tiled: &mut Program, step: &Step) {
     tiled.steps.append(&mut additions);
 }
 
-/// The longest runs of steps that can share more than one tile: their steps, the number of tiles, and whether
-/// the last tile runs first. It does in every other section, because the maps of its samples are still in the
-/// caches.
+/// The longest runs of steps that can share more than one tile. The last tile runs first in every other
+/// section, because the maps of its samples are still in the caches.
 ///
 /// Recomputed steps do not affect the boundaries of sections, because sums over the batch must have the same
 /// tiles with and without recomputation. They join the run that contains or follows them, or else split it.
-fn sections(program: &Program, cache_bytes: usize, min_samples: usize) -> Vec<(Range<usize>, usize, bool)> {
+fn sections(program: &Program, cache_bytes: usize, min_samples: usize) -> Vec<TileSection> {
     let is_recomputed = |step: &Step| {
         step.outputs.iter().chain(&step.updates).any(|id| program.recomputed_from(*id).is_some())
     };

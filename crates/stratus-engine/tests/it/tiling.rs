@@ -1,11 +1,14 @@
 //! Tiling: equal results in less memory, and valid sections.
 
 use crate::common::{TestSession, branches, decoder, digits, fuse, inception, published_digits, sgd};
+use std::collections::{BTreeMap, HashSet};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
-use stratus_engine::passes::tile::tile;
+use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
+use stratus_engine::passes::step_costs::StepCosts;
+use stratus_engine::passes::tile::{tile, tile_stage};
 use stratus_engine::passes::update::update;
-use stratus_engine::program::Mode;
+use stratus_engine::program::{Mode, Phase};
 use stratus_engine::{Kernel, Precision, Program, Role, Section, Session, ValueId};
 use stratus_graph::Graph;
 
@@ -103,6 +106,44 @@ fn tiled_evaluation_needs_memory_for_one_tile() {
     assert!(bytes(&tiled) * 20 < bytes(&program), "{} of {}", bytes(&tiled), bytes(&program));
 }
 
+/// Kernels may round differently for other numbers of samples, so a step has the same tiles in any stage.
+#[test]
+fn stages_have_the_tiles_of_the_whole_network() {
+    let memory = StageMemory { bytes_per_parameter_byte: 4, limit_bytes: usize::MAX, recomputes: false };
+    let mut counts = HashSet::new();
+    for graph in [published_digits(), branches(), inception(), decoder()] {
+        let [train, evaluate] = [Mode::Train, Mode::Evaluate]
+            .map(|mode| fuse(&lower(&graph, mode, Precision::F32, 64).unwrap()).unwrap());
+        let train = differentiate(&train).unwrap();
+        for kib in [16, 64, 256, 512, 1024] {
+            let tiles_of_values = |program: &Program| -> BTreeMap<String, Vec<usize>> {
+                let mut found: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+                let steps = program.steps.iter().enumerate();
+                for (position, step) in steps.filter(|(_, step)| step.phase != Phase::Communication) {
+                    let tiles = program.section_or_single(position).tiles;
+                    for id in &step.outputs {
+                        found.entry(program.value(*id).name.clone()).or_default().push(tiles);
+                    }
+                }
+                found
+            };
+            let whole = tiles_of_values(&tile(&evaluate, kib << 10, 4).unwrap());
+            counts.extend(whole.values().flatten().copied());
+            for count in [1, 2, 3, 4] {
+                let costs = StepCosts::estimated();
+                let cut = PipelinePartition::balanced(&train, &evaluate, count, memory, &costs).unwrap();
+                let mut of_stages = BTreeMap::new();
+                for index in 0..count {
+                    let stage = cut.stage(&evaluate, index).unwrap();
+                    of_stages.extend(tiles_of_values(&tile_stage(&stage, &evaluate, kib << 10, 4).unwrap()));
+                }
+                assert_eq!(of_stages, whole, "{} in {count} stages, {kib} KiB", graph.name);
+            }
+        }
+    }
+    assert!(counts.len() > 3, "{counts:?}");
+}
+
 #[test]
 fn batches_without_divisors_are_not_tiled() {
     // A prime batch has no tiles except single samples.
@@ -182,7 +223,7 @@ fn verification_rejects_invalid_sections() {
     });
     let loss = broken(&|program| {
         let position =
-            program.steps.iter().position(|step| step.phase == stratus_engine::Phase::Loss).unwrap();
+            program.steps.iter().position(|step| step.phase == Phase::Loss).unwrap();
         program.sections = vec![Section { tiles: 2, ..Section::once(position, 1) }];
         program.values.iter_mut().filter(|value| value.per_sample).for_each(|value| value.shape[0] = BATCH);
     });

@@ -21,7 +21,7 @@ use stratus_engine::passes::parts::{BatchParts, split_into_parts};
 use stratus_engine::passes::recompute::{live_bytes, recompute};
 use stratus_engine::passes::stage::{PipelinePartition, StageMemory};
 use stratus_engine::passes::step_costs::{ProgramCost, StepCosts};
-use stratus_engine::passes::tile::tile;
+use stratus_engine::passes::tile::{tile, tile_stage};
 use stratus_engine::passes::update::{MIN_FUSED_UPDATE_WEIGHTS, Optimisers, update_with_threshold};
 use stratus_engine::program::Mode;
 use stratus_experiment::{ClassWeighting, Experiment, LossFunction, PositiveWeighting};
@@ -125,7 +125,13 @@ pub(super) fn costed_programs(
     });
     let programs = Programs {
         tail: tail.transpose()?,
-        evaluate: tiled(own_stage(evaluate)?, resolved)?,
+        evaluate: match (&partition, resolved.tile_bytes()) {
+            (Some(partition), bytes @ 1..) => {
+                tile_stage(&partition.stage(&evaluate, index)?, &evaluate, bytes, MIN_TILE_SAMPLES)?
+            }
+            (Some(partition), 0) => partition.stage(&evaluate, index)?,
+            (None, _) => tiled(evaluate, resolved)?,
+        },
         refresh: refresh_copies(&train)?,
         train,
     };

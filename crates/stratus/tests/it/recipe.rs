@@ -4,7 +4,7 @@
 #![cfg(unix)]
 
 use crate::common::tiny::{NET, arguments, copy, write_data};
-use crate::common::{CommandOutput, RunResult, TestDir, summary};
+use crate::common::{CommandOutput, RunResult, TestDir, has_precision, summary};
 use std::fs;
 use std::path::{Path, PathBuf};
 use stratus_run::checkpoint::{Checkpoint, Checkpoints, Tensor, Values, read_safetensors};
@@ -319,10 +319,7 @@ fn class_weights_change_the_loss() {
 fn full_recipe_resumes_bit_identical() {
     let dir = test_dir();
     for precision in ["f32", "bf16"] {
-        let key = format!("train.precision={precision}");
-        let planned = dir.run(&arguments(&["plan", "net.toml"], &[&key, "train.device=auto"]));
-        if planned.err.contains("is not supported") {
-            eprintln!("SKIPPED: {key}, which the kernels of this processor do not support");
+        if !has_precision(precision) {
             continue;
         }
         let settings = [

@@ -152,6 +152,17 @@ impl TestDir {
     }
 }
 
+/// Returns whether the CPU kernels compute in a precision; prints it if not.
+pub fn has_precision(precision: &str) -> bool {
+    let key = format!("train.precision={precision}");
+    let arguments = ["plan", "digits", "--set", &key, "--set", "train.device=auto"];
+    let is_supported = !TestDir::new().run(&arguments).err.contains("is not supported");
+    if !is_supported {
+        eprintln!("SKIPPED: {key}, which the kernels of this processor do not support");
+    }
+    is_supported
+}
+
 /// A JSON document that a command printed.
 pub fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap()
