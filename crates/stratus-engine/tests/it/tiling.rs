@@ -222,8 +222,7 @@ fn verification_rejects_invalid_sections() {
         program.sections[1].count -= 1;
     });
     let loss = broken(&|program| {
-        let position =
-            program.steps.iter().position(|step| step.phase == Phase::Loss).unwrap();
+        let position = program.steps.iter().position(|step| step.phase == Phase::Loss).unwrap();
         program.sections = vec![Section { tiles: 2, ..Section::once(position, 1) }];
         program.values.iter_mut().filter(|value| value.per_sample).for_each(|value| value.shape[0] = BATCH);
     });
