@@ -26,6 +26,15 @@ pub struct TargetStatistics {
     pub positives: u64,
 }
 
+impl TargetStatistics {
+    /// True if all samples that have the target have the same, so that nothing can be learned of it, or none
+    /// has it.
+    #[must_use]
+    pub fn is_constant(&self) -> bool {
+        self.count == 0 || self.min.to_bits() == self.max.to_bits()
+    }
+}
+
 /// The statistics of each target, in the unit of the data set, over all samples in their order. Samples whose
 /// targets cannot be read are missing.
 #[must_use]
@@ -52,7 +61,7 @@ pub fn target_statistics(dataset: &dyn Dataset) -> Vec<TargetStatistics> {
     });
     for statistics in &mut all {
         statistics.deviation = (statistics.deviation / statistics.count.max(1) as f64).sqrt();
-        if statistics.min.to_bits() == statistics.max.to_bits() {
+        if statistics.is_constant() {
             // The mean of equal numbers may be rounded.
             (statistics.mean, statistics.deviation) = (statistics.min, 0.0);
         }

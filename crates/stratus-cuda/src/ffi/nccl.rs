@@ -239,8 +239,8 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(120);
 /// The time in which a communicator must end.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Creates the communicator of a member. The library waits for all other members without a limit, so a thread
-/// of its own calls it.
+/// Creates the communicator of a member, and connects it with those that it exchanges messages with. The
+/// library waits for all other members without a limit, so a thread of its own calls it.
 ///
 /// # Errors
 /// NCCL's error message, or after [`JOIN_TIMEOUT`].
@@ -258,7 +258,12 @@ fn init(
             let mut communicator = ptr::null_mut();
             // SAFETY: the pointer is to a handle; the identity is passed by value.
             let outcome = unsafe { (nccl.comm_init_rank)(&raw mut communicator, size, id, rank) };
-            nccl.check("ncclCommInitRank", outcome).map(|()| Communicator(communicator))
+            nccl.check("ncclCommInitRank", outcome)?;
+            let connected = connect(nccl, &gpu, communicator, [size, rank]);
+            connected.map(|()| Communicator(communicator)).inspect_err(|_| {
+                // SAFETY: the communicator lives, and nothing else uses it. Errors cannot be handled here.
+                let _ = unsafe { (nccl.comm_abort)(communicator) };
+            })
         });
         if let Err(SendError(Ok(Communicator(late)))) = sender.send(outcome) {
             // SAFETY: the communicator lives, and nothing else uses it. Errors cannot be handled here.
@@ -274,6 +279,77 @@ fn init(
             JOIN_TIMEOUT.as_secs()
         ))
     })
+}
+
+/// Exchanges a few bytes with each member that sums along the tree exchange messages with, and sums a number
+/// over all. The library connects two members only when they exchange their first message, and the call waits
+/// for the other without a limit: it would never return in a training that has lost a worker.
+///
+/// # Errors
+/// The error message of NCCL or the driver.
+fn connect(
+    nccl: &Nccl,
+    gpu: &Arc<Gpu>,
+    communicator: Handle,
+    [size, rank]: [c_int; 2],
+) -> Result<(), String> {
+    const BYTES: usize = 256;
+    let distances = (0..).map(|round| 1 << round).take_while(|distance: &c_int| *distance < size);
+    let peers: Vec<c_int> = distances.map(|distance| rank ^ distance).filter(|peer| *peer < size).collect();
+    if peers.is_empty() {
+        return Ok(());
+    }
+    let memory = DeviceMemory::zeroed(gpu, 2 * BYTES * peers.len())?;
+    let range = |slot: usize| DeviceRange { address: memory.address() + (slot * BYTES) as u64, bytes: BYTES };
+    let messages: Vec<Message> = (0..)
+        .zip(&peers)
+        .map(|(at, &peer)| Message { peer, send: range(2 * at), receive: range(2 * at + 1) })
+        .collect();
+    let stream = gpu.stream();
+    exchange(nccl, communicator, stream, &messages)?;
+    let number = range(0).pointer();
+    // SAFETY: the communicator and the stream live; the number is device memory that is kept until the stream
+    // is empty.
+    nccl.check("ncclAllReduce", unsafe {
+        (nccl.all_reduce)(number, number, 1, FLOAT32, SUM, communicator, stream)
+    })?;
+    gpu.wait()
+}
+
+/// Bytes to send to another member, and memory for those that it sends at the same time.
+struct Message {
+    peer: c_int,
+    send: DeviceRange,
+    receive: DeviceRange,
+}
+
+/// Enqueues messages that travel at the same time.
+///
+/// # Errors
+/// NCCL's error message.
+fn exchange(nccl: &Nccl, communicator: Handle, stream: CUstream, messages: &[Message]) -> Result<(), String> {
+    // SAFETY: the group is ended below, by the same thread.
+    nccl.check("ncclGroupStart", unsafe { (nccl.group_start)() })?;
+    let enqueue = |&Message { peer, send, receive }: &Message| {
+        if send.bytes > 0 {
+            // SAFETY: the communicator and the stream live; the range is device memory of this process, which
+            // is kept until the stream is empty.
+            nccl.check("ncclSend", unsafe {
+                (nccl.send)(send.pointer(), send.bytes, UINT8, peer, communicator, stream)
+            })?;
+        }
+        if receive.bytes > 0 {
+            // SAFETY: as above; nothing else uses the range until later work of the stream.
+            nccl.check("ncclRecv", unsafe {
+                (nccl.receive)(receive.pointer(), receive.bytes, UINT8, peer, communicator, stream)
+            })?;
+        }
+        Ok(())
+    };
+    let outcome = messages.iter().try_for_each(enqueue);
+    // SAFETY: the group was started above.
+    let ended = nccl.check("ncclGroupEnd", unsafe { (nccl.group_end)() });
+    outcome.and(ended)
 }
 
 impl NcclGroup {
@@ -305,25 +381,7 @@ impl NcclGroup {
     ) -> Result<(), String> {
         let peer = c_int::try_from(peer).map_err(|error| error.to_string())?;
         self.with_communicator(|nccl, communicator| {
-            // SAFETY: the group is ended below, by the same thread.
-            nccl.check("ncclGroupStart", unsafe { (nccl.group_start)() })?;
-            let mut outcome = Ok(());
-            if send.bytes > 0 {
-                // SAFETY: the communicator and the stream live; the range is device memory of this process,
-                // which is kept until the stream is empty.
-                outcome = nccl.check("ncclSend", unsafe {
-                    (nccl.send)(send.pointer(), send.bytes, UINT8, peer, communicator, stream)
-                });
-            }
-            if outcome.is_ok() && receive.bytes > 0 {
-                // SAFETY: as above; nothing else uses the range until later work of the stream.
-                outcome = nccl.check("ncclRecv", unsafe {
-                    (nccl.receive)(receive.pointer(), receive.bytes, UINT8, peer, communicator, stream)
-                });
-            }
-            // SAFETY: the group was started above.
-            let ended = nccl.check("ncclGroupEnd", unsafe { (nccl.group_end)() });
-            outcome.and(ended)
+            exchange(nccl, communicator, stream, &[Message { peer, send, receive }])
         })
     }
 

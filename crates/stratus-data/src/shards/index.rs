@@ -290,6 +290,23 @@ impl ShardIndex {
         Ok(())
     }
 
+    /// Checks that an index of `samples` samples with `targets` targets each can be read again, as far as that
+    /// is known before packing: a target takes two bytes at least.
+    ///
+    /// # Errors
+    ///
+    /// A sentence with the sizes.
+    pub(super) fn check_target_count(samples: usize, targets: usize) -> Result<(), String> {
+        let bytes = 2 * (samples as u64).saturating_mul(targets as u64);
+        if bytes <= MAX_INDEX_BYTES {
+            return Ok(());
+        }
+        Err(format!(
+            "{targets} labels or numbers of {samples} images exceed the index of shards, which has at most \
+             {MAX_INDEX_BYTES} bytes; select columns with data.columns, or do not pack this data set"
+        ))
+    }
+
     /// Declares the targets that samples have instead of labels.
     pub(super) fn set_target_kind(&mut self, kind: Option<TargetKind>) {
         if kind.is_some() {
@@ -321,20 +338,52 @@ impl ShardIndex {
     }
 
     /// The serialised index.
+    ///
+    /// # Errors
+    ///
+    /// If it were too large to be read again.
     pub(super) fn text(&self) -> io::Result<Vec<u8>> {
         let mut text = serde_json::to_vec(self)?;
         text.push(b'\n');
+        if text.len() as u64 > MAX_INDEX_BYTES {
+            let problem = format!(
+                "the index would have {} bytes, more than {MAX_INDEX_BYTES}; pack fewer images, labels or numbers",
+                text.len()
+            );
+            return Err(io::Error::other(problem));
+        }
         Ok(text)
     }
 }
 
 /// Numbers with `null` for NaN, which JSON does not have.
 mod null_for_nan {
-    use serde::{Deserialize, Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     pub(super) fn serialize<S: Serializer>(numbers: &[f32], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(numbers.iter().map(|number| (!number.is_nan()).then_some(*number)))
+        serializer.collect_seq(numbers.iter().map(|number| Number(*number)))
     }
+
+    /// A number, or `null` for NaN. Small whole numbers are written without a decimal point: most targets are
+    /// labels, which then take two bytes.
+    struct Number(f32);
+
+    impl Serialize for Number {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let Self(number) = *self;
+            let is_negative_zero = number == 0.0 && number.is_sign_negative();
+            if number.is_nan() {
+                serializer.serialize_none()
+            } else if number.fract() == 0.0 && number.abs() < MAX_WHOLE && !is_negative_zero {
+                serializer.serialize_i32(number as i32)
+            } else {
+                serializer.serialize_f32(number)
+            }
+        }
+    }
+
+    /// Whole numbers below this are exact in `f32`.
+    const MAX_WHOLE: f32 = 16_777_216.0;
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f32>, D::Error> {
         let numbers = Vec::<Option<f32>>::deserialize(deserializer)?;
@@ -416,6 +465,31 @@ mod tests {
         }
         let message = ShardIndex::parse(b"{\"format\": 1}", Path::new("index.json")).unwrap_err().to_string();
         assert!(message.starts_with("index.json: not an index of shards: invalid type"), "{message}");
+    }
+
+    #[test]
+    fn targets_are_written_exactly_and_briefly() {
+        let targets = vec![0.0, 1.0, f32::NAN, 0.5, -3.0, -0.0, 1e-7, 3e38, 16_777_215.0, 33_554_432.0];
+        let mut index = index(Vec::new());
+        index.set_target_kind(Some(TargetKind::Numbers));
+        index.classes = vec!["number".to_owned()];
+        index.push("train", Shard { labels: Vec::new(), targets: targets.clone(), ..shard("a.tar", 10) });
+        let text = index.text().unwrap();
+        let written = String::from_utf8(text.clone()).unwrap();
+        assert!(
+            written.contains("\"targets\":[0,1,null,0.5,-3,-0.0,1e-7,3e38,16777215,33554432.0]"),
+            "{written}"
+        );
+        let read = ShardIndex::parse(&text, Path::new("index.json")).unwrap();
+        let bits = |targets: &[f32]| targets.iter().map(|target| target.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&read.splits["train"][0].targets), bits(&targets));
+    }
+
+    #[test]
+    fn indices_too_large_to_be_read_are_refused_before_packing() {
+        assert_eq!(ShardIndex::check_target_count(13_000_000, 40), Ok(()));
+        let problem = ShardIndex::check_target_count(13_500_000, 40).unwrap_err();
+        assert!(problem.starts_with("40 labels or numbers of 13500000 images exceed the index"), "{problem}");
     }
 
     /// ImageNet: 1.3 million samples in a thousand shards.

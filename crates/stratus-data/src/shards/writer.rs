@@ -162,6 +162,11 @@ pub fn pack(
             return Err(DataError::Invalid { path: PathBuf::from(set.name()), problem });
         }
     }
+    if set.target_kind().is_some() {
+        let samples = parts.iter().map(|part| part.set.len()).sum();
+        ShardIndex::check_target_count(samples, classes.len())
+            .map_err(|problem| DataError::Invalid { path: PathBuf::from(set.name()), problem })?;
+    }
     if options.resize.is_some() && set.has_masks() {
         let problem = "cannot resize data sets with masks; remove this option".to_owned();
         return Err(DataError::InvalidOption { key: "--resize", problem });

@@ -57,7 +57,11 @@ impl Score {
     /// The name for the head of a column of [`Score::number`]: `top-1 %`, `R²`.
     #[must_use]
     pub fn head(self) -> String {
-        if self.is_fraction() { format!("{} %", self.name()) } else { self.name().to_owned() }
+        let name = match self {
+            Self::Of(Task::MultiLabel) => "mAP",
+            _ => self.name(),
+        };
+        if self.is_fraction() { format!("{name} %") } else { name.to_owned() }
     }
 
     /// The title of an axis of [`Score::number`]: `top-1, %`, `R²`.
@@ -118,7 +122,7 @@ mod tests {
         assert_eq!(texts, ["97.86 %", "97.86 %", "97.86 %", "0.9786"]);
         assert_eq!(Score::Of(Task::Regression).text(-12.5), "-12.5000");
         let heads = Task::ALL.map(|task| Score::Of(task).head());
-        assert_eq!(heads, ["top-1 %", "mean IoU %", "mean average precision %", "R²"]);
+        assert_eq!(heads, ["top-1 %", "mean IoU %", "mAP %", "R²"]);
         assert_eq!(Score::Of(Task::Regression).title(), "R²");
         assert_eq!(
             serde_json::to_string(&Score::Of(Task::MultiLabel)).unwrap(),

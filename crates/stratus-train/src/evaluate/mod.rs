@@ -60,6 +60,8 @@ pub struct Evaluator {
     collector: Option<PredictionCollector>,
     /// True if scores have the drawings of reports.
     draws: bool,
+    /// Bytes of the outputs that are gathered.
+    gathered_bytes: u64,
     /// The pipeline stage of this process; `None` without stages.
     stage: Option<Stage>,
 }
@@ -175,6 +177,7 @@ impl Evaluator {
             Some(stage) if !stage.is_last() => Scorer::placeholder(task, classes, scaling),
             _ => Scorer::new(&plan.program, task, threads, scaling)?,
         };
+        let gathered_bytes = gathered_bytes(resolved, dataset.as_ref());
         let loader = Loader::new(dataset, config)?;
         loader.set_active_workers(resolved.settings().data.workers.unwrap_or(1));
         Ok(Self {
@@ -187,6 +190,7 @@ impl Evaluator {
             collects: None,
             collector: None,
             draws: false,
+            gathered_bytes,
             stage,
         })
     }
@@ -218,7 +222,7 @@ impl Evaluator {
     pub fn bytes(&self) -> u64 {
         self.loader.memory_bytes()
             + self.multi_view.as_ref().map_or(0, |multi_view| multi_view.images.len() as u64)
-            + gathered_bytes(self.scorer.task(), self.loader.dataset())
+            + self.gathered_bytes
     }
 
     /// Sets the number of loader threads.
@@ -277,15 +281,16 @@ impl Evaluator {
     ) -> Result<Scores, TrainError> {
         let Some(workers) = workers else { return self.run(session) };
         self.run_batches(session, Some(workers))?;
-        let scores = self.scorer.partial_scores()?.to_bytes();
-        let read = |bytes: &Vec<u8>| {
-            PartialScores::from_bytes(bytes).map_err(|problem| {
+        let scores = self.scorer.take_partial_scores()?.into_bytes();
+        // The bytes of each worker are dropped once they are parsed.
+        let read = |bytes: Vec<u8>| {
+            PartialScores::from_bytes(&bytes).map_err(|problem| {
                 ExchangeError::Disconnected(format!("invalid scores from a worker: {problem}"))
             })
         };
         let all: Vec<PartialScores> =
-            workers.all_gatherv(scores)?.iter().map(read).collect::<Result<_, _>>()?;
-        self.scorer.merge_all(&all)?;
+            workers.all_gatherv(scores)?.into_iter().map(read).collect::<Result<_, _>>()?;
+        self.scorer.merge_all(all)?;
         self.scores()
     }
 

@@ -5,6 +5,7 @@ use super::targets::{LogitThresholds, TargetPlots, TargetScaling, TargetScorer, 
 use super::views::{ViewAverage, largest, largest_probability};
 use crate::TrainError;
 use serde::{Deserialize, Serialize};
+use std::mem;
 use stratus_data::{BatchBuffer, Dataset};
 use stratus_engine::ops::BINARY_CLASSES;
 use stratus_engine::passes::lower::PREDICTIONS;
@@ -54,15 +55,15 @@ fn no_outputs() -> ScoreTable {
 
 impl PartialScores {
     /// The counts as bytes: the length of a JSON document, the document, the outputs.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let document = serde_json::to_vec(self).unwrap_or_default();
+    pub fn into_bytes(self) -> Vec<u8> {
+        let document = serde_json::to_vec(&self).unwrap_or_default();
         let mut bytes = (document.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(&document);
         bytes.extend_from_slice(&self.outputs.to_bytes());
         bytes
     }
 
-    /// Parses the bytes of [`Self::to_bytes`].
+    /// Parses the bytes of [`Self::into_bytes`].
     ///
     /// # Errors
     /// If they are damaged; the message says how.
@@ -313,15 +314,6 @@ impl Scorer {
         }
     }
 
-    /// The task that is scored.
-    pub fn task(&self) -> Task {
-        match &self.counts {
-            Counts::Images { .. } => Task::Classification,
-            Counts::Pixels { .. } => Task::Segmentation,
-            Counts::Targets(scorer) => scorer.task(),
-        }
-    }
-
     /// The number of classes, labels or targets.
     pub fn classes(&self) -> usize {
         match &self.counts {
@@ -366,11 +358,11 @@ impl Scorer {
         Ok(compare_boundaries(threads, &[(labels, predictions)], size)?)
     }
 
-    /// The counts, to be merged with those of other workers.
+    /// Takes the counts, to be merged with those of other workers. Outputs, which are many, are moved.
     ///
     /// # Errors
     /// If the counts of threads do not match.
-    pub fn partial_scores(&self) -> Result<PartialScores, TrainError> {
+    pub fn take_partial_scores(&mut self) -> Result<PartialScores, TrainError> {
         let (boundaries, top5_hits) = match &self.counts {
             Counts::Images { top5_hits, .. } => (None, *top5_hits as u64),
             Counts::Pixels { boundaries, threads, .. } => {
@@ -380,11 +372,8 @@ impl Scorer {
             }
             Counts::Targets(_) => (None, 0),
         };
-        let (outputs, is_finite) = match &self.counts {
-            Counts::Targets(scorer) => {
-                let (table, is_finite) = scorer.table();
-                (table.clone(), is_finite)
-            }
+        let (outputs, is_finite) = match &mut self.counts {
+            Counts::Targets(scorer) => scorer.take_table(),
             Counts::Images { .. } | Counts::Pixels { .. } => (no_outputs(), true),
         };
         let batches = self.batches.iter().map(|batch| batch.map(f64::to_bits)).collect();
@@ -403,9 +392,9 @@ impl Scorer {
     ///
     /// # Errors
     /// If the counts do not match.
-    pub fn merge_all(&mut self, all: &[PartialScores]) -> Result<(), TrainError> {
+    pub fn merge_all(&mut self, mut all: Vec<PartialScores>) -> Result<(), TrainError> {
         self.clear();
-        for part in all {
+        for part in &all {
             self.samples += part.samples;
             self.confusion.merge(&part.confusion)?;
             match (&mut self.counts, &part.boundaries) {
@@ -417,8 +406,9 @@ impl Scorer {
             }
         }
         if let Counts::Targets(scorer) = &mut self.counts {
-            let tables: Vec<ScoreTable> = all.iter().map(|part| part.outputs.clone()).collect();
-            scorer.merge_turns(&tables, all.iter().all(|part| part.is_finite))?;
+            let is_finite = all.iter().all(|part| part.is_finite);
+            let tables = all.iter_mut().map(|part| mem::replace(&mut part.outputs, no_outputs()));
+            scorer.merge_turns(&tables.collect::<Vec<_>>(), is_finite)?;
         }
         // Losses are summed in the order of batches, as a single worker does.
         let rounds = all.iter().map(|part| part.batches.len()).max().unwrap_or(0);

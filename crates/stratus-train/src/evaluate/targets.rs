@@ -4,6 +4,7 @@ use super::scores::TaskMetrics;
 use crate::TrainError;
 use crate::infer::sigmoid;
 use crate::resolve::ResolvedProcess;
+use std::mem;
 use stratus_data::{BatchBuffer, Dataset};
 use stratus_engine::{EngineError, Session};
 use stratus_measures::{LabelScores, OperatingPoint, ScoreTable, TargetErrors};
@@ -69,10 +70,6 @@ impl TargetScorer {
         Self { task, table: ScoreTable::new(columns), scaling, not_finite: false, outputs, targets }
     }
 
-    pub fn task(&self) -> Task {
-        self.task
-    }
-
     pub fn columns(&self) -> usize {
         self.table.columns()
     }
@@ -123,9 +120,10 @@ impl TargetScorer {
         self.outputs.chunks_exact(columns).zip(self.targets[..count].chunks_exact(columns))
     }
 
-    /// The gathered outputs, and whether all were finite.
-    pub fn table(&self) -> (&ScoreTable, bool) {
-        (&self.table, !self.not_finite)
+    /// Takes the gathered outputs, and whether all were finite. None are left.
+    pub fn take_table(&mut self) -> (ScoreTable, bool) {
+        let empty = ScoreTable::new(self.columns());
+        (mem::replace(&mut self.table, empty), !self.not_finite)
     }
 
     /// Replaces the outputs by those of all workers, which took turns batch by batch.

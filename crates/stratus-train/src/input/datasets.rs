@@ -7,8 +7,10 @@ use crate::{LayerFile, TrainError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use stratus_base::printable;
 use stratus_data::datasets::class_targets::{LabelsOfClasses, NumbersOfClasses};
 use stratus_data::datasets::{SyntheticOptions, folder};
+use stratus_data::stats::target_statistics;
 use stratus_data::{DataError, Dataset, OpenOptions, Split, SplitMethod, TableOptions, TargetKind};
 use stratus_experiment::{Annotation, Experiment, LossFunction, OnBadSample};
 use stratus_run::data::class_difference;
@@ -19,6 +21,58 @@ pub struct Datasets {
     pub train: Arc<dyn Dataset>,
     /// The validation set.
     pub validation: Arc<dyn Dataset>,
+}
+
+/// The names of constant targets that a warning lists, at most.
+const MAX_NAMED_TARGETS: usize = 5;
+
+impl Datasets {
+    /// What a user should know of the data before a training: damaged images that are skipped, files that are
+    /// no images, unusual properties, and targets of which nothing can be learned. A sentence each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let Self { train, validation } = self;
+        let mut warnings = Vec::new();
+        let damaged = train.damaged().len() + validation.damaged().len();
+        if damaged > 0 {
+            let plural = if damaged == 1 { "" } else { "s" };
+            warnings.push(format!("skipping {damaged} damaged image{plural}; the summary lists them"));
+        }
+        let mut ignored_files = train.ignored_files();
+        ignored_files.extend(&validation.ignored_files());
+        warnings.extend(ignored_files.warning());
+        let unusual = train.warnings();
+        // Both splits may be of one table.
+        warnings.extend(validation.warnings().into_iter().filter(|warning| !unusual.contains(warning)));
+        warnings.extend(unusual);
+        warnings.extend(constant_targets(train.as_ref()));
+        warnings
+    }
+}
+
+/// The warning about targets that are the same in all training images; `None` if there are none.
+fn constant_targets(train: &dyn Dataset) -> Option<String> {
+    let kind = train.target_kind()?;
+    let statistics = target_statistics(train);
+    let is_constant = |target: &usize| statistics[*target].is_constant();
+    let constant: Vec<usize> = (0..statistics.len()).filter(is_constant).collect();
+    if constant.is_empty() {
+        return None;
+    }
+    let name = |&target: &usize| format!("`{}`", printable(&train.class_name(target)));
+    let mut names = constant.iter().take(MAX_NAMED_TARGETS).map(name).collect::<Vec<_>>().join(", ");
+    if constant.len() > MAX_NAMED_TARGETS {
+        names.push_str(&format!(" and {} more", constant.len() - MAX_NAMED_TARGETS));
+    }
+    let is_one = constant.len() == 1;
+    let (plural, is, it) = if is_one { ("", "is", "it") } else { ("s", "are", "them") };
+    let noun = match kind {
+        TargetKind::Labels => "label",
+        TargetKind::Numbers => "number",
+    };
+    Some(format!(
+        "{noun}{plural} {names} {is} the same in all training images: nothing can be learned about {it}"
+    ))
 }
 
 /// The options for opening an experiment's data set. Synthetic images have the shape that the network is

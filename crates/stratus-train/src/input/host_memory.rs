@@ -37,7 +37,7 @@ impl HostMemory {
         let Datasets { train: training, validation } = datasets;
         // A placeholder, which stands for both, has no images.
         let is_placeholder = Arc::ptr_eq(training, validation);
-        let gathered = if is_placeholder { 0 } else { gathered_bytes(resolved.task(), validation.as_ref()) };
+        let gathered = if is_placeholder { 0 } else { gathered_bytes(resolved, validation.as_ref()) };
         let input = resolved.input();
         let config = input.read_ahead(training.as_ref(), training_loader(resolved, train))?;
         let evaluation = input.evaluation(BatchFormat::from_plan(evaluate), evaluate.program.batch);
@@ -72,10 +72,13 @@ impl HostMemory {
 }
 
 /// The bytes of the outputs and targets that a validation gathers: of labels and numbers, both in f32.
-pub(crate) fn gathered_bytes(task: Task, validation: &dyn Dataset) -> u64 {
-    match task {
+/// Several processes have them twice, since they merge what each has gathered.
+pub(crate) fn gathered_bytes(resolved: &ResolvedProcess, validation: &dyn Dataset) -> u64 {
+    let processes = resolved.rank().world_size * resolved.stage().map_or(1, |stage| stage.count);
+    let copies = if processes > 1 { 2 } else { 1 };
+    match resolved.task() {
         Task::Classification | Task::Segmentation => 0,
-        Task::MultiLabel | Task::Regression => 8 * (validation.len() * validation.classes()) as u64,
+        Task::MultiLabel | Task::Regression => copies * 8 * (validation.len() * validation.classes()) as u64,
     }
 }
 

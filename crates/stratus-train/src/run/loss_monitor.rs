@@ -8,6 +8,9 @@ const MEAN_WEIGHT: f64 = 0.1;
 /// the logarithm of the number of classes; one that is merely confident and wrong stays below.
 const RISE_FACTOR: f64 = 4.0;
 
+/// Rates below this are printed with an exponent.
+const MIN_DECIMAL_RATE: f64 = 1e-3;
+
 /// Follows the loss of this process's iterations, and warns once if it rises.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LossMonitor {
@@ -24,6 +27,10 @@ impl LossMonitor {
             return None;
         }
         if self.seen < BASELINE_ITERATIONS {
+            // Of a batch whose images are all damaged or without labels, nothing is known.
+            if loss <= 0.0 {
+                return None;
+            }
             self.seen += 1;
             self.recent += (loss - self.recent) / f64::from(self.seen);
             // The smallest: a learning rate that is far too high has raised the loss by the second iteration.
@@ -35,8 +42,9 @@ impl LossMonitor {
             return None;
         }
         self.warned = true;
+        let rate = if rate < MIN_DECIMAL_RATE { format!("{rate:.1e}") } else { format!("{rate:.4}") };
         Some(format!(
-            "the loss has risen to {:.3} from {:.3} at the start: the learning rate, {rate:.4}, may be too \
+            "the loss has risen to {:.3} from {:.3} at the start: the learning rate, {rate}, may be too \
              high. Try a tenth of it with --lr, or a longer schedule.warmup_epochs",
             self.recent, self.baseline
         ))
@@ -70,5 +78,7 @@ mod tests {
         assert_eq!(warnings((0..500).map(|i| 2.3 * 0.99f64.powi(i))), []);
         // A baseline of zero has no multiple.
         assert_eq!(warnings([0.0; 50]), []);
+        // Without any labelled image in the first batches there is no loss to compare with.
+        assert_eq!(warnings((0..50).map(|i| if i < 3 { 0.0 } else { 2.3 })), []);
     }
 }

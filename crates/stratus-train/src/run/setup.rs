@@ -149,13 +149,7 @@ impl RunSetup {
         if resolved.precision() == Precision::Bf16 && !device.has_native_bf16 {
             warn("train.precision is bf16, but this CPU has no bf16 instructions: f32 is faster here");
         }
-        let damaged = train.damaged().len() + datasets.validation.damaged().len();
-        if damaged > 0 {
-            warn(&format!("skipping {damaged} damaged images; the summary lists them"));
-        }
-        let mut ignored_files = train.ignored_files();
-        ignored_files.extend(&datasets.validation.ignored_files());
-        ignored_files.warning().iter().for_each(|text| warn(text));
+        datasets.warnings().iter().for_each(|text| warn(text));
         if start == RunStart::New {
             announce::run_lines(&resolved, &datasets, &graph).iter().for_each(|line| observer.info(line));
             // The resolved experiment always has a shape; whether the user has set one decides here.

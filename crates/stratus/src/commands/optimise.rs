@@ -63,7 +63,8 @@ pub struct OptimiseArguments {
         conflicts_with_all = ["prune", "int8", "checkpoint"]
     )]
     pub target_ms: Option<f64>,
-    /// Largest drop of accuracy or mean IoU on the validation images by int8 layers, in points
+    /// Largest drop of the score on the validation images by int8 layers, in points: 1 % of accuracy, of mean IoU
+    /// or of mean average precision, or 0.01 of R²
     #[arg(
         long,
         value_name = "POINTS",
@@ -173,7 +174,7 @@ struct TargetReport {
     ms: f64,
     /// Its name in the table.
     variant: String,
-    /// The points of accuracy or mean IoU that it loses; `null` if unknown.
+    /// The points of the score that it loses, hundredths; `null` if unknown.
     lost_points: Option<f64>,
 }
 

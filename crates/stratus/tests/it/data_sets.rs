@@ -129,7 +129,7 @@ fn damaged_images_of_a_folder_are_listed_and_skipped() {
     let bad = &report["summary"]["bad_samples"];
     assert_eq!((bad["count"].as_u64(), bad["listed"].as_array().unwrap().len()), (Some(1), 1));
     assert_eq!(bad["listed"][0]["sample"], "images/train/b/0.jpg");
-    assert!(ran.err.contains("skipping 1 damaged images"), "{}", ran.err);
+    assert!(ran.err.contains("skipping 1 damaged image;"), "{}", ran.err);
 }
 
 /// Other files are named and do not matter; an archive is checked like the folder in it.

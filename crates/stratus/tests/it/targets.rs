@@ -322,6 +322,33 @@ fn refuses_settings_without_meaning_for_the_task() {
     train(&dir, "numbers", "flipped", &more).expect(0);
 }
 
+/// Of a constant target nothing can be learned: that is said before the first iteration, as are rows that are
+/// there twice.
+#[test]
+fn trainings_warn_about_unusual_tables() {
+    let dir = test_dir();
+    let extended = |table: &str, column: &str, cell: &str| {
+        let text = fs::read_to_string(dir.path(&format!("set/{table}.csv"))).unwrap();
+        let with_cell = |(at, line)| format!("{line},{}", if at == 0 { column } else { cell });
+        let mut lines: Vec<String> = text.lines().enumerate().map(with_cell).collect();
+        lines.push(lines[1].clone());
+        fs::write(dir.path(&format!("set/{table}2.csv")), lines.join("\n") + "\n").unwrap();
+    };
+    for (table, column, cell, noun) in [
+        ("numbers", "year", "1999.5", "number"),
+        ("labels", "always", "yes", "label"),
+        ("labels", "x", "", "label"),
+    ] {
+        extended(table, column, cell);
+        let out = format!("{table}-{column}");
+        let ran = train(&dir, &format!("{table}2"), &out, &["--set=train.epochs=1"]).expect(0);
+        let constant =
+            format!("{noun} `{column}` is the same in all training images: nothing can be learned");
+        assert!(ran.err.contains(&constant), "{}", ran.err);
+        assert_eq!(ran.err.matches("ignored 1 repeated row").count(), 1, "{}", ran.err);
+    }
+}
+
 #[test]
 fn exported_models_have_thresholds_and_scales() {
     let dir = test_dir();

@@ -57,11 +57,17 @@ fn check_finite(value: Value, text: impl Fn() -> String) -> Result<Value, String
     Ok(Value { number: if value.number.is_nan() { f32::NAN } else { value.number + 0.0 }, ..value })
 }
 
+/// The maximum length of a path: that of Linux.
+const MAX_PATH_BYTES: usize = 4096;
+
 /// A path relative to the folder of the table, separated by `/`.
 pub(super) fn path_of(cell: Cell<'_>) -> Result<Cow<'_, str>, String> {
     let Cell::Text(text) = cell else { return Err("has numbers; expected paths".to_owned()) };
     if text.trim().is_empty() {
         return Err("the path is empty".to_owned());
+    }
+    if text.len() > MAX_PATH_BYTES {
+        return Err(format!("the path has {} bytes, more than {MAX_PATH_BYTES}", text.len()));
     }
     let path = if text.contains('\\') { Cow::Owned(text.replace('\\', "/")) } else { Cow::Borrowed(text) };
     // `C:/` is a path of Windows; `a:b.png` is a file name.
@@ -139,5 +145,11 @@ mod tests {
             assert!(path_of(Cell::Text(text)).is_err(), "{text:?}");
         }
         assert!(path_of(Cell::Number(1.0)).is_err());
+        let long = "a/".repeat(MAX_PATH_BYTES / 2);
+        assert!(path_of(Cell::Text(&long)).is_ok());
+        assert_eq!(
+            path_of(Cell::Text(&(long + "b"))).unwrap_err(),
+            "the path has 4097 bytes, more than 4096"
+        );
     }
 }

@@ -38,18 +38,55 @@ pub(super) fn seeded_splits(
     let assigned = assign(&units, &label_ranks(rows, seed, labels));
     wanted.map(|split| {
         let is_wanted = |assigned: u8| SHARES[usize::from(assigned)].0 == split;
-        let units = units.iter().zip(&assigned).filter(|(_, assigned)| is_wanted(**assigned));
-        let mut part: Vec<u32> = units.flat_map(|(unit, _)| &unit.samples).copied().collect();
+        let units = units.samples.iter().zip(&assigned).filter(|(_, assigned)| is_wanted(**assigned));
+        let mut part: Vec<u32> = units.flat_map(|(samples, _)| samples).copied().collect();
         part.sort_unstable();
         part
     })
 }
 
-/// Samples that stay together.
-struct Unit {
-    samples: Vec<u32>,
-    /// The labels of the samples and their numbers, by label.
-    labels: Vec<(u32, u32)>,
+/// Samples that stay together. There may be millions of units, so their lists are not allocated one by one.
+struct Units {
+    /// The samples of each unit.
+    samples: Lists<u32>,
+    /// The labels of these samples and their numbers, by label.
+    labels: Lists<(u32, u32)>,
+}
+
+/// Lists one after the other.
+struct Lists<T> {
+    elements: Vec<T>,
+    /// The end of each list.
+    ends: Vec<usize>,
+}
+
+impl<T> Lists<T> {
+    fn new() -> Self {
+        Self { elements: Vec::new(), ends: Vec::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The end of the last list.
+    fn end(&self) -> usize {
+        self.ends.last().copied().unwrap_or_default()
+    }
+
+    /// Makes a list of the elements that follow the last one.
+    fn close(&mut self) {
+        self.ends.push(self.elements.len());
+    }
+
+    fn get(&self, index: usize) -> &[T] {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.elements[start..self.ends[index]]
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &[T]> {
+        (0..self.len()).map(|index| self.get(index))
+    }
 }
 
 /// A random number that depends on a name and the seed.
@@ -60,42 +97,63 @@ fn rank_of(seed: u64, name: &str) -> [u32; 4] {
 }
 
 /// The samples or groups in the order in which they are assigned: large groups first, then at random.
-fn units(rows: &TableRows, samples: &[u32], seed: u64) -> Vec<Unit> {
-    let mut members: Vec<Vec<u32>> = match &rows.groups {
+fn units(rows: &TableRows, samples: &[u32], seed: u64) -> Units {
+    let mut units = Units { samples: Lists::new(), labels: Lists::new() };
+    match &rows.groups {
         Some((groups, names)) => {
-            let mut members = vec![Vec::new(); names.len()];
-            samples.iter().for_each(|&sample| members[groups[sample as usize] as usize].push(sample));
-            members.retain(|members| !members.is_empty());
-            members
-        }
-        None => samples.iter().map(|&sample| vec![sample]).collect(),
-    };
-    let name = |members: &[u32]| {
-        let first = members.first().copied().unwrap_or_default() as usize;
-        match &rows.groups {
-            Some((groups, names)) => names[groups[first] as usize].as_str(),
-            None => rows.paths.get(first),
-        }
-    };
-    members.sort_by_cached_key(|members| (Reverse(members.len()), rank_of(seed, name(members))));
-    let with_labels = |samples: Vec<u32>| {
-        let mut labels: Vec<(u32, u32)> = Vec::new();
-        if rows.kind == TargetKind::Labels {
-            let of = |sample: &u32| {
-                let targets = rows.targets.row(*sample as usize).iter().enumerate();
-                targets.filter(|(_, target)| **target > 0.5).map(|(label, _)| (label as u32, 1))
-            };
-            labels.extend(samples.iter().flat_map(of));
-            labels.sort_unstable();
-            labels.dedup_by(|next, kept| {
-                let is_same = next.0 == kept.0;
-                kept.1 += u32::from(is_same);
-                is_same
+            let mut members: Vec<(u32, Vec<u32>)> =
+                (0..).map(|group| (group, Vec::new())).take(names.len()).collect();
+            samples.iter().for_each(|&sample| members[groups[sample as usize] as usize].1.push(sample));
+            members.retain(|(_, members)| !members.is_empty());
+            members.sort_by_cached_key(|(group, members)| {
+                (Reverse(members.len()), rank_of(seed, &names[*group as usize]))
             });
+            members.iter().for_each(|(_, members)| units.push(rows, members));
         }
-        Unit { samples, labels }
-    };
-    members.into_iter().map(with_labels).collect()
+        None => {
+            let mut order = samples.to_vec();
+            order.sort_by_cached_key(|&sample| rank_of(seed, rows.paths.get(sample as usize)));
+            order.iter().for_each(|&sample| units.push(rows, &[sample]));
+        }
+    }
+    units
+}
+
+impl Units {
+    /// Adds a unit.
+    fn push(&mut self, rows: &TableRows, samples: &[u32]) {
+        self.samples.elements.extend_from_slice(samples);
+        self.samples.close();
+        if rows.kind == TargetKind::Labels {
+            let start = self.labels.end();
+            for &sample in samples {
+                for (label, target) in (0..).zip(rows.targets.row(sample as usize)) {
+                    if *target > 0.5 {
+                        self.labels.elements.push((label, 1));
+                    }
+                }
+            }
+            if samples.len() > 1 {
+                add_equal(&mut self.labels.elements, start);
+            }
+        }
+        self.labels.close();
+    }
+}
+
+/// Sorts the labels from `start` on, and adds the numbers of equal ones.
+fn add_equal(labels: &mut Vec<(u32, u32)>, start: usize) {
+    labels[start..].sort_unstable();
+    let mut kept = start;
+    for at in start..labels.len() {
+        if kept > start && labels[kept - 1].0 == labels[at].0 {
+            labels[kept - 1].1 += labels[at].1;
+        } else {
+            labels[kept] = labels[at];
+            kept += 1;
+        }
+    }
+    labels.truncate(kept);
 }
 
 /// The order of labels with equal numbers of samples.
@@ -104,25 +162,25 @@ fn label_ranks(rows: &TableRows, seed: u64, labels: usize) -> Vec<[u32; 4]> {
 }
 
 /// The index in [`SHARES`] of each unit's split.
-fn assign(units: &[Unit], label_ranks: &[[u32; 4]]) -> Vec<u8> {
+fn assign(units: &Units, label_ranks: &[[u32; 4]]) -> Vec<u8> {
     const UNASSIGNED: u8 = u8::MAX;
     let labels = label_ranks.len();
-    let mut assigned = vec![UNASSIGNED; units.len()];
+    let mut assigned = vec![UNASSIGNED; units.samples.len()];
     // The remaining demand of each split, in fifths of a sample: for each label, and for all samples.
     let mut of_label = vec![[0i64; SHARES.len()]; labels];
     let mut of_all = [0i64; SHARES.len()];
     let mut left = vec![0u64; labels];
     let mut with_label: Vec<Vec<u32>> = vec![Vec::new(); labels];
-    for (at, unit) in units.iter().enumerate() {
-        for (split, (_, share)) in SHARES.iter().enumerate() {
-            of_all[split] += share * unit.samples.len() as i64;
-            for &(label, count) in &unit.labels {
-                of_label[label as usize][split] += share * i64::from(count);
-            }
-        }
-        for &(label, count) in &unit.labels {
+    for (at, unit_labels) in units.labels.iter().enumerate() {
+        for &(label, count) in unit_labels {
             left[label as usize] += u64::from(count);
             with_label[label as usize].push(at as u32);
+        }
+    }
+    for (split, (_, share)) in SHARES.iter().enumerate() {
+        of_all[split] = share * units.samples.end() as i64;
+        for (demand, left) in of_label.iter_mut().zip(&left) {
+            demand[split] = share * *left as i64;
         }
     }
     let mut place = |at: usize, label: Option<usize>, left: &mut [u64], assigned: &mut [u8]| {
@@ -133,32 +191,34 @@ fn assign(units: &[Unit], label_ranks: &[[u32; 4]]) -> Vec<u8> {
         };
         let chosen = (0..SHARES.len()).rev().max_by_key(demand).unwrap_or_default();
         assigned[at] = chosen as u8;
-        of_all[chosen] -= 5 * units[at].samples.len() as i64;
-        for &(label, count) in &units[at].labels {
+        of_all[chosen] -= 5 * units.samples.get(at).len() as i64;
+        for &(label, count) in units.labels.get(at) {
             of_label[label as usize][chosen] -= 5 * i64::from(count);
             left[label as usize] -= u64::from(count);
         }
     };
     let entry = |label: usize, left: &[u64]| Reverse((left[label], label_ranks[label], label));
     let mut queue: BinaryHeap<_> = (0..labels).map(|label| entry(label, &left)).collect();
-    let mut changed = Vec::new();
+    let mut is_changed = vec![false; labels];
     while let Some(Reverse((count, _, label))) = queue.pop() {
         // Outdated entries are dropped: a new one was added when the number changed.
         if count != left[label] || count == 0 {
             continue;
         }
-        changed.clear();
+        is_changed.fill(false);
         for &at in &with_label[label] {
             if assigned[at as usize] == UNASSIGNED {
                 place(at as usize, Some(label), &mut left, &mut assigned);
-                changed.extend(units[at as usize].labels.iter().map(|&(label, _)| label as usize));
+                units
+                    .labels
+                    .get(at as usize)
+                    .iter()
+                    .for_each(|(label, _)| is_changed[*label as usize] = true);
             }
         }
-        changed.sort_unstable();
-        changed.dedup();
-        queue.extend(changed.iter().map(|&label| entry(label, &left)));
+        queue.extend((0..labels).filter(|&label| is_changed[label]).map(|label| entry(label, &left)));
     }
-    for at in 0..units.len() {
+    for at in 0..assigned.len() {
         if assigned[at] == UNASSIGNED {
             place(at, None, &mut left, &mut assigned);
         }

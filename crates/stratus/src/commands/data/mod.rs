@@ -46,7 +46,7 @@ pub enum DataCommand {
     /// Decode every image and mask; list damaged and unlabelled samples, empty classes, and images that
     /// occur in two classes or two splits
     Check {
-        /// Data set, like mnist, or folder or archive of images
+        /// Data set, like mnist, or folder, archive or table of images
         name: String,
         /// Folder of the data set [default: data/NAME]
         #[arg(long, value_name = "DIR", visible_alias = "data")]
@@ -57,7 +57,7 @@ pub enum DataCommand {
     Shard(shard::ShardArguments),
     /// Show statistics: images per class, class weights, channel means and standard deviations, image sizes
     Stats {
-        /// Data set, like mnist, or folder or archive of images
+        /// Data set, like mnist, or folder, archive or table of images
         name: String,
         /// Folder of the data set [default: data/NAME]
         #[arg(long, value_name = "DIR")]

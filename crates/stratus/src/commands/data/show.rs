@@ -30,7 +30,7 @@ const MAX_SHEET_PIXELS: usize = 1 << 26;
 /// Arguments of `stratus data show`.
 #[derive(Args, Debug)]
 pub struct ShowArguments {
-    /// Data set, like mnist, or folder or archive of images
+    /// Data set, like mnist, or folder, archive or table of images
     pub name: String,
     /// Folder of the data set [default: data/NAME]
     #[arg(long, value_name = "DIR")]

@@ -65,8 +65,7 @@ impl TargetSummary {
     /// The numbers that are the same in all images, of which a network cannot learn anything.
     pub(super) fn constants(&self) -> Vec<String> {
         let is_constant = |target: &&Target| {
-            let TargetStatistics { count, min, max, .. } = target.statistics;
-            self.kind == TargetKind::Numbers && count > 0 && min.to_bits() == max.to_bits()
+            self.kind == TargetKind::Numbers && target.statistics.count > 0 && target.statistics.is_constant()
         };
         self.targets.iter().filter(is_constant).map(|target| target.name.clone()).collect()
     }

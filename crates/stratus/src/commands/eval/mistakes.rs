@@ -139,6 +139,12 @@ pub(super) fn render(report: &MistakesReport) -> String {
     format!("\n{count} image{plural} with mistakes{shown}\n{}{note}", table(&rows))
 }
 
+/// Labels, separated by `|`. In names, `|` and `\` are written with a `\` before them.
+fn label_list(labels: &[String]) -> String {
+    let escape = |name: &String| name.replace('\\', "\\\\").replace('|', "\\|");
+    labels.iter().map(escape).collect::<Vec<_>>().join("|")
+}
+
 /// The mistakes as CSV.
 fn csv(listed: &[Mistake], outputs: &OutputMetrics) -> String {
     let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
@@ -156,7 +162,7 @@ fn csv(listed: &[Mistake], outputs: &OutputMetrics) -> String {
             }
             MistakeKind::Pixels { iou } => format!(",,,,,{iou:?}"),
             MistakeKind::Labels { wrong, missed, severity } => {
-                format!("{},{},{severity:?}", quoted(&wrong.join("|")), quoted(&missed.join("|")))
+                format!("{},{},{severity:?}", quoted(&label_list(wrong)), quoted(&label_list(missed)))
             }
             MistakeKind::Numbers { name, number, predicted_number } => {
                 format!("{},{number:?},{predicted_number:?}", quoted(name))
@@ -165,4 +171,16 @@ fn csv(listed: &[Mistake], outputs: &OutputMetrics) -> String {
         text.push_str(&format!("{},{fields}\n", quoted(path)));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_labels_can_be_divided_again() {
+        let labels = ["a|b", "c\\", "d"].map(str::to_owned);
+        assert_eq!(label_list(&labels), r"a\|b|c\\|d");
+        assert_eq!(label_list(&[]), "");
+    }
 }

@@ -3,6 +3,12 @@
 /// The maximum depth of nested values.
 const MAX_DEPTH: usize = 32;
 
+/// The maximum memory of the elements of a list per byte of the message. An element that takes one byte may
+/// have a hundred in memory.
+const MAX_BYTES_PER_BYTE: usize = 16;
+/// The memory that short lists may take.
+const MAX_SHORT_LIST_BYTES: usize = 4096;
+
 /// Reads values of a message.
 pub(super) struct Compact<'a> {
     bytes: &'a [u8],
@@ -84,11 +90,11 @@ impl<'a> Compact<'a> {
     /// Reads the elements of a list.
     pub(super) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let (count, _) = self.list_head()?;
-        let mut elements = Vec::new();
+        let (mut elements, start) = (Vec::new(), self.at);
         for _ in 0..count {
-            let before = self.at;
             elements.push(read(self)?);
-            if self.at == before {
+            let max_bytes = MAX_SHORT_LIST_BYTES + (self.at - start).saturating_mul(MAX_BYTES_PER_BYTE);
+            if elements.len().saturating_mul(size_of::<T>()) > max_bytes {
                 return Err("a list in the metadata has empty elements".to_owned());
             }
         }
@@ -173,5 +179,21 @@ impl<'a> Compact<'a> {
         let end = usize::try_from(count).ok().and_then(|count| self.at.checked_add(count));
         self.at = end.filter(|&end| end <= self.bytes.len()).ok_or("the metadata end too early")?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lists are bounded by the bytes of their elements, which may be empty structures of one byte each.
+    #[test]
+    fn lists_are_in_proportion_to_their_size() {
+        let list = |count: u8| [&[0xfc, count | 0x80, 1][..], &[0; 256]].concat();
+        let read = |bytes: &[u8]| {
+            Compact::new(bytes).list(|input| input.fields(|_, _, _| Ok(false)).map(|()| [0u8; 64]))
+        };
+        assert_eq!(read(&[&[0x5c][..], &[0; 5]].concat()).unwrap().len(), 5);
+        assert_eq!(read(&list(72)).unwrap_err(), "a list in the metadata has empty elements");
     }
 }

@@ -16,6 +16,11 @@ const DATA_PAGE: u64 = 0;
 const DICTIONARY_PAGE: u64 = 2;
 const DATA_PAGE_V2: u64 = 3;
 
+/// The maximum size of a column's unpacked pages in a row group, if they are packed well.
+const MAX_SMALL_CHUNK_BYTES: u64 = 64 << 20;
+/// The maximum size of more pages, in units of their packed size.
+const MAX_CHUNK_RATIO: u64 = 256;
+
 /// The row of a missing text.
 const MISSING: u32 = u32::MAX;
 
@@ -86,12 +91,18 @@ impl Values {
         };
         let mut reader = PageReader { leaf, dictionary: Vec::new(), texts: 0, present: Vec::new() };
         let (mut rest, mut page) = (bytes, Vec::new());
+        let max_unpacked = MAX_SMALL_CHUNK_BYTES.max(MAX_CHUNK_RATIO.saturating_mul(bytes.len() as u64));
+        let mut unpacked = 0u64;
         while values.len() < rows {
             let (header, length) = PageHeader::read(rest)?;
             rest = rest.get(length..).unwrap_or_default();
             let packed = usize::try_from(header.compressed).ok().and_then(|length| rest.get(..length));
             let packed = packed.ok_or("a page ends after its column")?;
             rest = &rest[packed.len()..];
+            unpacked = unpacked.saturating_add(header.uncompressed);
+            if unpacked > max_unpacked {
+                return Err(format!("pages of {} bytes would be unpacked to {unpacked}", bytes.len()));
+            }
             let count = usize::try_from(header.values).unwrap_or(usize::MAX);
             match header.kind {
                 DICTIONARY_PAGE => {
@@ -373,4 +384,51 @@ fn plain_numbers(bytes: &[u8], leaf: Leaf, count: usize, take: &mut dyn FnMut(f6
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    /// The length of a page, which is as long as one that is packed well may be.
+    const PAGE_BYTES: u64 = 16 << 20;
+
+    /// A page of one empty text, with zeros behind it.
+    fn page() -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&vec![0; PAGE_BYTES as usize]).unwrap();
+        let packed = encoder.finish().unwrap();
+        // Fields 1 to 3 and 5 of the header are integers in zigzag encoding, the last one a structure.
+        let mut bytes = vec![0x15, 0];
+        for number in [PAGE_BYTES, packed.len() as u64] {
+            bytes.push(0x15);
+            let mut rest = number << 1;
+            while rest >= 0x80 {
+                bytes.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            bytes.push(rest as u8);
+        }
+        bytes.extend([0x2c, 0x15, 1 << 1, 0x15, 0, 0, 0]);
+        bytes.extend(packed);
+        bytes
+    }
+
+    #[test]
+    fn pages_together_are_in_proportion_to_their_size() {
+        let leaf = Leaf { chunk: 0, kind: PhysicalType::Text, is_optional: false, is_unsigned: false };
+        let chunk = Chunk { codec: 2, ..Chunk::default() };
+        let page = page();
+        let values = |pages: usize| Values::read(&page.repeat(pages), leaf, &chunk, pages);
+        assert_eq!(values(2).unwrap().text(1), Some(""));
+        let problem = values(5).unwrap_err();
+        assert_eq!(
+            problem,
+            format!("pages of {} bytes would be unpacked to {}", 5 * page.len(), 5 * PAGE_BYTES)
+        );
+    }
 }
