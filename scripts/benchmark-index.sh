@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Measures the time and memory to open large data sets, and prints every command and its raw output: an index
-# of 1.3 million samples in shards, and annotations of 118,287 images in the format of COCO.
+# of 1.3 million samples in shards, annotations of 118,287 images in the format of COCO, and tables of a
+# million images with 5 and with 40 labels.
 #
 #   scripts/benchmark-index.sh > docs/benchmarks/raw/data-index.txt
 #
-# Both are synthetic, in the size and format of the real ones; no image is decoded. ROUNDS (3) of each.
+# All are synthetic, in the size and format of the real ones; no image is decoded. ROUNDS (3) of each.
 set -euo pipefail
 # shellcheck source=scripts/benchmark-common.sh
 source "$(dirname "$0")/benchmark-common.sh"
@@ -68,6 +69,20 @@ with open(f"{work}/coco/annotations/instances_train2017.json", "w") as file:
         file.write((", " if number else "") + json.dumps(one))
     categories = [{"supercategory": "thing", "id": id, "name": f"thing {id}"} for id in range(1, 81)]
     file.write('], "categories": ' + json.dumps(categories) + "}")
+
+# A fifth of 5 labels, with a column of splits, and a quarter of 40, without.
+os.makedirs(f"{work}/tables")
+with open(f"{work}/tables/5.csv", "w") as file:
+    file.write("path,split," + ",".join(f"label{number}" for number in range(5)) + "\n")
+    for image in range(1_000_000):
+        labels = ",".join("1" if draw.random() < 0.2 else "0" for _ in range(5))
+        split = "val" if image % 10 == 0 else "train"
+        file.write(f"images/{image // 1000:03}/{image:07}.jpg,{split},{labels}\n")
+with open(f"{work}/tables/40.csv", "w") as file:
+    file.write("path," + ",".join(f"label{number}" for number in range(40)) + "\n")
+    for image in range(1_000_000):
+        labels = ",".join(format(draw.getrandbits(40) & draw.getrandbits(40), "040b"))
+        file.write(f"images/{image // 1000:03}/{image:07}.jpg,{labels}\n")
 PYTHON
 
 opened() { # data set, its path, setting…
@@ -98,3 +113,7 @@ annotations=$(stat -c %s "$work/coco/annotations/instances_train2017.json")
 section "COCO's masks: annotations of $annotations bytes, 860,001 in 118,287 images" coco coco \
     --set data.verify=false
 section "COCO's labels, of the same file" coco_labels coco --set data.verify=false
+section "A table of a million images with 5 labels and a column of splits" table tables/5.csv \
+    --set data.verify=false
+section "A table of a million images with 40 labels, divided such that splits have the frequencies of labels" \
+    table tables/40.csv --set data.verify=false --set data.split_seed=0

@@ -106,10 +106,11 @@ pub fn for_precision(precision: Precision) -> Vec<Case> {
 }
 
 /// The test cases of int8 inference, and of training for it, which only some backends have, in a precision:
-/// that of the maps that are not in int8.
+/// that of the maps that are not in int8. Weights are at most `max_weight`, the backend's
+/// [`max_int8_weight`](stratus_engine::Backend::max_int8_weight).
 #[must_use]
-pub fn quantised(precision: Precision) -> Vec<Case> {
-    let cases = quantised::tests().into_iter().chain(fake_quantise::tests());
+pub fn quantised(precision: Precision, max_weight: i8) -> Vec<Case> {
+    let cases = quantised::tests(max_weight).into_iter().chain(fake_quantise::tests());
     cases.filter(|case| case.precisions.contains(&precision)).collect()
 }
 

@@ -12,7 +12,9 @@ const SCALES: [Uint8Scale; 2] =
 
 const BYTES: Fill = Fill::Integers { low: 0, high: 255 };
 
-pub(super) fn tests() -> Vec<Case> {
+/// The cases, with weights up to `max_weight`: processors without VNNI add products in 16 bits, which larger
+/// weights overflow.
+pub(super) fn tests(max_weight: i8) -> Vec<Case> {
     let mut cases = Vec::new();
     for shape in [[2, 16, 5, 7], [1, 3, 9, 9], [3, 64, 8, 8], [1, 1, 1, 1]] {
         for bytes in SCALES {
@@ -29,7 +31,7 @@ pub(super) fn tests() -> Vec<Case> {
         for addend in [Addend::None, Addend::Real, Addend::Bytes(SCALES[0]), Addend::Bytes(SCALES[1])] {
             for output in [None, Some(SCALES[0]), Some(SCALES[1])] {
                 for relu in [false, true] {
-                    cases.push(convolution(QuantisedConv2d { conv, relu, addend, output }));
+                    cases.push(convolution(QuantisedConv2d { conv, relu, addend, output }, max_weight));
                 }
             }
         }
@@ -67,7 +69,7 @@ fn convolutions() -> Vec<Conv2d> {
     ]
 }
 
-fn convolution(kernel: QuantisedConv2d) -> Case {
+fn convolution(kernel: QuantisedConv2d, max_weight: i8) -> Case {
     let QuantisedConv2d { conv, relu, addend, output } = kernel;
     let x = [2, conv.in_channels, 9, 11];
     let [height, width] = conv.output_size([x[2], x[3]]).unwrap_or([1, 1]);
@@ -93,7 +95,7 @@ fn convolution(kernel: QuantisedConv2d) -> Case {
             "weight",
             &conv.weight_shape(),
             DTypeClass::SignedBytes,
-            Fill::Integers { low: -127, high: 127 },
+            Fill::Integers { low: -i32::from(max_weight), high: i32::from(max_weight) },
         )
         .filled("scale", &vector, DTypeClass::Single, Fill::Uniform { low: high / 4.0, high })
         .filled("bias", &vector, DTypeClass::Single, Fill::Uniform { low: -1.0, high: 1.0 });

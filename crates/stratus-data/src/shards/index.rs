@@ -477,7 +477,7 @@ mod tests {
         let text = index.text().unwrap();
         let written = String::from_utf8(text.clone()).unwrap();
         assert!(
-            written.contains("\"targets\":[0,1,null,0.5,-3,-0.0,1e-7,3e38,16777215,33554432.0]"),
+            written.contains("\"targets\":[0,1,null,0.5,-3,-0.0,1e-7,3e+38,16777215,33554432.0]"),
             "{written}"
         );
         let read = ShardIndex::parse(&text, Path::new("index.json")).unwrap();

@@ -4,7 +4,7 @@ use crate::common::network::offered;
 use crate::common::{LAYOUTS, backend, choices, precisions};
 use stratus_conformance::cases;
 use stratus_engine::Kernel;
-use stratus_engine::backend::step_key;
+use stratus_engine::backend::{Backend, step_key};
 
 /// Channels last, the layout of the kernels for bytes, and every layout of maps in real numbers; every
 /// implementation of a convolution.
@@ -13,8 +13,9 @@ fn every_case_and_implementation_matches_the_reference() {
     let mut compared = 0;
     for threads in [1, 3] {
         let Some(backend) = backend(threads) else { return };
+        let max_weight = backend.max_int8_weight().unwrap();
         for precision in precisions(&backend) {
-            for case in cases::quantised(precision) {
+            for case in cases::quantised(precision, max_weight) {
                 let program = case.program(precision).unwrap();
                 let key = step_key(&program, &program.steps[0]);
                 let plain = choices(&case, "nhwc");

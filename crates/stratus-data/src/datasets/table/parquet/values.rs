@@ -399,7 +399,7 @@ mod tests {
 
     /// A page of one empty text, with zeros behind it.
     fn page() -> Vec<u8> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(&vec![0; PAGE_BYTES as usize]).unwrap();
         let packed = encoder.finish().unwrap();
         // Fields 1 to 3 and 5 of the header are integers in zigzag encoding, the last one a structure.
