@@ -115,5 +115,5 @@ section "COCO's masks: annotations of $annotations bytes, 860,001 in 118,287 ima
 section "COCO's labels, of the same file" coco_labels coco --set data.verify=false
 section "A table of a million images with 5 labels and a column of splits" table tables/5.csv \
     --set data.verify=false
-section "A table of a million images with 40 labels, divided such that splits have the frequencies of labels" \
+section "A table of a million images with 40 labels, divided by the frequencies of labels" \
     table tables/40.csv --set data.verify=false --set data.split_seed=0

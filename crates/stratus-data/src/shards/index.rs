@@ -290,8 +290,8 @@ impl ShardIndex {
         Ok(())
     }
 
-    /// Checks that an index of `samples` samples with `targets` targets each can be read again, as far as that
-    /// is known before packing: a target takes two bytes at least.
+    /// Checks that an index of `samples` samples with `targets` targets each can be read again, as far as
+    /// that is known before packing: a target takes two bytes at least.
     ///
     /// # Errors
     ///
@@ -347,7 +347,8 @@ impl ShardIndex {
         text.push(b'\n');
         if text.len() as u64 > MAX_INDEX_BYTES {
             let problem = format!(
-                "the index would have {} bytes, more than {MAX_INDEX_BYTES}; pack fewer images, labels or numbers",
+                "the index would have {} bytes, more than {MAX_INDEX_BYTES}; pack fewer images, labels or \
+                 numbers",
                 text.len()
             );
             return Err(io::Error::other(problem));

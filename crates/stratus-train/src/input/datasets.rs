@@ -27,8 +27,8 @@ pub struct Datasets {
 const MAX_NAMED_TARGETS: usize = 5;
 
 impl Datasets {
-    /// What a user should know of the data before a training: damaged images that are skipped, files that are
-    /// no images, unusual properties, and targets of which nothing can be learned. A sentence each.
+    /// Warnings about the data, a sentence each: damaged images that are skipped, files that are not images,
+    /// unusual properties, and targets of which nothing can be learned.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let Self { train, validation } = self;

@@ -63,8 +63,8 @@ pub struct OptimiseArguments {
         conflicts_with_all = ["prune", "int8", "checkpoint"]
     )]
     pub target_ms: Option<f64>,
-    /// Largest drop of the score on the validation images by int8 layers, in points: 1 % of accuracy, of mean IoU
-    /// or of mean average precision, or 0.01 of R²
+    /// Largest drop of the score on the validation images by int8 layers, in points: 1 % of accuracy, mean
+    /// IoU or mean average precision, or 0.01 of R²
     #[arg(
         long,
         value_name = "POINTS",

@@ -322,8 +322,8 @@ fn refuses_settings_without_meaning_for_the_task() {
     train(&dir, "numbers", "flipped", &more).expect(0);
 }
 
-/// Of a constant target nothing can be learned: that is said before the first iteration, as are rows that are
-/// there twice.
+/// Constant targets, of which nothing can be learned, and repeated rows are reported before the first
+/// iteration.
 #[test]
 fn trainings_warn_about_unusual_tables() {
     let dir = test_dir();

@@ -42,7 +42,8 @@ const SAME_RANGE: f32 = 0.02;
 pub struct QuantiseOptions {
     /// The number of training images that the ranges follow from.
     pub images: usize,
-    /// The points of the score that may be lost: hundredths of accuracy, mean IoU, mean average precision or R².
+    /// The points of the score that may be lost: hundredths of accuracy, mean IoU, mean average precision or
+    /// R².
     pub max_loss_points: f64,
     /// True if layers run in int8 even if they are not faster on this machine; nothing is measured
     /// then.
