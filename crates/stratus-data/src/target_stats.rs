@@ -96,7 +96,7 @@ pub struct LabelPair {
 /// The labels whose pairs are counted: the most frequent ones.
 const MAX_PAIRED_LABELS: usize = 1000;
 
-/// The pairs of labels that occur together most often, at most `count`, among the [`MAX_PAIRED_LABELS`] most
+/// The pairs of labels that occur together most often, at most `count`, among the thousand most
 /// frequent labels. Equally frequent pairs are in the order of the labels.
 #[must_use]
 pub fn frequent_pairs(dataset: &dyn Dataset, count: usize) -> Vec<LabelPair> {

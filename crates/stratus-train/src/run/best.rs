@@ -193,7 +193,7 @@ mod tests {
         assert_eq!((stopping.patience, stopping.measure), (Some(3), EpochMetric::ValTop5));
         let error = read("checkpoint.keep_best = \"val_top2\"").unwrap_err().to_string();
         assert!(
-            error.contains("\"train_loss\", \"train_top1\", \"train_accuracy\", \"val_loss\""),
+            error.contains("\"train_loss\", \"train_top1\", \"train_accuracy\", \"train_label_accuracy\""),
             "{error}"
         );
     }
