@@ -23,8 +23,8 @@ LAYERS = [
     ("fc", "linear", {"out_features": 10}),
 ]
 SETTINGS = {
-    "data.path": "data", "data.verify": "false", "train.device": "reference", "train.batch_size": 32,
-    "train.epochs": 3, "checkpoint.every_seconds": 0.002,
+    "data.name": "mnist", "data.path": "data", "data.verify": "false", "train.device": "reference",
+    "train.batch_size": 32, "train.epochs": 3, "checkpoint.every_seconds": 0.002,
 }
 IMAGES = 320
 

@@ -334,11 +334,9 @@ fn trainings_warn_about_unusual_tables() {
         lines.push(lines[1].clone());
         fs::write(dir.path(&format!("set/{table}2.csv")), lines.join("\n") + "\n").unwrap();
     };
-    for (table, column, cell, noun) in [
-        ("numbers", "year", "1999.5", "number"),
-        ("labels", "always", "yes", "label"),
-        ("labels", "x", "", "label"),
-    ] {
+    for (table, column, cell, noun) in
+        [("numbers", "year", "1999.5", "number"), ("labels", "always", "yes", "label")]
+    {
         extended(table, column, cell);
         let out = format!("{table}-{column}");
         let ran = train(&dir, &format!("{table}2"), &out, &["--set=train.epochs=1"]).expect(0);
