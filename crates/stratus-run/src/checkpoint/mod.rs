@@ -222,6 +222,8 @@ impl Checkpoints {
     }
 
     fn prune(&self, newest: u64, retention: &Retention) -> Result<()> {
+        // A removal may have failed before, for example without free descriptors.
+        atomic::clean(&self.folder)?;
         let all = self.list()?;
         let older = all.iter().rev().filter(|&&i| i < newest && Some(i) != retention.pinned);
         let later = all.iter().filter(|&&i| i > newest);

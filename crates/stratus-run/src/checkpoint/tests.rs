@@ -96,6 +96,19 @@ fn keeps_the_newest_and_the_pinned_checkpoints() {
     assert_eq!(fs::read_dir(checkpoints.path(45).parent().unwrap()).unwrap().count(), 1);
 }
 
+/// The removal of an old checkpoint fails without free descriptors; the next save removes what it left.
+#[test]
+fn saving_removes_what_a_failed_removal_left() {
+    let (_keep, checkpoints) = folder();
+    save(&checkpoints, 1, &Retention::default()).unwrap();
+    let left = atomic::temporary_path(&checkpoints.path(1)).unwrap();
+    fs::create_dir_all(&left).unwrap();
+    fs::write(left.join(WEIGHTS), "part").unwrap();
+    save(&checkpoints, 2, &Retention::default()).unwrap();
+    assert!(!left.exists());
+    assert_eq!(checkpoints.list().unwrap(), [1, 2]);
+}
+
 #[test]
 fn skips_and_names_a_damaged_checkpoint() {
     for name in FILES {
