@@ -221,9 +221,9 @@ const PLAIN: Variant<'static> = Variant {
     plain_kernels: false,
 };
 
-/// Trains five steps on a backend and compares with PyTorch. A few networks have so many ReLUs and maxima
-/// that the rounding of some processor flips one for any batch. They have a second batch, which decides then:
-/// wrong kernels agree on neither.
+/// Trains five steps on a backend and compares with PyTorch. In three networks, with millions of ReLUs and
+/// maxima, the rounding of some processor flips one for any batch. They have a second batch, which decides
+/// then: wrong kernels agree on neither.
 fn trains(backend: &dyn Backend, network: &str, variant: &Variant<'_>) {
     let second = format!("{network}-2");
     if !path(&second).is_file() {
