@@ -1,9 +1,13 @@
 //! Exports `GOMP_*` and `omp_*` from the programs of this package, so that oneDNN runs on `stratus-threads`
 //! and not on its own OpenMP run time. Folds equal functions of the release build.
 
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    if std::env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
+    if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|system| system == "linux") {
         println!("cargo::rustc-link-arg=-Wl,--export-dynamic-symbol=GOMP_*,--export-dynamic-symbol=omp_*");
     }
     if folds_functions() {
@@ -13,11 +17,25 @@ fn main() {
     }
 }
 
-/// Returns whether this is a release build by rustc's own linker, lld. Other linkers may not fold functions.
+/// Returns whether this is a release build that links with rustc's own lld. Other linkers may reject the
+/// option.
 fn folds_functions() -> bool {
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    let target = "x86_64-unknown-linux-gnu";
+    let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
+    let chooses_linker = env::var_os("RUSTC_LINKER").is_some()
+        || env::var("CARGO_ENCODED_RUSTFLAGS").is_ok_and(|flags| flags.contains("link"));
     is("PROFILE", "release")
-        && is("TARGET", "x86_64-unknown-linux-gnu")
-        && is("HOST", "x86_64-unknown-linux-gnu")
-        && std::env::var_os("RUSTC_LINKER").is_none()
+        && is("TARGET", target)
+        && is("HOST", target)
+        && !chooses_linker
+        && has_lld(target)
+}
+
+/// Returns whether the toolchain contains lld, with which it links then, as those of rustup do. A
+/// distribution's toolchain may link with the system's linker.
+fn has_lld(target: &str) -> bool {
+    let compiler = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let Ok(asked) = Command::new(compiler).args(["--print", "sysroot"]).output() else { return false };
+    let sysroot = String::from_utf8_lossy(&asked.stdout);
+    Path::new(sysroot.trim()).join("lib/rustlib").join(target).join("bin/gcc-ld/ld.lld").is_file()
 }

@@ -27,8 +27,8 @@ pub struct TargetStatistics {
 }
 
 impl TargetStatistics {
-    /// True if all samples that have the target have the same, so that nothing can be learned of it, or none
-    /// has it.
+    /// True if the target has the same value in all samples that have it, or no sample has it: nothing can be
+    /// learned about it.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         self.count == 0 || self.min.to_bits() == self.max.to_bits()
@@ -96,8 +96,8 @@ pub struct LabelPair {
 /// The labels whose pairs are counted: the most frequent ones.
 const MAX_PAIRED_LABELS: usize = 1000;
 
-/// The pairs of labels that occur together most often, at most `count`, among the thousand most
-/// frequent labels. Equally frequent pairs are in the order of the labels.
+/// The pairs of labels that occur together most often, at most `count`, among the thousand most frequent
+/// labels. Equally frequent pairs are in the order of the labels.
 #[must_use]
 pub fn frequent_pairs(dataset: &dyn Dataset, count: usize) -> Vec<LabelPair> {
     let statistics = target_statistics(dataset);

@@ -98,7 +98,7 @@ pub fn sync_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the temporary files and folders of killed writers from `folder`, and returns their paths.
+/// Removes what killed writers and failed removals left in `folder`, and returns the paths.
 ///
 /// Call it only while holding the run's lock. A folder that does not exist counts as clean.
 pub fn clean(folder: &Path) -> Result<Vec<PathBuf>> {

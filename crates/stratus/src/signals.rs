@@ -30,8 +30,9 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// Returns true if the process ignores SIGHUP.
-fn ignores_hangup() -> bool {
+/// Returns true if the process ignores SIGHUP, as under `nohup`. Its children do too.
+#[must_use]
+pub fn ignores_hangup() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| is_ignored(SIGHUP, &status))
 }
 

@@ -125,12 +125,9 @@ pub(super) fn costed_programs(
     });
     let programs = Programs {
         tail: tail.transpose()?,
-        evaluate: match (&partition, resolved.tile_bytes()) {
-            (Some(partition), bytes @ 1..) => {
-                tile_stage(&partition.stage(&evaluate, index)?, &evaluate, bytes, MIN_TILE_SAMPLES)?
-            }
-            (Some(partition), 0) => partition.stage(&evaluate, index)?,
-            (None, _) => tiled(evaluate, resolved)?,
+        evaluate: match &partition {
+            Some(partition) => tiled_stage(partition.stage(&evaluate, index)?, &evaluate, resolved)?,
+            None => tiled(evaluate, resolved)?,
         },
         refresh: refresh_copies(&train)?,
         train,
@@ -326,5 +323,13 @@ fn tiled(program: Program, resolved: &ResolvedProcess) -> Result<Program, TrainE
     match resolved.tile_bytes() {
         0 => Ok(program),
         bytes => Ok(tile(&program, bytes, MIN_TILE_SAMPLES)?),
+    }
+}
+
+/// A stage of the program `whole` in the tiles of that program, unless the device has no tiles.
+fn tiled_stage(stage: Program, whole: &Program, resolved: &ResolvedProcess) -> Result<Program, TrainError> {
+    match resolved.tile_bytes() {
+        0 => Ok(stage),
+        bytes => Ok(tile_stage(&stage, whole, bytes, MIN_TILE_SAMPLES)?),
     }
 }

@@ -41,16 +41,18 @@ impl Datasets {
         let mut ignored_files = train.ignored_files();
         ignored_files.extend(&validation.ignored_files());
         warnings.extend(ignored_files.warning());
-        let unusual = train.warnings();
         // Both splits may be of one table.
-        warnings.extend(validation.warnings().into_iter().filter(|warning| !unusual.contains(warning)));
-        warnings.extend(unusual);
+        for unusual in train.warnings().into_iter().chain(validation.warnings()) {
+            if !warnings.contains(&unusual) {
+                warnings.push(unusual);
+            }
+        }
         warnings.extend(constant_targets(train.as_ref()));
         warnings
     }
 }
 
-/// The warning about targets that are the same in all training images; `None` if there are none.
+/// The warning about constant targets; `None` if there are none.
 fn constant_targets(train: &dyn Dataset) -> Option<String> {
     let kind = train.target_kind()?;
     let statistics = target_statistics(train);
@@ -64,14 +66,13 @@ fn constant_targets(train: &dyn Dataset) -> Option<String> {
     if constant.len() > MAX_NAMED_TARGETS {
         names.push_str(&format!(" and {} more", constant.len() - MAX_NAMED_TARGETS));
     }
-    let is_one = constant.len() == 1;
-    let (plural, is, it) = if is_one { ("", "is", "it") } else { ("s", "are", "them") };
+    let (plural, is, it) = if constant.len() == 1 { ("", "is", "it") } else { ("s", "are", "them") };
     let noun = match kind {
         TargetKind::Labels => "label",
         TargetKind::Numbers => "number",
     };
     Some(format!(
-        "{noun}{plural} {names} {is} the same in all training images: nothing can be learned about {it}"
+        "{noun}{plural} {names} {is} constant in the training images: nothing can be learned about {it}"
     ))
 }
 

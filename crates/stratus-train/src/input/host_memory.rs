@@ -72,10 +72,12 @@ impl HostMemory {
 }
 
 /// The bytes of the outputs and targets that a validation gathers: of labels and numbers, both in f32.
-/// Several processes have them twice, since they merge what each has gathered.
+/// Several processes have up to three copies for a moment, while they exchange and merge them. Stages that
+/// have no outputs send as many bytes as the last one.
 pub(crate) fn gathered_bytes(resolved: &ResolvedProcess, validation: &dyn Dataset) -> u64 {
-    let processes = resolved.rank().world_size * resolved.stage().map_or(1, |stage| stage.count);
-    let copies = if processes > 1 { 2 } else { 1 };
+    let stages = resolved.stage().map_or(1, |stage| stage.count) as u64;
+    let is_alone = resolved.rank().world_size == 1 && stages == 1;
+    let copies = if is_alone { 1 } else { 3 * stages };
     match resolved.task() {
         Task::Classification | Task::Segmentation => 0,
         Task::MultiLabel | Task::Regression => copies * 8 * (validation.len() * validation.classes()) as u64,

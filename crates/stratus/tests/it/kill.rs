@@ -16,6 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use stratus::signals::ignores_hangup;
 
 /// The number of kills if `STRATUS_KILLS` is not set.
 const KILLS: u64 = 10;
@@ -314,17 +315,6 @@ fn killed_run_with_full_recipe_resumes_bit_identical() {
     }
 }
 
-/// Returns whether this process, and so its children, ignores SIGHUP.
-fn hangup_is_ignored() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or_default();
-    let is_ignored = u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 == 1);
-    if is_ignored {
-        eprintln!("SKIPPED: SIGHUP is ignored here, as under nohup");
-    }
-    is_ignored
-}
-
 #[test]
 fn terminated_run_saves_a_checkpoint_and_resumes() {
     let dir = TestDir::new();
@@ -344,9 +334,13 @@ fn terminated_run_saves_a_checkpoint_and_resumes() {
     );
     dir.run(&["collect", "run"]).expect(0);
 
-    // Programs under nohup, as these tests may be, do not end with the terminal.
-    let signals = if hangup_is_ignored() { &["TERM", "INT"][..] } else { &["TERM", "INT", "HUP"] };
-    for signal in signals {
+    let mut signals = vec!["TERM", "INT"];
+    if ignores_hangup() {
+        eprintln!("SKIPPED: SIGHUP is ignored here, as under nohup");
+    } else {
+        signals.push("HUP");
+    }
+    for signal in &signals {
         let (status, log) = training.signal(signal);
         assert_eq!(status.code(), Some(75), "{log}");
         assert!(log.ends_with("hint: resume with `stratus train run`\n"), "{log}");

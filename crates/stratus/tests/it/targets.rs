@@ -341,7 +341,7 @@ fn trainings_warn_about_unusual_tables() {
         let out = format!("{table}-{column}");
         let ran = train(&dir, &format!("{table}2"), &out, &["--set=train.epochs=1"]).expect(0);
         let constant =
-            format!("{noun} `{column}` is the same in all training images: nothing can be learned");
+            format!("{noun} `{column}` is constant in the training images: nothing can be learned about it");
         assert!(ran.err.contains(&constant), "{}", ran.err);
         assert_eq!(ran.err.matches("ignored 1 repeated row").count(), 1, "{}", ran.err);
     }

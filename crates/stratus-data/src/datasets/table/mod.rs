@@ -8,6 +8,7 @@
 mod cells;
 mod columns;
 mod csv;
+mod lists;
 mod names;
 mod parquet;
 mod rows;

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::cells::{NOT_A_VALUE, Value, path_of, text_of, value_of};
 use super::columns::{ColumnError, Columns, PATH_COLUMN};
+use super::lists::Lists;
 use super::names::Names;
 use super::source::{Cell, Problem, Row, TableFile, printable};
 use crate::dataset::TargetKind;
@@ -76,20 +77,13 @@ impl TableRows {
 struct LabelLists {
     names: Vec<String>,
     known: HashMap<String, u32>,
-    /// The labels of all rows, ascending in a row, and the end of each row.
-    labels: Vec<u32>,
-    ends: Vec<usize>,
+    /// The labels of each row, ascending.
+    rows: Lists<u32>,
 }
 
 impl LabelLists {
-    fn row(&self, index: usize) -> &[u32] {
-        let start = index.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        self.ends.get(index).and_then(|&end| self.labels.get(start..end)).unwrap_or_default()
-    }
-
     /// Adds the labels of a row; none if the text is empty.
     fn push(&mut self, text: &str, separator: char) -> Result<(), String> {
-        let start = self.labels.len();
         for name in text.split(separator).map(str::trim).filter(|name| !name.is_empty()) {
             let label = match self.known.get(name) {
                 Some(&label) => label,
@@ -105,25 +99,11 @@ impl LabelLists {
                     label
                 }
             };
-            self.labels.push(label);
+            self.rows.push(label);
         }
-        self.labels[start..].sort_unstable();
-        let mut end = start;
-        for at in start..self.labels.len() {
-            if at == start || self.labels[at] != self.labels[end - 1] {
-                self.labels[end] = self.labels[at];
-                end += 1;
-            }
-        }
-        self.labels.truncate(end);
-        self.ends.push(end);
+        self.rows.sort_and_merge(|kept, next| kept == next);
+        self.rows.finish();
         Ok(())
-    }
-
-    /// Removes the last row.
-    fn pop(&mut self) {
-        self.ends.pop();
-        self.labels.truncate(self.ends.last().copied().unwrap_or(0));
     }
 }
 
@@ -210,7 +190,7 @@ impl RowsBuilder {
         if let Some(known) = self.known.find_or_add(&path, &self.rows.paths) {
             let conflict = self.conflict_with(known, split, group);
             if self.columns.separator.is_some() {
-                self.lists.pop();
+                self.lists.rows.pop();
             }
             if let Some(difference) = conflict {
                 let first = self.lines.get(known).copied().unwrap_or_default();
@@ -279,7 +259,7 @@ impl RowsBuilder {
     /// The difference between the current row and an earlier one of the same path.
     fn conflict_with(&self, known: usize, split: Option<Split>, group: Option<u32>) -> Option<&'static str> {
         let equals_targets = if self.columns.separator.is_some() {
-            self.lists.row(known) == self.lists.row(self.lists.ends.len() - 1)
+            self.lists.rows.get(known) == self.lists.rows.get(self.lists.rows.len() - 1)
         } else {
             let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
             self.values.row(known).iter().zip(&self.row).all(same)
@@ -345,13 +325,13 @@ impl LabelLists {
         for (at, &label) in order.iter().enumerate() {
             position[label as usize] = at as u32;
         }
-        let max_values = self.labels.len().saturating_mul(MAX_VALUES_PER_BYTE);
+        let max_values = self.rows.elements().saturating_mul(MAX_VALUES_PER_BYTE);
         let max_values = max_values.clamp(MAX_SMALL_VALUES, MAX_VALUES);
         let mut targets = TargetRowsBuilder::new(order.len(), max_values);
         let mut row = vec![0.0; order.len()];
-        for index in 0..self.ends.len() {
+        for labels in self.rows.iter() {
             let set = |row: &mut [f32], value| {
-                for &label in self.row(index) {
+                for &label in labels {
                     row[position[label as usize] as usize] = value;
                 }
             };

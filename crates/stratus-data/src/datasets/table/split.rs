@@ -12,6 +12,7 @@ use std::collections::BinaryHeap;
 use sha2::{Digest, Sha256};
 use stratus_random::{Purpose, Stream};
 
+use super::lists::Lists;
 use super::rows::TableRows;
 use crate::dataset::TargetKind;
 use crate::datasets::split::{self, Split};
@@ -45,48 +46,12 @@ pub(super) fn seeded_splits(
     })
 }
 
-/// Samples that stay together. There may be millions of units, so their lists are not allocated one by one.
+/// Samples that stay together.
 struct Units {
     /// The samples of each unit.
     samples: Lists<u32>,
     /// The labels of these samples and their numbers, by label.
     labels: Lists<(u32, u32)>,
-}
-
-/// Lists one after the other.
-struct Lists<T> {
-    elements: Vec<T>,
-    /// The end of each list.
-    ends: Vec<usize>,
-}
-
-impl<T> Lists<T> {
-    fn new() -> Self {
-        Self { elements: Vec::new(), ends: Vec::new() }
-    }
-
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// The end of the last list.
-    fn end(&self) -> usize {
-        self.ends.last().copied().unwrap_or_default()
-    }
-
-    /// Makes a list of the elements that follow the last one.
-    fn close(&mut self) {
-        self.ends.push(self.elements.len());
-    }
-
-    fn get(&self, index: usize) -> &[T] {
-        let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        &self.elements[start..self.ends[index]]
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &[T]> {
-        (0..self.len()).map(|index| self.get(index))
-    }
 }
 
 /// A random number that depends on a name and the seed.
@@ -98,7 +63,7 @@ fn rank_of(seed: u64, name: &str) -> [u32; 4] {
 
 /// The samples or groups in the order in which they are assigned: large groups first, then at random.
 fn units(rows: &TableRows, samples: &[u32], seed: u64) -> Units {
-    let mut units = Units { samples: Lists::new(), labels: Lists::new() };
+    let mut units = Units { samples: Lists::default(), labels: Lists::default() };
     match &rows.groups {
         Some((groups, names)) => {
             let mut members: Vec<(u32, Vec<u32>)> =
@@ -122,38 +87,25 @@ fn units(rows: &TableRows, samples: &[u32], seed: u64) -> Units {
 impl Units {
     /// Adds a unit.
     fn push(&mut self, rows: &TableRows, samples: &[u32]) {
-        self.samples.elements.extend_from_slice(samples);
-        self.samples.close();
-        if rows.kind == TargetKind::Labels {
-            let start = self.labels.end();
-            for &sample in samples {
-                for (label, target) in (0..).zip(rows.targets.row(sample as usize)) {
-                    if *target > 0.5 {
-                        self.labels.elements.push((label, 1));
-                    }
+        for &sample in samples {
+            self.samples.push(sample);
+            if rows.kind != TargetKind::Labels {
+                continue;
+            }
+            for (label, target) in (0..).zip(rows.targets.row(sample as usize)) {
+                if *target > 0.5 {
+                    self.labels.push((label, 1));
                 }
             }
-            if samples.len() > 1 {
-                add_equal(&mut self.labels.elements, start);
-            }
         }
-        self.labels.close();
+        self.labels.sort_and_merge(|kept, next| {
+            let is_same = kept.0 == next.0;
+            kept.1 += if is_same { next.1 } else { 0 };
+            is_same
+        });
+        self.samples.finish();
+        self.labels.finish();
     }
-}
-
-/// Sorts the labels from `start` on, and adds the numbers of equal ones.
-fn add_equal(labels: &mut Vec<(u32, u32)>, start: usize) {
-    labels[start..].sort_unstable();
-    let mut kept = start;
-    for at in start..labels.len() {
-        if kept > start && labels[kept - 1].0 == labels[at].0 {
-            labels[kept - 1].1 += labels[at].1;
-        } else {
-            labels[kept] = labels[at];
-            kept += 1;
-        }
-    }
-    labels.truncate(kept);
 }
 
 /// The order of labels with equal numbers of samples.
@@ -178,7 +130,7 @@ fn assign(units: &Units, label_ranks: &[[u32; 4]]) -> Vec<u8> {
         }
     }
     for (split, (_, share)) in SHARES.iter().enumerate() {
-        of_all[split] = share * units.samples.end() as i64;
+        of_all[split] = share * units.samples.elements() as i64;
         for (demand, left) in of_label.iter_mut().zip(&left) {
             demand[split] = share * *left as i64;
         }
@@ -209,11 +161,9 @@ fn assign(units: &Units, label_ranks: &[[u32; 4]]) -> Vec<u8> {
         for &at in &with_label[label] {
             if assigned[at as usize] == UNASSIGNED {
                 place(at as usize, Some(label), &mut left, &mut assigned);
-                units
-                    .labels
-                    .get(at as usize)
-                    .iter()
-                    .for_each(|(label, _)| is_changed[*label as usize] = true);
+                for (label, _) in units.labels.get(at as usize) {
+                    is_changed[*label as usize] = true;
+                }
             }
         }
         queue.extend((0..labels).filter(|&label| is_changed[label]).map(|label| entry(label, &left)));

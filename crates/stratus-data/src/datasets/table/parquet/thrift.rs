@@ -3,8 +3,8 @@
 /// The maximum depth of nested values.
 const MAX_DEPTH: usize = 32;
 
-/// The maximum memory of the elements of a list per byte of the message. An element that takes one byte may
-/// have a hundred in memory.
+/// The maximum memory of the elements of a list per byte of the message. An element of a byte in the message
+/// may take a hundred in memory.
 const MAX_BYTES_PER_BYTE: usize = 16;
 /// The memory that short lists may take.
 const MAX_SHORT_LIST_BYTES: usize = 4096;
@@ -95,7 +95,7 @@ impl<'a> Compact<'a> {
             elements.push(read(self)?);
             let max_bytes = MAX_SHORT_LIST_BYTES + (self.at - start).saturating_mul(MAX_BYTES_PER_BYTE);
             if elements.len().saturating_mul(size_of::<T>()) > max_bytes {
-                return Err("a list in the metadata has empty elements".to_owned());
+                return Err("a list in the metadata has more elements than its bytes can hold".to_owned());
             }
         }
         Ok(elements)
@@ -194,6 +194,9 @@ mod tests {
             Compact::new(bytes).list(|input| input.fields(|_, _, _| Ok(false)).map(|()| [0u8; 64]))
         };
         assert_eq!(read(&[&[0x5c][..], &[0; 5]].concat()).unwrap().len(), 5);
-        assert_eq!(read(&list(72)).unwrap_err(), "a list in the metadata has empty elements");
+        assert_eq!(
+            read(&list(72)).unwrap_err(),
+            "a list in the metadata has more elements than its bytes can hold"
+        );
     }
 }
