@@ -2,10 +2,10 @@
 //!
 //! Source: nccl.h. The functions below have not changed since version 2.14.
 
-use super::driver::{DeviceMemory, Gpu};
+use super::driver::{DeviceMemory, Gpu, check};
 use super::libraries;
 use crate::exchange::{DeviceRange, Group};
-use cudarc::driver::sys::CUstream;
+use cudarc::driver::sys::{self, CUstream};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -255,12 +255,13 @@ fn init(
     let init = move || {
         // The library uses the current context.
         let outcome = gpu.make_current().and_then(|()| {
+            // It is freed after the communicator was aborted, which ends messages that use it.
+            let first = FirstMessages::new(&gpu, [size, rank])?;
             let mut communicator = ptr::null_mut();
             // SAFETY: the pointer is to a handle; the identity is passed by value.
             let outcome = unsafe { (nccl.comm_init_rank)(&raw mut communicator, size, id, rank) };
             nccl.check("ncclCommInitRank", outcome)?;
-            let connected = connect(nccl, &gpu, communicator, [size, rank]);
-            connected.map(|()| Communicator(communicator)).inspect_err(|_| {
+            first.exchange(nccl, communicator).map(|()| Communicator(communicator)).inspect_err(|_| {
                 // SAFETY: the communicator lives, and nothing else uses it. Errors cannot be handled here.
                 let _ = unsafe { (nccl.comm_abort)(communicator) };
             })
@@ -281,39 +282,71 @@ fn init(
     })
 }
 
-/// Exchanges a few bytes with each member that sums along the tree exchange messages with, and sums a number
-/// over all. The library connects two members only when they exchange their first message, and the call waits
-/// for the other without a limit: it would never return in a training that has lost a worker.
-///
-/// # Errors
-/// The error message of NCCL or the driver.
-fn connect(
-    nccl: &Nccl,
-    gpu: &Arc<Gpu>,
-    communicator: Handle,
-    [size, rank]: [c_int; 2],
-) -> Result<(), String> {
+/// A few bytes for each member that sums along the tree exchange messages with. The library connects two
+/// members only when they exchange their first message, and waits for the other without a limit: in a training
+/// that has lost a worker, the call would never return.
+struct FirstMessages {
+    gpu: Arc<Gpu>,
+    /// Not that of the kernels, which must not wait if the members do not find each other.
+    stream: CUstream,
+    memory: DeviceMemory,
+    peers: Vec<c_int>,
+}
+
+impl FirstMessages {
+    /// The bytes of a message.
     const BYTES: usize = 256;
-    let distances = (0..).map(|round| 1 << round).take_while(|distance: &c_int| *distance < size);
-    let peers: Vec<c_int> = distances.map(|distance| rank ^ distance).filter(|peer| *peer < size).collect();
-    if peers.is_empty() {
-        return Ok(());
+
+    /// Allocates the memory of the messages.
+    ///
+    /// # Errors
+    /// The driver's error message.
+    fn new(gpu: &Arc<Gpu>, [size, rank]: [c_int; 2]) -> Result<Self, String> {
+        // As `Halving`: a power of two of members, each with one peer per level of the tree.
+        let distances = (0..).map(|round| 1 << round).take_while(|distance: &c_int| *distance < size);
+        let peers: Vec<c_int> = distances.map(|distance| rank ^ distance).collect();
+        let memory = DeviceMemory::zeroed(gpu, 2 * Self::BYTES * peers.len().max(1))?;
+        let mut first = Self { gpu: Arc::clone(gpu), stream: ptr::null_mut(), memory, peers };
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is current; the pointer is to a stream.
+        check("cannot create a stream", unsafe { sys::cuStreamCreate(&raw mut first.stream, flags) })?;
+        Ok(first)
     }
-    let memory = DeviceMemory::zeroed(gpu, 2 * BYTES * peers.len())?;
-    let range = |slot: usize| DeviceRange { address: memory.address() + (slot * BYTES) as u64, bytes: BYTES };
-    let messages: Vec<Message> = (0..)
-        .zip(&peers)
-        .map(|(at, &peer)| Message { peer, send: range(2 * at), receive: range(2 * at + 1) })
-        .collect();
-    let stream = gpu.stream();
-    exchange(nccl, communicator, stream, &messages)?;
-    let number = range(0).pointer();
-    // SAFETY: the communicator and the stream live; the number is device memory that is kept until the stream
-    // is empty.
-    nccl.check("ncclAllReduce", unsafe {
-        (nccl.all_reduce)(number, number, 1, FLOAT32, SUM, communicator, stream)
-    })?;
-    gpu.wait()
+
+    /// Exchanges the messages, and sums a number over all members.
+    ///
+    /// # Errors
+    /// The error message of NCCL or the driver.
+    fn exchange(&self, nccl: &Nccl, communicator: Handle) -> Result<(), String> {
+        if self.peers.is_empty() {
+            return Ok(());
+        }
+        let range = |slot: usize| DeviceRange {
+            address: self.memory.address() + (slot * Self::BYTES) as u64,
+            bytes: Self::BYTES,
+        };
+        let messages = (0..).zip(&self.peers);
+        let messages =
+            messages.map(|(at, &peer)| Message { peer, send: range(2 * at), receive: range(2 * at + 1) });
+        exchange(nccl, communicator, self.stream, &messages.collect::<Vec<_>>())?;
+        let number = range(0).pointer();
+        // SAFETY: the communicator and the stream live; the number is device memory that is kept until the
+        // stream is empty, or its work has been aborted.
+        nccl.check("ncclAllReduce", unsafe {
+            (nccl.all_reduce)(number, number, 1, FLOAT32, SUM, communicator, self.stream)
+        })?;
+        // SAFETY: the stream lives.
+        check("the GPU failed", unsafe { sys::cuStreamSynchronize(self.stream) })
+    }
+}
+
+impl Drop for FirstMessages {
+    fn drop(&mut self) {
+        if !self.stream.is_null() && self.gpu.make_current().is_ok() {
+            // SAFETY: created and destroyed once. Errors cannot be handled here.
+            let _ = unsafe { sys::cuStreamDestroy_v2(self.stream) };
+        }
+    }
 }
 
 /// Bytes to send to another member, and memory for those that it sends at the same time.
