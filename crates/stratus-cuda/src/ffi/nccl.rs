@@ -283,8 +283,8 @@ fn init(
 }
 
 /// A few bytes for each member that sums along the tree exchange messages with. The library connects two
-/// members only when they exchange their first message, and waits for the other without a limit: in a training
-/// that has lost a worker, the call would never return.
+/// members only when they exchange their first message, and waits for the other without a limit: in a
+/// training that has lost a worker, the call would never return.
 struct FirstMessages {
     gpu: Arc<Gpu>,
     /// Not that of the kernels, which must not wait if the members do not find each other.
