@@ -5,15 +5,20 @@ use super::{Case, CaseTable, DTypeClass, Fill, Operand, extents};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
     BatchNormInferenceBackward, BatchNormStatistics, BatchNormStatisticsFromSums, BatchNormSums,
-    ChannelOffsets, FusedPool,
+    ChannelOffsets, FusedActivation, FusedPool,
 };
 use stratus_engine::{Kernel, Role};
-use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
+use stratus_graph::Operation;
+use stratus_graph::ops::{Activation, BatchNorm2d, HardSwish, MaxPool2d, Relu6, Silu};
 
 pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
-/// The fused operations: ReLU if true, and the pooling, if any.
-type FusedWith = (bool, Option<FusedPool>);
+/// The fused operations: an activation, and the pooling, if any.
+type FusedWith = (FusedActivation, Option<FusedPool>);
+
+const NONE: FusedActivation = FusedActivation::Identity;
+const RELU: FusedActivation = FusedActivation::RELU;
+const RELU6: FusedActivation = FusedActivation::Relu { ceiling: Some(Relu6::CEILING) };
 
 /// Pooling with disjoint windows.
 fn disjoint(window: [usize; 2]) -> Option<FusedPool> {
@@ -27,17 +32,17 @@ fn overlapping(kernel: usize, stride: usize, padding: usize, ceil_mode: bool) ->
 
 fn tests() -> Vec<Case> {
     let fusions: [FusedWith; 11] = [
-        (false, None),
-        (true, None),
-        (false, disjoint([2, 2])),
-        (true, disjoint([2, 2])),
-        (true, disjoint([3, 2])),
-        (false, disjoint([1, 3])),
-        (true, overlapping(3, 2, 1, false)),
-        (false, overlapping(3, 2, 0, true)),
-        (true, overlapping(3, 1, 1, false)),
-        (false, overlapping(2, 1, 0, false)),
-        (true, overlapping(5, 3, 2, true)),
+        (NONE, None),
+        (RELU, None),
+        (NONE, disjoint([2, 2])),
+        (RELU, disjoint([2, 2])),
+        (RELU, disjoint([3, 2])),
+        (NONE, disjoint([1, 3])),
+        (RELU, overlapping(3, 2, 1, false)),
+        (NONE, overlapping(3, 2, 0, true)),
+        (RELU, overlapping(3, 1, 1, false)),
+        (NONE, overlapping(2, 1, 0, false)),
+        (RELU, overlapping(5, 3, 2, true)),
     ];
     let shapes = [
         [2, 8, 28, 28],
@@ -60,28 +65,51 @@ fn tests() -> Vec<Case> {
             cases.extend(kernels(shape, fused, Fill::Uniform { low: -1.0, high: 1.5 }));
         }
     }
+    for activation in fused_activations() {
+        // More channels than a block of a kernel, fewer than a register, and padded blocks of channels.
+        for shape in [[2, 16, 14, 14], [3, 3, 4, 9], [2, 17, 6, 5], [2, 1100, 2, 3], [4, 33, 3, 3]] {
+            cases.extend(kernels(shape, (activation, None), WIDE));
+        }
+        for class in [DTypeClass::Compute, DTypeClass::Master] {
+            cases.extend(vectors([7, 33], activation, class));
+        }
+        let (shape, first, map_channels) = SLICES[1];
+        let whole = Some([first, map_channels]);
+        for [x, y] in [[None, whole], [whole, None], [whole, Some([48, 48 + shape[1]])]] {
+            cases.extend(parts(shape, activation, x, y));
+        }
+    }
     cases.extend([1, 6, 130].map(statistics_from_sums));
     // Vectors, after ReLU and after a linear layer.
     for shape in [[4, 10], [7, 33], [1, 5], [64, 17], [5, 130]] {
-        for relu in [false, true] {
+        for activation in [NONE, RELU] {
             for class in [DTypeClass::Compute, DTypeClass::Master] {
-                cases.extend(vectors(shape, relu, class));
+                cases.extend(vectors(shape, activation, class));
             }
         }
     }
     // Few distinct values: many windows have several maxima.
-    cases.extend(kernels([2, 5, 8, 8], (true, disjoint([2, 2])), Fill::Integers { low: -1, high: 1 }));
+    cases.extend(kernels([2, 5, 8, 8], (RELU, disjoint([2, 2])), Fill::Integers { low: -1, high: 1 }));
     for (shape, first, map_channels) in SLICES {
         let whole = Some([first, map_channels]);
         // Another map, whose last channels are the slice.
         let other = Some([48, 48 + shape[1]]);
-        for relu in [false, true] {
+        for activation in [NONE, RELU] {
             for [x, y] in [[None, whole], [whole, None], [whole, other]] {
-                cases.extend(parts(shape, relu, x, y));
+                cases.extend(parts(shape, activation, x, y));
             }
         }
     }
     cases
+}
+
+/// Inputs that reach every piece of an activation with kinks at -3 and 3, or at 0 and 6.
+const WIDE: Fill = Fill::Uniform { low: -6.0, high: 9.0 };
+
+/// The activations that are fused into a norm, except for ReLU.
+fn fused_activations() -> impl Iterator<Item = FusedActivation> {
+    let table = Activation::examples().into_iter().filter_map(FusedActivation::behind_norm);
+    table.chain([RELU6])
 }
 
 /// Shapes of channel slices, their first channel, and the channels of the whole map.
@@ -98,28 +126,36 @@ const SLICES: [([usize; 4], usize, usize); 7] = [
 fn benchmarks() -> Vec<Case> {
     let uniform = Fill::Uniform { low: -1.0, high: 1.5 };
     [
-        ([64, 8, 28, 28], (true, disjoint([2, 2]))),
-        ([64, 16, 14, 14], (true, disjoint([2, 2]))),
-        ([64, 32, 7, 7], (true, None)),
-        ([16, 64, 56, 56], (true, None)),
-        ([16, 256, 56, 56], (false, None)),
-        ([32, 64, 112, 112], (true, overlapping(3, 2, 1, false))),
-        ([32, 192, 56, 56], (true, overlapping(3, 2, 0, true))),
+        ([64, 8, 28, 28], (RELU, disjoint([2, 2]))),
+        ([64, 16, 14, 14], (RELU, disjoint([2, 2]))),
+        ([64, 32, 7, 7], (RELU, None)),
+        ([16, 64, 56, 56], (RELU, None)),
+        ([16, 256, 56, 56], (NONE, None)),
+        ([32, 96, 56, 56], (RELU6, None)),
+        ([32, 96, 56, 56], (FusedActivation::Activation(Silu.into()), None)),
+        ([32, 96, 56, 56], (FusedActivation::Activation(HardSwish.into()), None)),
+        ([32, 64, 112, 112], (RELU, overlapping(3, 2, 1, false))),
+        ([32, 192, 56, 56], (RELU, overlapping(3, 2, 0, true))),
     ]
     .into_iter()
     .flat_map(|(shape, fused)| kernels(shape, fused, uniform))
-    .chain(vectors([64, 4096], true, DTypeClass::Master))
-    .chain(parts([32, 32, 28, 28], true, None, Some([192, 256])))
-    .chain(parts([32, 192, 14, 14], true, None, Some([0, 512])))
-    .chain(parts([32, 96, 28, 28], true, Some([64, 176]), None))
-    .chain(parts([32, 16, 28, 28], true, Some([160, 176]), None))
+    .chain(vectors([64, 4096], RELU, DTypeClass::Master))
+    .chain(parts([32, 32, 28, 28], RELU, None, Some([192, 256])))
+    .chain(parts([32, 192, 14, 14], RELU, None, Some([0, 512])))
+    .chain(parts([32, 96, 28, 28], RELU, Some([64, 176]), None))
+    .chain(parts([32, 16, 28, 28], RELU, Some([160, 176]), None))
     .collect()
 }
 
 /// The kernels of a normalisation whose input or output is a channel slice of another map, given by its first
 /// channel and the channels of that map.
-fn parts(shape: [usize; 4], relu: bool, x: Option<[usize; 2]>, y: Option<[usize; 2]>) -> Vec<Case> {
-    let mut cases = kernels(shape, (relu, None), Fill::Uniform { low: -1.0, high: 1.5 });
+fn parts(
+    shape: [usize; 4],
+    activation: FusedActivation,
+    x: Option<[usize; 2]>,
+    y: Option<[usize; 2]>,
+) -> Vec<Case> {
+    let mut cases = kernels(shape, (activation, None), Fill::Uniform { low: -1.0, high: 1.5 });
     if x.is_none() {
         // Statistics only read the input.
         let reads =
@@ -173,8 +209,9 @@ fn statistics_from_sums(channels: usize) -> Case {
 }
 
 /// The kernels of a normalisation of vectors of a type class.
-fn vectors(shape: [usize; 2], relu: bool, class: DTypeClass) -> Vec<Case> {
-    let mut cases = kernels([shape[0], shape[1], 1, 1], (relu, None), Fill::Uniform { low: -1.0, high: 1.5 });
+fn vectors(shape: [usize; 2], activation: FusedActivation, class: DTypeClass) -> Vec<Case> {
+    let mut cases =
+        kernels([shape[0], shape[1], 1, 1], (activation, None), Fill::Uniform { low: -1.0, high: 1.5 });
     for case in &mut cases {
         case.name = case.name.replace(&extents(&[shape[0], shape[1], 1, 1]), &extents(&shape));
         case.name += if class == DTypeClass::Master { " of the master precision" } else { "" };
@@ -201,7 +238,7 @@ fn pool_name(pool: FusedPool) -> String {
 }
 
 /// The kernels of one normalisation, if the windows fit.
-fn kernels(shape: [usize; 4], (relu, pool): FusedWith, fill: Fill) -> Vec<Case> {
+fn kernels(shape: [usize; 4], (activation, pool): FusedWith, fill: Fill) -> Vec<Case> {
     let y = pool.map_or(shape, |pool| pool.output_shape(shape));
     if y.contains(&0) {
         return Vec::new();
@@ -209,7 +246,14 @@ fn kernels(shape: [usize; 4], (relu, pool): FusedWith, fill: Fill) -> Vec<Case> 
     let channels = [shape[1]];
     let (norm, parts) = (BatchNorm2d::new(shape[1]), ChannelOffsets::default());
     let name = |kernel: &str| {
-        let relu = if relu { " relu" } else { "" };
+        let relu = match activation {
+            FusedActivation::Identity => String::new(),
+            FusedActivation::Relu { ceiling: None } => " relu".to_owned(),
+            FusedActivation::Relu { ceiling: Some(ceiling) } => format!(" relu up to {ceiling}"),
+            FusedActivation::Activation(activation) => {
+                format!(" {} {}", activation.name(), activation.attributes()).trim_end().to_owned()
+            }
+        };
         let pool = pool.map(pool_name).unwrap_or_default();
         let ties = if matches!(fill, Fill::Integers { .. }) { " ties" } else { "" };
         format!("{kernel} {}{relu}{pool}{ties}", extents(&shape))
@@ -230,7 +274,8 @@ fn kernels(shape: [usize; 4], (relu, pool): FusedWith, fill: Fill) -> Vec<Case> 
             .filled("mean", &channels, DTypeClass::Master, between(-0.2, 0.2))
             .filled("inverse_deviation", &channels, DTypeClass::Master, between(0.8, 1.5))
     };
-    let mut apply = Case::new(name("batch_norm_apply"), BatchNormApply { norm, relu, pool, offsets: parts });
+    let mut apply =
+        Case::new(name("batch_norm_apply"), BatchNormApply { norm, activation, pool, offsets: parts });
     apply = around(apply.filled("x", &shape, DTypeClass::Compute, fill)).output("y", &y, DTypeClass::Compute);
     // For evaluation and for frozen layers.
     let running = |kernel: Case| {
@@ -240,13 +285,13 @@ fn kernels(shape: [usize; 4], (relu, pool): FusedWith, fill: Fill) -> Vec<Case> 
             .filled("running_mean", &channels, DTypeClass::Master, between(-1.0, 1.0))
             .filled("running_var", &channels, DTypeClass::Master, between(0.5, 2.0))
     };
-    let inference = BatchNormInference { norm, relu, pool, offsets: parts };
+    let inference = BatchNormInference { norm, activation, pool, offsets: parts };
     let inference = |kernel: &str| {
         let case = Case::new(name(kernel), inference).filled("x", &shape, DTypeClass::Compute, fill);
         running(case).output("y", &y, DTypeClass::Compute)
     };
     let mut cases = vec![inference("batch_norm_inference")];
-    let inference_backward = BatchNormInferenceBackward { norm, relu, pool, offsets: parts };
+    let inference_backward = BatchNormInferenceBackward { norm, activation, pool, offsets: parts };
     let mut inference_backward = running(
         Case::new(name("batch_norm_inference_backward"), inference_backward)
             .filled("x", &shape, DTypeClass::Compute, fill)
@@ -257,17 +302,21 @@ fn kernels(shape: [usize; 4], (relu, pool): FusedWith, fill: Fill) -> Vec<Case> 
     };
     let mut gradients = backward(Case::new(
         name("batch_norm_gradients"),
-        BatchNormGradients { norm, relu, pool, offsets: parts },
+        BatchNormGradients { norm, activation, pool, offsets: parts },
     ));
     let mut data = backward(Case::new(
         name("batch_norm_backward_data"),
-        BatchNormBackwardData { norm, relu, pool, offsets: parts },
+        BatchNormBackwardData { norm, activation, pool, offsets: parts },
     ))
     .filled("dweight", &channels, DTypeClass::Master, between(-20.0, 20.0))
     .filled("dbias", &channels, DTypeClass::Master, between(-20.0, 20.0));
     if let Some(pool) = pool {
         apply = apply.output("index", &y, DTypeClass::Index);
-        let fill = Fill::PoolIndices { pool: pool.pool(), size: [shape[2], shape[3]], mask_relu: relu };
+        let fill = Fill::PoolIndices {
+            pool: pool.pool(),
+            size: [shape[2], shape[3]],
+            mask_relu: activation == RELU,
+        };
         gradients = gradients.filled("index", &y, DTypeClass::Index, fill);
         data = data.filled("index", &y, DTypeClass::Index, fill);
         inference_backward = inference_backward.filled("index", &y, DTypeClass::Index, fill);
@@ -281,7 +330,7 @@ fn kernels(shape: [usize; 4], (relu, pool): FusedWith, fill: Fill) -> Vec<Case> 
     inference_backward = inference_backward.output("dx", &shape, DTypeClass::Compute);
     cases.extend([apply, gradients, data, inference_backward]);
     // Statistics do not depend on the fused layers.
-    if !relu && pool.is_none() {
+    if activation == NONE && pool.is_none() {
         let sums = Case::new(name("batch_norm_sums"), BatchNormSums { norm, offset: parts.x })
             .filled("x", &shape, DTypeClass::Compute, fill)
             .output("sums", &[2, shape[1]], DTypeClass::Sums);

@@ -1,7 +1,7 @@
 //! Per-sample channel factors: odd channels, one pixel, and maps of more pixels than a block sums.
 
 use super::{Case, CaseTable, DTypeClass, extents};
-use stratus_engine::ops::{ChannelScale, ChannelScaleGradient};
+use stratus_engine::ops::{ChannelScale, ChannelScaleGradient, ChannelScaleMeanBackward};
 
 pub(super) const TABLE: CaseTable = CaseTable { tests, benchmarks };
 
@@ -24,7 +24,7 @@ fn benchmarks() -> Vec<Case> {
     [[32, 16, 56, 56], [32, 576, 7, 7]].iter().flat_map(kernels).collect()
 }
 
-fn kernels(shape: &[usize; 4]) -> [Case; 2] {
+fn kernels(shape: &[usize; 4]) -> [Case; 3] {
     let [n, c, ..] = *shape;
     let each = [n, c, 1, 1];
     let forward = Case::new(format!("channel_scale {}", extents(shape)), ChannelScale)
@@ -35,5 +35,10 @@ fn kernels(shape: &[usize; 4]) -> [Case; 2] {
         .input("x", shape, DTypeClass::Compute)
         .input("dy", shape, DTypeClass::Compute)
         .output("gradient", &each, DTypeClass::Compute);
-    [forward, gradient]
+    let mean = Case::new(format!("channel_scale_mean_backward {}", extents(shape)), ChannelScaleMeanBackward)
+        .input("dy", shape, DTypeClass::Compute)
+        .input("factors", &each, DTypeClass::Compute)
+        .input("dmean", &each, DTypeClass::Compute)
+        .output("dx", shape, DTypeClass::Compute);
+    [forward, gradient, mean]
 }

@@ -124,7 +124,21 @@ fn tests() -> Vec<Case> {
     let depthwise = [5, 16, 17, 32, 96].into_iter().flat_map(|channels| {
         [1, 2].map(|stride| (grouped(dense(channels, channels, 3, stride, 1), channels), 2, [9, 8]))
     });
-    let geometries = geometries.into_iter().chain(lines).chain(depthwise);
+    // EfficientNet's and ConvNeXt's, and dilated ones.
+    let wide = [(5, 1, 1), (5, 2, 1), (7, 1, 1), (3, 1, 2), (3, 2, 2)].into_iter().flat_map(
+        |(kernel, stride, dilation)| {
+            let padding = dilation * (kernel / 2);
+            [16, 40].map(|channels| {
+                let conv = dense(channels, channels, kernel, stride, padding);
+                (grouped(bias(Conv2d { dilation: [dilation; 2], ..conv }), channels), 2, [9, 7])
+            })
+        },
+    );
+    // ResNeXt's: 4 to 32 channels a group, with either stride.
+    let in_groups = [(32, 8), (48, 6), (64, 4), (64, 2)].into_iter().flat_map(|(channels, groups)| {
+        [1, 2].map(|stride| (grouped(dense(channels, channels, 3, stride, 1), groups), 2, [9, 7]))
+    });
+    let geometries = geometries.into_iter().chain(lines).chain(depthwise).chain(wide).chain(in_groups);
     geometries.enumerate().flat_map(|(row, geometry)| kernels(geometry, row % 2 == 0)).collect()
 }
 
@@ -140,6 +154,8 @@ fn benchmarks() -> Vec<Case> {
         (dense(512, 512, 3, 1, 1), 16, [7, 7]),
         (Conv2d { groups: 96, ..dense(96, 96, 3, 1, 1) }, 16, [56, 56]),
         (Conv2d { groups: 96, ..dense(96, 96, 3, 2, 1) }, 16, [112, 112]),
+        (Conv2d { groups: 240, ..dense(240, 240, 5, 1, 2) }, 16, [28, 28]),
+        (Conv2d { groups: 96, ..dense(96, 96, 7, 1, 3) }, 16, [56, 56]),
         (Conv2d { groups: 32, ..dense(128, 128, 3, 1, 1) }, 16, [56, 56]),
         // ERFNet's at 480×360.
         (line([16; 2], 0, 1), 4, [180, 240]),

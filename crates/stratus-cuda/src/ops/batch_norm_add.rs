@@ -3,7 +3,9 @@
 use super::batch_norm::{INVERSE_DEVIATION_GIVEN, Maps, addresses, reduce_gradients};
 use super::{BuildResult, GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation};
-use stratus_engine::ops::{BatchNormAddApply, BatchNormAddReluGradients, ChannelOffsets, KernelSpec};
+use stratus_engine::ops::{
+    BatchNormAddApply, BatchNormAddReluGradients, ChannelOffsets, FusedActivation, KernelSpec,
+};
 
 /// Checks that maps have the same type.
 fn expect_same_type(operands: &[&Operand]) -> Result<(), String> {
@@ -20,7 +22,10 @@ impl GpuOp for BatchNormAddApply {
         let maps = Maps::new(self.norm.channels, ChannelOffsets::default(), &operands[0], &operands[6])?;
         let mut arguments = [0, 5, 6].map(Argument::Operand).to_vec();
         arguments.extend(addresses(1, 4).chain([INVERSE_DEVIATION_GIVEN]).chain(maps.extents()?));
-        let (source, shape) = (maps.source("batch_norm", self.relu), maps.pass(maps.pixels_of_x(), builder));
+        let (source, shape) = (
+            maps.source("batch_norm", FusedActivation::relu_if(self.relu)),
+            maps.pass(maps.pixels_of_x(), builder),
+        );
         let launch = builder.launch(&source, "batch_norm_add_apply", shape, arguments)?;
         Ok(Implementation::native(self.name(), vec![launch], 0))
     }
@@ -34,7 +39,7 @@ impl GpuOp for BatchNormAddReluGradients {
         expect_same_type(&maps_of_y)?;
         let maps = Maps::new(self.norm.channels, ChannelOffsets::default(), &operands[0], &operands[1])?;
         // The ReLU mask is derived from the output.
-        let source = maps.source("batch_norm_sums", false);
+        let source = maps.source("batch_norm_sums", FusedActivation::Identity);
         let positions = [0, 1].into_iter().chain(part).chain([dy, 2]);
         let [rows, width, ..] = maps.extents()?;
         let arguments = positions.map(Argument::Operand).chain([rows, width]).collect();

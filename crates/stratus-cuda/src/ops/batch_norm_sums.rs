@@ -4,13 +4,15 @@ use super::batch_norm::{Maps, addresses};
 use super::{BuildResult, GpuOp, KernelBuilder, Operand, THREADS};
 use crate::processor::{Argument, Implementation, Shape, Source};
 use stratus_engine::DType;
-use stratus_engine::ops::{BatchNormStatisticsFromSums, BatchNormSums, ChannelOffsets, KernelSpec};
+use stratus_engine::ops::{
+    BatchNormStatisticsFromSums, BatchNormSums, ChannelOffsets, FusedActivation, KernelSpec,
+};
 
 impl GpuOp for BatchNormSums {
     fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let parts = ChannelOffsets { x: self.offset, y: self.offset };
         let maps = Maps::new(self.norm.channels, parts, &operands[0], &operands[0])?;
-        let (source, rows) = (maps.source("batch_norm_sums", false), maps.pixels_of_x());
+        let (source, rows) = (maps.source("batch_norm_sums", FusedActivation::Identity), maps.pixels_of_x());
         let [count, width, stride, _] = maps.extents()?;
         let arguments = vec![maps.like_x(0), count, width, stride];
         let (launch, partial_sums) =

@@ -4,7 +4,7 @@ use super::concat::channels_last;
 use super::convert::check_types;
 use super::{BuildResult, GpuOp, KernelBuilder, Operand, int, long, vector};
 use crate::processor::{Argument, Implementation, Shape, Source};
-use stratus_engine::ops::{ChannelScale, ChannelScaleGradient};
+use stratus_engine::ops::{ChannelScale, ChannelScaleGradient, ChannelScaleMeanBackward};
 
 /// The threads of a block that sums pixels: along the vectors of channels and along the pixels.
 const SUM_THREADS: [u32; 2] = [32, 8];
@@ -48,5 +48,19 @@ impl GpuOp for ChannelScaleGradient {
         let source = Source::new("channel_scale", dtype, vector);
         let launch = builder.launch(&source, "channel_scale_gradient", shape, arguments)?;
         Ok(Implementation::native("channel_scale_gradient", vec![launch], 0))
+    }
+}
+
+impl GpuOp for ChannelScaleMeanBackward {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
+        let [n, c, h, w] = maps_of_one_type(&[&operands[0], &operands[1], &operands[2], &operands[3]])?;
+        let dtype = operands[0].dtype();
+        let vector = vector(&[dtype], &[c]);
+        let items = n * h * w * (c / vector);
+        let mut arguments: Vec<Argument> = (0..4).map(Argument::Operand).collect();
+        arguments.extend([long(items), int(c / vector)?, int(h * w)?]);
+        let source = Source::new("channel_scale", dtype, vector);
+        let launch = builder.grid_stride(&source, "channel_scale_mean_backward", items, arguments)?;
+        Ok(Implementation::native("channel_scale_mean_backward", vec![launch], 0))
     }
 }

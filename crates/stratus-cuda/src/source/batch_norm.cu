@@ -1,7 +1,7 @@
-// Batch normalisation, the elementwise passes: its application (with optional addition and ReLU), and the
-// gradient of its input.
+// Batch normalisation, the elementwise passes: its application (with optional addition and activation), and
+// the gradient of its input.
 //
-//   apply           y = relu(weight · (x - mean) · inverse_deviation + bias + a)
+//   apply           y = f(weight · (x - mean) · inverse_deviation + bias + a)
 //   backward data   dx = scale · dy + slope · (x - mean) + offset, see Correction
 //
 // Each reads its maps once, in rows as described in batch_norm_common.cu.
@@ -24,7 +24,7 @@ __device__ __forceinline__ void apply_rows(const Affine &affine, const X *x, con
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             float value = affine.normalise(widen(inputs[r].at[i]) - affine.mean[i], i);
-            values[i] = relu(ADDS ? value + widen(others[r].at[i]) : value);
+            values[i] = activate(ADDS ? value + widen(others[r].at[i]) : value);
         }
         store(y + (row + r * step) * y_stride, values);
     }
@@ -75,7 +75,7 @@ __device__ __forceinline__ void backward_rows(const Affine &affine, const Correc
     Results gradients[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        if (CORRECTS || RELU) inputs[r] = *(const Inputs *)(x + (row + r * step) * x_stride);
+        if (CORRECTS || HAS_ACTIVATION) inputs[r] = *(const Inputs *)(x + (row + r * step) * x_stride);
         gradients[r] = *(const Results *)(dy + (row + r * step) * y_stride);
     }
 #pragma unroll
@@ -84,8 +84,8 @@ __device__ __forceinline__ void backward_rows(const Affine &affine, const Correc
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             float gradient = widen(gradients[r].at[i]), centred = 0.0f;
-            if (CORRECTS || RELU) centred = widen(inputs[r].at[i]) - affine.mean[i];
-            if (RELU && affine.normalise(centred, i) <= 0.0f) gradient = 0.0f;
+            if (CORRECTS || HAS_ACTIVATION) centred = widen(inputs[r].at[i]) - affine.mean[i];
+            if (HAS_ACTIVATION) gradient = gradient_of(affine.normalise(centred, i), gradient);
             values[i] = CORRECTS ? fmaf(affine.scale[i], gradient,
                                         fmaf(centred, correction->slope[i], correction->offset[i]))
                                  : affine.scale[i] * gradient;

@@ -7,7 +7,11 @@
 //   grid     x: along the channels; y: along the rows, in a grid-stride loop
 //   thread   the same channels for all of its rows, so that their parameters stay in registers
 //
-// T is the type of outputs and gradients, X that of the normalised map; RELU is set if a ReLU follows.
+// T is the type of outputs and gradients, X that of the normalised map.
+//
+//   RELU             whether a ReLU follows
+//   ACTIVATE,        the function of another activation that follows, and its derivative, with the constants
+//   SLOPE            CONSTANT_A and CONSTANT_B: see activation_functions.cu
 
 #ifndef X
 #define X T
@@ -47,8 +51,8 @@ struct Affine {
         }
     }
 
-    // The result for `centred` = x - mean. All kernels call it, so that the ReLU has the same mask forward
-    // and backward.
+    // The result for `centred` = x - mean. All kernels call it, so that forward and backward the
+    // activation sees the same number.
     __device__ __forceinline__ float normalise(float centred, int i) const {
         return fmaf(centred, scale[i], bias[i]);
     }
@@ -73,8 +77,19 @@ struct Correction {
     }
 };
 
+#ifdef ACTIVATE
+#define HAS_ACTIVATION true
+__device__ __forceinline__ float activate(float z) { return ACTIVATE(z, CONSTANT_A, CONSTANT_B); }
+// The gradient of z from that of activate(z).
+__device__ __forceinline__ float gradient_of(float z, float dy) {
+    return dy * SLOPE(z, CONSTANT_A, CONSTANT_B);
+}
+#else
+#define HAS_ACTIVATION RELU
 // NaN is propagated, so that a diverged run is noticed.
-__device__ __forceinline__ float relu(float value) { return RELU && value <= 0.0f ? 0.0f : value; }
+__device__ __forceinline__ float activate(float z) { return RELU && z <= 0.0f ? 0.0f : z; }
+__device__ __forceinline__ float gradient_of(float z, float dy) { return RELU && z <= 0.0f ? 0.0f : dy; }
+#endif
 
 // Sums over the rows of a block, in a fixed order; the threads of the first row get the sums. Every thread of
 // the block calls it, once per launch.

@@ -71,7 +71,7 @@ extern "C" __global__ void batch_norm_pool_apply(const X *x, T *y, u8 *index, co
             *(Indices *)(index + to) = indices;
         }
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) best[i] = relu(best[i]);
+        for (int i = 0; i < VECTOR; i++) best[i] = activate(best[i]);
         store(y + to, best);
     }
 }

@@ -125,7 +125,7 @@ __device__ __forceinline__ void add_gradients(Sums &sums, const Affine &affine, 
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             float value = affine.normalise(widen(inputs[r].at[i]) - affine.mean[i], i);
-            gradients[r][i] = RELU && value <= 0.0f ? 0.0f : widen(y_value[r].at[i]);
+            gradients[r][i] = gradient_of(value, widen(y_value[r].at[i]));
         }
     }
     add_products<ROWS>(sums, inputs, gradients, affine.mean);

@@ -17,6 +17,24 @@ extern "C" __global__ void channel_scale(const T *x, const T *factors, T *y, i64
     }
 }
 
+// dx = dy s + dmean / pixels.
+extern "C" __global__ void channel_scale_mean_backward(const T *dy, const T *factors, const T *dmean, T *dx,
+                                                       i64 items, int groups, int pixels, TIMESTAMP_PARAMS) {
+    RECORD_TIMESTAMPS;
+    i64 step = (i64)gridDim.x * blockDim.x;
+    float share = 1.0f / (float)pixels;
+    for (i64 item = (i64)blockIdx.x * blockDim.x + threadIdx.x; item < items; item += step) {
+        i64 n = item / groups / pixels, group = item % groups;
+        float v[VECTOR], s[VECTOR], m[VECTOR];
+        load(dy + item * VECTOR, v);
+        load(factors + (n * groups + group) * VECTOR, s);
+        load(dmean + (n * groups + group) * VECTOR, m);
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) v[i] = fmaf(v[i], s[i], m[i] * share);
+        store(dx + item * VECTOR, v);
+    }
+}
+
 // ds = Σ x dy over the pixels. A block has 32 vectors of channels of a sample, with eight threads each, which
 // divide the pixels.
 extern "C" __global__ void channel_scale_gradient(const T *x, const T *dy, T *gradient, int groups,
@@ -51,3 +69,4 @@ extern "C" __global__ void channel_scale_gradient(const T *x, const T *dy, T *gr
 
 EXPORT(channel_scale)
 EXPORT(channel_scale_gradient)
+EXPORT(channel_scale_mean_backward)

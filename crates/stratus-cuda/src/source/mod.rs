@@ -22,19 +22,35 @@ pub(crate) fn text(file: &str) -> Option<&'static str> {
             "activation",
             concat!(
                 include_str!("elementwise_common.cu"),
+                include_str!("activation_functions.cu"),
                 include_str!("activation.cu"),
                 stratus_graph::with_activations!(activation_kernels)
             ),
         ),
         ("adaptive", concat!(include_str!("loss_scale_common.cu"), include_str!("adaptive.cu"))),
-        ("batch_norm", concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm.cu"))),
+        (
+            "batch_norm",
+            concat!(
+                include_str!("activation_functions.cu"),
+                include_str!("batch_norm_common.cu"),
+                include_str!("batch_norm.cu")
+            ),
+        ),
         (
             "batch_norm_pool",
-            concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm_pool.cu")),
+            concat!(
+                include_str!("activation_functions.cu"),
+                include_str!("batch_norm_common.cu"),
+                include_str!("batch_norm_pool.cu")
+            ),
         ),
         (
             "batch_norm_sums",
-            concat!(include_str!("batch_norm_common.cu"), include_str!("batch_norm_sums.cu")),
+            concat!(
+                include_str!("activation_functions.cu"),
+                include_str!("batch_norm_common.cu"),
+                include_str!("batch_norm_sums.cu")
+            ),
         ),
         ("batch_norm_from_sums", include_str!("batch_norm_from_sums.cu")),
         ("channel_scale", include_str!("channel_scale.cu")),

@@ -168,6 +168,16 @@ impl Differentiator {
         self.program.steps.remove(last).inputs.first().copied()
     }
 
+    /// Removes the step that computes the gradient of `value`, if it `matches`, is the gradient's only term,
+    /// and nothing else uses the gradient. The caller adds a step that writes it with a further term.
+    pub fn take_only_term(&mut self, value: ValueId, matches: impl Fn(&Kernel) -> bool) -> Option<Step> {
+        let gradient = self.gradient(value).filter(|_| self.may_overwrite_gradient(value))?;
+        let last = self.program.steps.iter().rposition(|step| step.operands().any(|id| id == gradient))?;
+        let step = &self.program.steps[last];
+        let fits = step.outputs[..] == [gradient] && matches(&step.kernel);
+        fits.then(|| self.program.steps.remove(last))
+    }
+
     /// Adds `part` to `sum`, the gradient of `value` so far: in place, or into a new value if `sum` is still
     /// needed as the gradient of another value.
     fn sum_gradients(

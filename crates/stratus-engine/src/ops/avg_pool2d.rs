@@ -1,7 +1,9 @@
 //! Average pooling over windows and to a fixed output size. The two differ only in the pixels that an output
 //! averages.
 
-use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape};
+use super::{
+    ChannelScaleMeanBackward, Kernel, KernelSpec, Tiling, WorkKind, expect_counts, expect_shape, image_shape,
+};
 use crate::build::Differentiator;
 use crate::build::Lowering;
 use crate::{EngineError, Phase, Step, Value};
@@ -129,7 +131,18 @@ impl KernelSpec for AvgPoolForward {
     fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let (x, y) = (step.inputs[0], step.outputs[0]);
         let Some(dy) = backward.gradient(y) else { return Ok(()) };
-        if backward.requires_grad(x) {
+        if !backward.requires_grad(x) {
+            return Ok(());
+        }
+        let is_mean = matches!(self.pooling, AvgPooling::Bins(AdaptiveAvgPool2d { output: [1, 1] }));
+        let scales = |kernel: &Kernel| matches!(kernel, Kernel::ChannelScale(_));
+        if let Some(scale) = is_mean.then(|| backward.take_only_term(x, scales)).flatten() {
+            // Both terms in one pass over the map.
+            let forward = Step { layers: [&scale.layers[..], &step.layers].concat(), ..step.clone() };
+            let inputs = [&scale.inputs[..], &[dy]].concat();
+            let (kernel, phase) = (ChannelScaleMeanBackward, Phase::BackwardData);
+            backward.push(&forward, kernel, phase, inputs, vec![], scale.outputs);
+        } else {
             backward.add_gradient(x, |backward, dx| {
                 let kernel = AvgPoolBackward { pooling: self.pooling };
                 backward.push(step, kernel, Phase::BackwardData, vec![dy], vec![], vec![dx]);

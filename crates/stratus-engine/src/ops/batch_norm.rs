@@ -1,7 +1,7 @@
-//! Batch normalisation, alone or fused with ReLU and max pooling.
+//! Batch normalisation, alone or fused with an activation, or with ReLU and max pooling.
 //!
-//! Batch norm, ReLU and pooling are bound by memory bandwidth. Fused, the normalised map is never written,
-//! and the gradient of the pooled map is not scattered into a separate map. Batch statistics and the sums of
+//! Batch norm, activations and pooling are bound by memory bandwidth. Fused, the normalised map is never
+//! written, and neither is its gradient. Batch statistics and the sums of
 //! the backward pass are separate kernels, so that the steps before and after them can run in tiles. A norm
 //! whose output is concatenated with others writes its channels of the concatenated map directly; one that
 //! reads a horizontally fused convolution reads its channels of the joint map. Gradients use the same
@@ -10,8 +10,9 @@
 //! Vectors `[N, C]` are maps of one pixel. After a linear layer they have the master precision; outputs and
 //! gradients have the compute precision.
 
+use super::batch_norm_names::{NormKernel, name};
 use super::{
-    KernelSpec, Tiling, WorkKind, expect_channels, expect_counts, expect_f64, expect_index,
+    FusedActivation, KernelSpec, Tiling, WorkKind, expect_channels, expect_counts, expect_f64, expect_index,
     expect_same_shape, expect_shape, image_shape,
 };
 use crate::build::Differentiator;
@@ -112,8 +113,9 @@ pub struct BatchNormStatistics {
 pub struct BatchNormApply {
     /// Attributes.
     pub norm: BatchNorm2d,
-    /// True if ReLU is applied to the result.
-    pub relu: bool,
+    /// The activation of the result.
+    #[serde(alias = "relu", deserialize_with = "super::fused_activation::read")]
+    pub activation: FusedActivation,
     /// The fused pooling of the result, if any.
     pub pool: Option<FusedPool>,
     /// Its channels within larger maps.
@@ -127,8 +129,9 @@ pub struct BatchNormApply {
 pub struct BatchNormInference {
     /// Attributes.
     pub norm: BatchNorm2d,
-    /// True if ReLU is applied to the result.
-    pub relu: bool,
+    /// The activation of the result.
+    #[serde(alias = "relu", deserialize_with = "super::fused_activation::read")]
+    pub activation: FusedActivation,
     /// The fused pooling of the result, if any.
     pub pool: Option<FusedPool>,
     /// Its channels within larger maps.
@@ -143,8 +146,9 @@ pub struct BatchNormInference {
 pub struct BatchNormGradients {
     /// Attributes.
     pub norm: BatchNorm2d,
-    /// True if ReLU was applied to the result.
-    pub relu: bool,
+    /// The activation of the result.
+    #[serde(alias = "relu", deserialize_with = "super::fused_activation::read")]
+    pub activation: FusedActivation,
     /// The fused pooling of the result, if any.
     pub pool: Option<FusedPool>,
     /// Its channels within larger maps.
@@ -158,8 +162,9 @@ pub struct BatchNormGradients {
 pub struct BatchNormBackwardData {
     /// Attributes.
     pub norm: BatchNorm2d,
-    /// True if ReLU was applied to the result.
-    pub relu: bool,
+    /// The activation of the result.
+    #[serde(alias = "relu", deserialize_with = "super::fused_activation::read")]
+    pub activation: FusedActivation,
     /// The fused pooling of the result, if any.
     pub pool: Option<FusedPool>,
     /// Its channels within larger maps.
@@ -173,8 +178,9 @@ pub struct BatchNormBackwardData {
 pub struct BatchNormInferenceBackward {
     /// Attributes.
     pub norm: BatchNorm2d,
-    /// True if ReLU was applied to the result.
-    pub relu: bool,
+    /// The activation of the result.
+    #[serde(alias = "relu", deserialize_with = "super::fused_activation::read")]
+    pub activation: FusedActivation,
     /// The fused pooling of the result, if any.
     pub pool: Option<FusedPool>,
     /// Its channels within larger maps.
@@ -186,7 +192,8 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, lowering: &mut Lowering) -> R
     let x = lowering.unflattened_input(node, 0);
     let [weight, bias, running_mean, running_var] = [0, 1, 2, 3].map(|i| lowering.parameter(node, i));
     let y = lowering.output(node);
-    let (norm, relu, pool, parts) = (*op, false, None, ChannelOffsets::default());
+    let (norm, pool, parts) = (*op, None, ChannelOffsets::default());
+    let activation = FusedActivation::Identity;
     if lowering.is_training(node) {
         let master = lowering.precision().master();
         let saved = |lowering: &mut Lowering, part| lowering.saved(node, part, &[op.channels], master);
@@ -196,10 +203,22 @@ pub(super) fn lower(op: &BatchNorm2d, node: &Node, lowering: &mut Lowering) -> R
         let statistics = BatchNormStatistics { norm, offset: None };
         lowering.push(node, statistics, vec![x], vec![running_mean, running_var], outputs);
         let inputs = vec![x, weight, bias, mean, inverse_deviation];
-        lowering.push(node, BatchNormApply { norm, relu, pool, offsets: parts }, inputs, vec![], vec![y]);
+        lowering.push(
+            node,
+            BatchNormApply { norm, activation, pool, offsets: parts },
+            inputs,
+            vec![],
+            vec![y],
+        );
     } else {
         let inputs = vec![x, weight, bias, running_mean, running_var];
-        lowering.push(node, BatchNormInference { norm, relu, pool, offsets: parts }, inputs, vec![], vec![y]);
+        lowering.push(
+            node,
+            BatchNormInference { norm, activation, pool, offsets: parts },
+            inputs,
+            vec![],
+            vec![y],
+        );
     }
     Ok(())
 }
@@ -347,12 +366,7 @@ impl KernelSpec for BatchNormStatistics {
 
 impl KernelSpec for BatchNormApply {
     fn name(&self) -> &'static str {
-        match (self.relu, self.pool.is_some()) {
-            (false, false) => "batch_norm_apply",
-            (true, false) => "batch_norm_relu_apply",
-            (false, true) => "batch_norm_pool_apply",
-            (true, true) => "batch_norm_relu_pool_apply",
-        }
+        name(NormKernel::Apply, self.activation, self.pool.is_some())
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
@@ -380,7 +394,7 @@ impl KernelSpec for BatchNormApply {
 
     fn differentiate(&self, step: &Step, backward: &mut Differentiator) -> Result<(), EngineError> {
         let Some(dy) = backward.gradient(written_map(step)) else { return Ok(()) };
-        let (norm, relu, pool, parts) = (self.norm, self.relu, self.pool, self.offsets);
+        let (norm, activation, pool, parts) = (self.norm, self.activation, self.pool, self.offsets);
         let [x, weight, bias, mean, inverse_deviation] = step.inputs[..] else {
             return Err(backward.no_derivative(step));
         };
@@ -392,10 +406,10 @@ impl KernelSpec for BatchNormApply {
         inputs.extend(index);
         sources.extend(index);
         let outputs = vec![dweight, dbias, sums];
-        let gradients = BatchNormGradients { norm, relu, pool, offsets: parts };
+        let gradients = BatchNormGradients { norm, activation, pool, offsets: parts };
         backward.push(step, gradients, Phase::BackwardWeights, inputs, vec![], outputs);
         if backward.requires_grad(x) {
-            let kernel = BatchNormBackwardData { norm, relu, pool, offsets: parts };
+            let kernel = BatchNormBackwardData { norm, activation, pool, offsets: parts };
             add_gradient_of_input(step, x, parts, kernel, sources, backward);
         }
         Ok(())
@@ -436,7 +450,7 @@ impl KernelSpec for BatchNormInference {
         if !backward.requires_grad(x) {
             return Ok(());
         }
-        let (norm, relu, pool, parts) = (self.norm, self.relu, self.pool, self.offsets);
+        let (norm, activation, pool, parts) = (self.norm, self.activation, self.pool, self.offsets);
         let mut inputs = vec![x, dy];
         inputs.extend(&step.inputs[1..]);
         match (pool, step.outputs.get(1)) {
@@ -444,7 +458,7 @@ impl KernelSpec for BatchNormInference {
             (Some(_), Some(&index)) => inputs.push(index),
             (Some(_), None) => return Err(backward.no_derivative(step)),
         }
-        let kernel = BatchNormInferenceBackward { norm, relu, pool, offsets: parts };
+        let kernel = BatchNormInferenceBackward { norm, activation, pool, offsets: parts };
         add_gradient_of_input(step, x, parts, kernel, inputs, backward);
         Ok(())
     }
@@ -452,12 +466,7 @@ impl KernelSpec for BatchNormInference {
 
 impl KernelSpec for BatchNormInferenceBackward {
     fn name(&self) -> &'static str {
-        match (self.relu, self.pool.is_some()) {
-            (false, false) => "batch_norm_inference_backward",
-            (true, false) => "batch_norm_relu_inference_backward",
-            (false, true) => "batch_norm_pool_inference_backward",
-            (true, true) => "batch_norm_relu_pool_inference_backward",
-        }
+        name(NormKernel::InferenceBackward, self.activation, self.pool.is_some())
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
@@ -487,12 +496,7 @@ impl KernelSpec for BatchNormInferenceBackward {
 
 impl KernelSpec for BatchNormGradients {
     fn name(&self) -> &'static str {
-        match (self.relu, self.pool.is_some()) {
-            (false, false) => "batch_norm_gradients",
-            (true, false) => "batch_norm_relu_gradients",
-            (false, true) => "batch_norm_pool_gradients",
-            (true, true) => "batch_norm_relu_pool_gradients",
-        }
+        name(NormKernel::Gradients, self.activation, self.pool.is_some())
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
@@ -524,12 +528,7 @@ impl KernelSpec for BatchNormGradients {
 
 impl KernelSpec for BatchNormBackwardData {
     fn name(&self) -> &'static str {
-        match (self.relu, self.pool.is_some()) {
-            (false, false) => "batch_norm_backward_data",
-            (true, false) => "batch_norm_relu_backward_data",
-            (false, true) => "batch_norm_pool_backward_data",
-            (true, true) => "batch_norm_relu_pool_backward_data",
-        }
+        name(NormKernel::BackwardData, self.activation, self.pool.is_some())
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {

@@ -6,7 +6,9 @@
 
 use super::batch_norm::{BatchNormBackwardData, BatchNormGradients, ChannelOffsets, check_all};
 use super::relu::backward_through_relu;
-use super::{KernelSpec, Tiling, WorkKind, expect_counts, expect_f64, expect_same_shape, expect_shape};
+use super::{
+    FusedActivation, KernelSpec, Tiling, WorkKind, expect_counts, expect_f64, expect_same_shape, expect_shape,
+};
 use crate::build::Differentiator;
 use crate::{EngineError, Phase, Step, Value};
 use serde::{Deserialize, Serialize};
@@ -60,7 +62,7 @@ impl KernelSpec for BatchNormAddApply {
         let [x, weight, bias, mean, inverse_deviation, a] = step.inputs[..] else {
             return Err(backward.no_derivative(step));
         };
-        let norm = self.norm;
+        let (norm, activation) = (self.norm, FusedActivation::Identity);
         let (dweight, dbias) = (backward.parameter_gradient(weight), backward.parameter_gradient(bias));
         let outputs = vec![dweight, dbias, backward.sums(step, &[2, norm.channels])];
         let phase = Phase::BackwardWeights;
@@ -74,14 +76,14 @@ impl KernelSpec for BatchNormAddApply {
             }
             let inputs = vec![x, dy, weight, bias, mean, inverse_deviation];
             let gradients =
-                BatchNormGradients { norm, relu: false, pool: None, offsets: ChannelOffsets::default() };
+                BatchNormGradients { norm, activation, pool: None, offsets: ChannelOffsets::default() };
             backward.push(step, gradients, phase, inputs, vec![], outputs);
         }
         if backward.requires_grad(x) {
             backward.add_gradient(x, |backward, dx| {
                 let kernel = BatchNormBackwardData {
                     norm,
-                    relu: false,
+                    activation,
                     pool: None,
                     offsets: ChannelOffsets::default(),
                 };

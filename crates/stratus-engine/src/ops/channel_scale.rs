@@ -16,6 +16,12 @@ pub struct ChannelScale;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChannelScaleGradient;
 
+/// `(dy [N,C,H,W], s [N,C,1,1], dmean [N,C,1,1]) -> dx = dy s + dmean / (H W)`: the gradient of a map that is
+/// scaled, and whose mean over the pixels of each channel is another output, as in squeeze-and-excitation
+/// blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ChannelScaleMeanBackward;
+
 pub(super) fn lower(node: &Node, lowering: &mut Lowering) -> Result<(), EngineError> {
     let inputs = lowering.distinct_inputs(node);
     let y = lowering.output(node);
@@ -67,6 +73,32 @@ impl KernelSpec for ChannelScale {
             });
         }
         Ok(())
+    }
+}
+
+impl KernelSpec for ChannelScaleMeanBackward {
+    fn name(&self) -> &'static str {
+        "channel_scale_mean_backward"
+    }
+
+    fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        expect_counts(counts, &[[3, 0, 1]])?;
+        expect_one_per_channel(operands[0], operands[1])?;
+        expect_one_per_channel(operands[0], operands[2])?;
+        expect_same_shape(operands[0], operands[3])
+    }
+
+    fn work_kind(&self) -> WorkKind {
+        WorkKind::Elementwise
+    }
+
+    fn tiling(&self) -> Tiling {
+        Tiling::PerSample
+    }
+
+    /// A product and a sum for each element.
+    fn flops(&self, operands: &[&Value]) -> u64 {
+        2 * operands[0].elements() as u64
     }
 }
 

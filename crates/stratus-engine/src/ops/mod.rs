@@ -8,6 +8,7 @@ mod add;
 mod avg_pool2d;
 mod batch_norm;
 mod batch_norm_add;
+mod batch_norm_names;
 mod batch_norm_sums;
 mod bias;
 mod channel_scale;
@@ -23,6 +24,7 @@ mod dropout;
 mod dropout2d;
 mod ema;
 mod fake_quantise;
+mod fused_activation;
 mod joined;
 mod labels;
 mod layer_norm;
@@ -57,7 +59,7 @@ pub use batch_norm::{
 pub use batch_norm_add::{BatchNormAddApply, BatchNormAddReluGradients};
 pub use batch_norm_sums::{BatchNormStatisticsFromSums, BatchNormSums};
 pub use bias::{AddBias, BiasGradient};
-pub use channel_scale::{ChannelScale, ChannelScaleGradient};
+pub use channel_scale::{ChannelScale, ChannelScaleGradient, ChannelScaleMeanBackward};
 pub use channels::{ScatterChannels, SelectChannels};
 pub use clip::{ClipFactor, ClipGradient, GRADIENT_NORM_FIELDS, GRADIENT_NORM_NAME, SumOfSquares};
 pub use concat::{ConcatBackward, ConcatForward};
@@ -69,6 +71,7 @@ pub use dropout::{Dropout, Mask};
 pub use dropout2d::Dropout2d;
 pub use ema::EmaUpdate;
 pub use fake_quantise::{FakeQuantise, FakeQuantiseBackward, FakeQuantiseWeights};
+pub use fused_activation::FusedActivation;
 pub use joined::{JoinWeights, MAX_JOINED_WEIGHTS, SplitGradient};
 pub use labels::{FULL_SHARE, MIXED_LABEL_LEN};
 pub use layer_norm::{LayerNormBackward, LayerNormForward, LayerNormGradients};
@@ -250,6 +253,7 @@ macro_rules! add_kernels {
             BiasGradient,
             ChannelScale,
             ChannelScaleGradient,
+            ChannelScaleMeanBackward,
             ClipFactor,
             ClipGradient,
             ConcatBackward,

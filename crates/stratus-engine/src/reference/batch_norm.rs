@@ -1,11 +1,10 @@
-//! Batch normalisation, alone or fused with ReLU and pooling.
+//! Batch normalisation, alone or fused with an activation and pooling.
 
 use super::max_pool2d::{gather, max_so_far, window};
-use super::relu::apply_relu;
 use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedPool,
+    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedActivation, FusedPool,
 };
 use stratus_graph::ops::{BatchNorm2d, MaxPool2d};
 
@@ -66,18 +65,18 @@ pub(super) fn channel(shape: [usize; 4], c: usize) -> impl Iterator<Item = usize
     })
 }
 
-/// Writes one channel of `y` (and `index`): normalised, with ReLU if `relu`, pooled if `pool`; within a
+/// Writes one channel of `y` (and `index`): normalised, with its activation, pooled if `pool`; within a
 /// larger map if it is a channel slice.
 pub(super) fn write_channel(
     affine: &Affine,
-    relu: bool,
+    activation: FusedActivation,
     (pool, parts): (Option<FusedPool>, ChannelOffsets),
     c: usize,
     x: &Tensor<'_>,
     y: &mut Tensor<'_>,
     mut index: Option<&mut Tensor<'_>>,
 ) -> Result<(), String> {
-    let finish = |value| if relu { apply_relu(value) } else { value };
+    let finish = |value| activation.value(value);
     let Some(pool) = pool else {
         let to = channel(y.image(), parts.y.unwrap_or(0) + c);
         for (position, to) in channel(x.image(), parts.x.unwrap_or(0) + c).zip(to) {
@@ -103,7 +102,11 @@ pub(super) fn write_channel(
         if let Some(index) = &mut index {
             index.set(
                 output,
-                if relu && value <= 0.0 { f64::from(FusedPool::RELU_MASKED) } else { position as f64 },
+                if activation == FusedActivation::RELU && value <= 0.0 {
+                    f64::from(FusedPool::RELU_MASKED)
+                } else {
+                    position as f64
+                },
             );
         }
     }
@@ -171,7 +174,7 @@ impl ReferenceKernel for BatchNormApply {
         };
         for c in 0..self.norm.channels {
             let affine = Affine::from_statistics(c, weight, bias, mean, inverse_deviation);
-            write_channel(&affine, self.relu, (self.pool, self.offsets), c, x, y, index.first_mut())?;
+            write_channel(&affine, self.activation, (self.pool, self.offsets), c, x, y, index.first_mut())?;
         }
         Ok(())
     }
@@ -185,7 +188,7 @@ impl ReferenceKernel for BatchNormInference {
         };
         for c in 0..self.norm.channels {
             let affine = Affine::from_running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
-            write_channel(&affine, self.relu, (self.pool, self.offsets), c, x, y, index.first_mut())?;
+            write_channel(&affine, self.activation, (self.pool, self.offsets), c, x, y, index.first_mut())?;
         }
         Ok(())
     }
@@ -201,7 +204,7 @@ impl ReferenceKernel for BatchNormInferenceBackward {
         for c in 0..self.norm.channels {
             let affine = Affine::from_running(c, weight, bias, running_mean, running_var, self.norm.epsilon);
             let output_gradient =
-                NormOutputGradient::new(&affine, (self.relu, self.pool, self.offsets), [x, dy], index);
+                NormOutputGradient::new(&affine, (self.activation, self.pool, self.offsets), [x, dy], index);
             let scale = affine.weight * affine.inverse_deviation;
             for position in channel(shape, first + c) {
                 dx.set(position, scale * output_gradient.gradient(position));
@@ -225,7 +228,7 @@ impl ReferenceKernel for BatchNormGradients {
         for c in 0..channels {
             let affine = Affine::from_statistics(c, weight, bias, mean, inverse_deviation);
             let output_gradient =
-                NormOutputGradient::new(&affine, (self.relu, self.pool, self.offsets), [x, dy], index);
+                NormOutputGradient::new(&affine, (self.activation, self.pool, self.offsets), [x, dy], index);
             let (mut sum, mut weighted) =
                 if tile.is_first() { (0.0, 0.0) } else { (sums.get(c), sums.get(channels + c)) };
             for position in channel(shape, first + c) {
@@ -256,7 +259,7 @@ impl ReferenceKernel for BatchNormBackwardData {
         for c in 0..self.norm.channels {
             let affine = Affine::from_statistics(c, weight, bias, mean, inverse_deviation);
             let output_gradient =
-                NormOutputGradient::new(&affine, (self.relu, self.pool, self.offsets), [x, dy], index);
+                NormOutputGradient::new(&affine, (self.activation, self.pool, self.offsets), [x, dy], index);
             // The gradient without its mean and its projection on the normalised map, which cannot change the
             // output.
             let scale = affine.weight * affine.inverse_deviation;
@@ -272,10 +275,10 @@ impl ReferenceKernel for BatchNormBackwardData {
     }
 }
 
-/// The gradient of a normalised map in one channel, through its ReLU and pooling.
+/// The gradient of a normalised map in one channel, through its activation and pooling.
 struct NormOutputGradient<'a> {
     affine: &'a Affine,
-    relu: bool,
+    activation: FusedActivation,
     pool: Option<FusedPool>,
     parts: ChannelOffsets,
     x: &'a Tensor<'a>,
@@ -286,19 +289,22 @@ struct NormOutputGradient<'a> {
 impl<'a> NormOutputGradient<'a> {
     fn new(
         affine: &'a Affine,
-        (relu, pool, parts): (bool, Option<FusedPool>, ChannelOffsets),
+        (activation, pool, parts): (FusedActivation, Option<FusedPool>, ChannelOffsets),
         [x, dy]: [&'a Tensor<'a>; 2],
         index: &'a [Tensor<'a>],
     ) -> Self {
-        Self { affine, relu, pool, parts, x, dy, index: index.first() }
+        Self { affine, activation, pool, parts, x, dy, index: index.first() }
     }
 
     /// The gradient of the normalised map at a position of `x`.
     fn gradient(&self, position: usize) -> f64 {
         match (self.pool, self.index) {
             (Some(pool), Some(index)) => gather(&pool.pool(), self.x.image(), self.dy, index, position),
-            _ if self.relu && self.affine.apply(self.x.get(position)) <= 0.0 => 0.0,
-            _ => self.dy.get(self.position_in_dy(position)),
+            _ => {
+                let slope = self.activation.derivative(self.affine.apply(self.x.get(position)));
+                // Where an activation is constant, no gradient passes, whatever its value.
+                if slope == 0.0 { 0.0 } else { slope * self.dy.get(self.position_in_dy(position)) }
+            }
         }
     }
 

@@ -1,13 +1,26 @@
 //! A factor for each channel of a sample.
 
 use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
-use crate::ops::{ChannelScale, ChannelScaleGradient};
+use crate::ops::{ChannelScale, ChannelScaleGradient, ChannelScaleMeanBackward};
 
 impl ReferenceKernel for ChannelScale {
     fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let [x, factors, y] = operands else { return Err(unexpected_operands()) };
         let [.., height, width] = x.image();
         y.fill_with(|position| x.get(position) * factors.get(position / (height * width)));
+        Ok(())
+    }
+}
+
+impl ReferenceKernel for ChannelScaleMeanBackward {
+    fn run(&self, operands: &mut [Tensor<'_>], _scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+        let [dy, factors, dmean, dx] = operands else { return Err(unexpected_operands()) };
+        let [.., height, width] = dy.image();
+        let pixels = height * width;
+        dx.fill_with(|position| {
+            let channel = position / pixels;
+            dy.get(position) * factors.get(channel) + dmean.get(channel) / pixels as f64
+        });
         Ok(())
     }
 }

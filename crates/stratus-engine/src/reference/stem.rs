@@ -4,7 +4,8 @@ use super::batch_norm::{Affine, finish_statistics, write_channel};
 use super::max_pool2d::gather;
 use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::ops::{
-    ChannelOffsets, Conv2dForward, Stem, StemApply, StemGradients, StemInference, StemStatistics,
+    ChannelOffsets, Conv2dForward, FusedActivation, Stem, StemApply, StemGradients, StemInference,
+    StemStatistics,
 };
 use crate::{DType, Value};
 
@@ -146,7 +147,7 @@ fn apply(
         let affine = affine(c, [norm_weight, norm_bias, mean, deviation]);
         write_channel(
             &affine,
-            stem.relu,
+            FusedActivation::relu_if(stem.relu),
             (Some(Stem::POOL), ChannelOffsets::default()),
             c,
             &convolved[2],

@@ -247,7 +247,7 @@ fn gradients_of_losses_match_differences() {
 }
 
 /// A network with gradients of all values, including the images.
-fn network(graph: &Graph, fused: bool) -> TestSession {
+pub fn network(graph: &Graph, fused: bool) -> TestSession {
     let mut forward = lower(graph, Mode::Train, Precision::F64, 3).unwrap();
     forward.values[0].role = Role::Parameter;
     if fused {
@@ -278,7 +278,7 @@ fn graphs() -> [Graph; 5] {
 }
 
 /// The names of the values with a gradient.
-fn differentiated(test: &TestSession) -> Vec<String> {
+pub fn differentiated(test: &TestSession) -> Vec<String> {
     let values = test.program.values.iter();
     values
         .filter(|value| value.role == Role::Parameter && test.gradient(&value.name).is_some())

@@ -9,6 +9,7 @@ mod clip;
 mod common;
 mod decoder;
 mod fake_quantise;
+mod fused_activation;
 mod gradients;
 mod images;
 mod loss_scale;

@@ -10,10 +10,10 @@ use super::simd::{Element, multiversion};
 use super::threads::{split, split_lengths, zip_parts};
 use std::ops::Range;
 
-/// The scratch bytes: constants over a period, per thread.
+/// The scratch bytes: constants over a period, per thread, twice.
 #[must_use]
 pub fn scratch_bytes(cpu: &CpuContext, map: &MapGeometry) -> usize {
-    4 * cpu.team.threads() * map.period()
+    4 * 2 * cpu.team.threads() * map.period()
 }
 
 /// The range of a plane's channels among the factors; for the last plane of an image, including padding.
@@ -24,39 +24,100 @@ fn channel_range(map: &MapGeometry, each: &MapGeometry, plane: usize) -> Range<u
     first + begin..first + end
 }
 
+/// Writes the numbers of a plane's channels, times `factor`, over a period. Those of padded channels are 0.
+fn repeat_over_period<E: Element>(
+    [map, each]: [&MapGeometry; 2],
+    plane: usize,
+    numbers: &[E],
+    factor: f32,
+    repeated: &mut [f32],
+) {
+    for pixel in repeated.chunks_exact_mut(map.pixel_channels) {
+        pixel.fill(0.0);
+        for (to, from) in pixel.iter_mut().zip(&numbers[channel_range(map, each, plane)]) {
+            *to = factor * from.load();
+        }
+    }
+}
+
 /// `y = x s`; `map` is the geometry of `x` and `y`, `each` that of `s`.
 pub fn channel_scale<E: Element>(
     cpu: &CpuContext,
-    [map, each]: [&MapGeometry; 2],
+    geometries: [&MapGeometry; 2],
     x: &[E],
     factors: &[E],
     y: &mut [E],
     scratch: &mut [f32],
 ) {
+    for_planes(cpu, geometries, y, scratch, &|plane, range, y, repeated, _| {
+        repeat_over_period(geometries, plane, factors, 1.0, repeated);
+        multiply(cpu.level, repeated, &x[range], y);
+    });
+}
+
+/// `dx = dy s + dmean / pixels`: see [`stratus_engine::ops::ChannelScaleMeanBackward`].
+pub fn channel_scale_mean_backward<E: Element>(
+    cpu: &CpuContext,
+    geometries: [&MapGeometry; 2],
+    dy: &[E],
+    [factors, dmean]: [&[E]; 2],
+    dx: &mut [E],
+    scratch: &mut [f32],
+) {
+    let [map, _] = geometries;
+    let share = 1.0 / (map.height * map.row_pixels) as f32;
+    for_planes(cpu, geometries, dx, scratch, &|plane, range, dx, repeated, terms| {
+        repeat_over_period(geometries, plane, factors, 1.0, repeated);
+        repeat_over_period(geometries, plane, dmean, share, terms);
+        multiply_add(cpu.level, repeated, terms, &dy[range], dx);
+    });
+}
+
+/// Called for the rows of a plane: the plane, the range of the map, its part of the result, and two buffers
+/// of a period.
+type PlaneBody<'a, E> = dyn Fn(usize, Range<usize>, &mut [E], &mut [f32], &mut [f32]) + Sync + 'a;
+
+/// Calls `body` for the rows of each plane of a map, on all threads.
+fn for_planes<E: Element>(
+    cpu: &CpuContext,
+    [map, _]: [&MapGeometry; 2],
+    y: &mut [E],
+    scratch: &mut [f32],
+    body: &PlaneBody<'_, E>,
+) {
     let (threads, period, row) = (cpu.team.threads(), map.period(), map.row_elements());
     let rows = |thread| map.thread_rows(threads, thread);
     let mut parts = zip_parts(
         split_lengths(y, (0..threads).map(|thread| rows(thread).len() * row)),
-        split_lengths(scratch, (0..threads).map(|_| period)),
+        split_lengths(scratch, (0..threads).map(|_| 2 * period)),
     );
-    cpu.team.run_parts(&mut parts[..threads], &|thread, (y, repeated)| {
+    cpu.team.run_parts(&mut parts[..threads], &|thread, (y, buffers)| {
         let (first, end) = (rows(thread).start, rows(thread).end);
+        let (repeated, terms) = buffers.split_at_mut(period);
         let mut next = first;
         while next < end {
             let plane = next / map.height;
             let until = ((plane + 1) * map.height).min(end);
-            // Padded channels are zero, whatever the factor.
-            for pixel in repeated.chunks_exact_mut(map.pixel_channels) {
-                pixel.fill(0.0);
-                for (to, from) in pixel.iter_mut().zip(&factors[channel_range(map, each, plane)]) {
-                    *to = from.load();
-                }
-            }
             let y = &mut y[(next - first) * row..(until - first) * row];
-            multiply(cpu.level, repeated, &x[next * row..until * row], y);
+            body(plane, next * row..until * row, y, repeated, terms);
             next = until;
         }
     });
+}
+
+multiversion! {
+    fn multiply_add / multiply_add_body [E: Element] [E] (
+        factors: &[f32], terms: &[f32], x: &[E], y: &mut [E],
+    )
+}
+
+#[inline(always)]
+fn multiply_add_body<E: Element>(factors: &[f32], terms: &[f32], x: &[E], y: &mut [E]) {
+    for (x, y) in x.chunks(factors.len()).zip(y.chunks_mut(factors.len())) {
+        for (((x, y), factor), term) in x.iter().zip(y).zip(factors).zip(terms) {
+            *y = E::store(x.load().mul_add(*factor, *term));
+        }
+    }
 }
 
 multiversion! {

@@ -1,4 +1,4 @@
-//! Batch norm, with fused ReLU and pooling.
+//! Batch norm, with a fused activation and pooling.
 
 use super::native::native_step;
 use super::{CpuOp, NativeStep, StepOperands};
@@ -9,7 +9,7 @@ use crate::native::pool::max::MaxPool;
 use crate::native::rows::{ChannelSlice, MapGeometry};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedPool,
+    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedActivation, FusedPool,
 };
 use stratus_engine::{DType, Operands};
 use stratus_graph::ops::BatchNorm2d;
@@ -19,7 +19,7 @@ impl CpuOp for BatchNormStatistics {
         let dtypes = operands.norm_types(&[])?;
         let parts = ChannelOffsets { x: self.offset, y: self.offset };
         let maps = operands.norm_maps(0, &self.norm, parts)?;
-        let norm = batch_norm(cpu, maps, &self.norm, false, None, dtypes)?;
+        let norm = batch_norm(cpu, maps, &self.norm, FusedActivation::Identity, None, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
             let x = o.take(0);
             let running = [o.elements(1), o.elements(2)];
@@ -32,7 +32,7 @@ impl CpuOp for BatchNormStatistics {
 impl CpuOp for BatchNormApply {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let dtypes = operands.norm_types(&[5])?;
-        let (norm, fused) = ((&self.norm, self.relu), (self.pool, self.offsets));
+        let (norm, fused) = ((&self.norm, self.activation), (self.pool, self.offsets));
         let norm = operands.norm_before(cpu, 5, norm, fused, dtypes)?;
         let pooled = self.pool.is_some();
         Ok(native_step(norm.scratch_bytes(), move |o| {
@@ -50,7 +50,7 @@ impl CpuOp for BatchNormInference {
         let dtypes = operands.norm_types(&[5])?;
         let [_, _, outputs] = operands.counts;
         let indexed = outputs > 1;
-        let (norm, fused) = ((&self.norm, self.relu), (self.pool, self.offsets));
+        let (norm, fused) = ((&self.norm, self.activation), (self.pool, self.offsets));
         let norm = operands.norm_before(cpu, 5, norm, fused, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
             let x = o.take(0);
@@ -67,7 +67,7 @@ impl CpuOp for BatchNormInferenceBackward {
         let pool = self.pool;
         let result = if pool.is_some() { 7 } else { 6 };
         let dtypes = operands.norm_types(&[1, result])?;
-        let (norm, fused) = ((&self.norm, self.relu), (pool, self.offsets));
+        let (norm, fused) = ((&self.norm, self.activation), (pool, self.offsets));
         let norm = operands.norm_before(cpu, 1, norm, fused, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
             let (x, dy) = (o.take(0), o.take(1));
@@ -83,7 +83,7 @@ impl CpuOp for BatchNormGradients {
         let pool = self.pool;
         let first = if pool.is_some() { 7 } else { 6 };
         let dtypes = operands.norm_types(&[1])?;
-        let (norm, fused) = ((&self.norm, self.relu), (pool, self.offsets));
+        let (norm, fused) = ((&self.norm, self.activation), (pool, self.offsets));
         let norm = operands.norm_before(cpu, 1, norm, fused, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
             let (x, dy) = (o.take(0), o.take(1));
@@ -100,7 +100,7 @@ impl CpuOp for BatchNormBackwardData {
         let pool = self.pool;
         let result = if pool.is_some() { 9 } else { 8 };
         let dtypes = operands.norm_types(&[1, result])?;
-        let (norm, fused) = ((&self.norm, self.relu), (pool, self.offsets));
+        let (norm, fused) = ((&self.norm, self.activation), (pool, self.offsets));
         let norm = operands.norm_before(cpu, 1, norm, fused, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| {
             let (x, dy) = (o.take(0), o.take(1));
@@ -154,18 +154,18 @@ impl StepOperands {
         Ok([part(0, parts.x)?, part(position, parts.y)?])
     }
 
-    /// The batch norm whose output (or its gradient) is at `position`: with ReLU, pooled, or a channel slice
-    /// of a larger map.
+    /// The batch norm whose output (or its gradient) is at `position`: with an activation, pooled, or a
+    /// channel slice of a larger map.
     pub(super) fn norm_before(
         &self,
         cpu: &CpuContext,
         position: usize,
-        (norm, relu): (&BatchNorm2d, bool),
+        (norm, activation): (&BatchNorm2d, FusedActivation),
         (pool, parts): (Option<FusedPool>, ChannelOffsets),
         dtypes: [DType; 2],
     ) -> Result<BatchNorm, String> {
         let pool = pool.map(|pool| Ok::<_, String>((pool, self.common_geometry(position)?))).transpose()?;
-        batch_norm(cpu, self.norm_maps(position, norm, parts)?, norm, relu, pool, dtypes)
+        batch_norm(cpu, self.norm_maps(position, norm, parts)?, norm, activation, pool, dtypes)
     }
 }
 
@@ -174,7 +174,7 @@ pub(super) fn batch_norm(
     cpu: &CpuContext,
     [input, output]: [ChannelSlice; 2],
     norm: &BatchNorm2d,
-    relu: bool,
+    activation: FusedActivation,
     pool: Option<(FusedPool, MapGeometry)>,
     [dtype, output_dtype]: [DType; 2],
 ) -> Result<BatchNorm, String> {
@@ -182,6 +182,11 @@ pub(super) fn batch_norm(
         Some(pool) => Pooling::Overlapping(Box::new(MaxPool::new(&pool, input.slice(), pooled, cpu))),
         None => Pooling::Disjoint(DisjointPool { window }),
     });
+    if let FusedActivation::Activation(activation) = activation
+        && FusedActivation::behind_norm(activation).is_none()
+    {
+        return Err(format!("no kernel for a batch norm with {}", activation.name()));
+    }
     if pool.is_some() && dtype != output_dtype {
         return Err(format!("no kernel for pooling from {dtype} to {output_dtype}"));
     }
@@ -191,7 +196,7 @@ pub(super) fn batch_norm(
         output,
         epsilon: norm.epsilon,
         momentum: norm.momentum,
-        relu,
+        activation,
         pool,
         dtype,
         output_dtype,

@@ -5,14 +5,14 @@ use super::native::native_step;
 use super::{CpuOp, NativeStep, StepOperands};
 use crate::native::elementwise::CpuContext;
 use crate::native::norm::batch::finish_sums;
-use stratus_engine::ops::{BatchNormStatisticsFromSums, BatchNormSums, ChannelOffsets};
+use stratus_engine::ops::{BatchNormStatisticsFromSums, BatchNormSums, ChannelOffsets, FusedActivation};
 
 impl CpuOp for BatchNormSums {
     fn build(&self, operands: &StepOperands, cpu: &CpuContext) -> Result<NativeStep, String> {
         let dtypes = operands.norm_types(&[])?;
         let parts = ChannelOffsets { x: self.offset, y: self.offset };
         let maps = operands.norm_maps(0, &self.norm, parts)?;
-        let norm = batch_norm(cpu, maps, &self.norm, false, None, dtypes)?;
+        let norm = batch_norm(cpu, maps, &self.norm, FusedActivation::Identity, None, dtypes)?;
         Ok(native_step(norm.scratch_bytes(), move |o| norm.sums(o.take(0), o.elements(1), o.take(2))))
     }
 }

@@ -119,6 +119,7 @@ fn native_kernels_refuse_maps_in_different_layouts() {
                 | Kernel::BiasGradient(_)
                 | Kernel::ChannelScale(_)
                 | Kernel::ChannelScaleGradient(_)
+                | Kernel::ChannelScaleMeanBackward(_)
                 | Kernel::ClipFactor(_)
                 | Kernel::ClipGradient(_)
                 | Kernel::ConcatBackward(_)

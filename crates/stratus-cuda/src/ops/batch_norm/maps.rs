@@ -2,7 +2,7 @@
 
 use crate::ops::{KernelBuilder, Operand, UNSUPPORTED_PRECISION, int, long};
 use crate::processor::{Argument, Launch, Shape, Source};
-use stratus_engine::ops::{ChannelOffsets, FusedPool};
+use stratus_engine::ops::{ChannelOffsets, FusedActivation, FusedPool};
 use stratus_engine::{DType, Layout};
 
 /// The maximum number of threads of a block; also in `batch_norm_common.cu`.
@@ -130,9 +130,21 @@ impl Maps {
         Ok(extents)
     }
 
-    /// A source file for these maps.
-    pub fn source(&self, file: &'static str, relu: bool) -> Source {
-        let source = Source::new(file, self.y.dtype, self.vector).with("RELU", u8::from(relu));
+    /// A source file for these maps, with the activation that follows the norm.
+    pub fn source(&self, file: &'static str, activation: FusedActivation) -> Source {
+        let mut source = Source::new(file, self.y.dtype, self.vector)
+            .with("RELU", u8::from(activation == FusedActivation::RELU));
+        let (name, constants) = match activation {
+            FusedActivation::Identity | FusedActivation::Relu { ceiling: None } => ("", [0.0; 2]),
+            FusedActivation::Relu { ceiling: Some(ceiling) } => ("clipped_relu", [ceiling, 0.0]),
+            FusedActivation::Activation(activation) => (activation.name(), activation.constants()),
+        };
+        if !name.is_empty() {
+            source = source.with("ACTIVATE", name).with("SLOPE", format!("{name}_derivative"));
+            for (constant, value) in ["CONSTANT_A", "CONSTANT_B"].into_iter().zip(constants) {
+                source = source.with(constant, format!("{value:?}f"));
+            }
+        }
         if self.x.dtype == self.y.dtype {
             return source;
         }
@@ -140,13 +152,13 @@ impl Maps {
     }
 
     /// The source file with pooling for these maps.
-    pub fn source_of_pool(&self, pool: FusedPool, relu: bool) -> Source {
+    pub fn source_of_pool(&self, pool: FusedPool, activation: FusedActivation) -> Source {
         let pool = pool.pool();
         let inside = (0..2).all(|axis| {
             let reach = (self.y.image[2 + axis] - 1) * pool.stride[axis] + pool.kernel[axis];
             pool.padding[axis] == 0 && reach <= self.x.image[2 + axis]
         });
-        self.source("batch_norm_pool", relu)
+        self.source("batch_norm_pool", activation)
             .with("KERNEL_H", pool.kernel[0])
             .with("KERNEL_W", pool.kernel[1])
             .with("STRIDE_H", pool.stride[0])

@@ -1,4 +1,4 @@
-//! Batch normalisation, unfused or fused with the following ReLU and max-pooling.
+//! Batch normalisation, unfused or fused with the following activation, or with ReLU and max-pooling.
 //!
 //! Memory-bound: each kernel reads its maps once. A sum over the batch takes two launches, see
 //! `source/batch_norm_sums.cu`.
@@ -11,7 +11,7 @@ use super::{BuildResult, GpuOp, KernelBuilder, Operand};
 use crate::processor::{Argument, Implementation, Launch, Source};
 use stratus_engine::ops::{
     BatchNormApply, BatchNormBackwardData, BatchNormGradients, BatchNormInference,
-    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedPool, KernelSpec,
+    BatchNormInferenceBackward, BatchNormStatistics, ChannelOffsets, FusedActivation, FusedPool, KernelSpec,
 };
 use stratus_graph::ops::BatchNorm2d;
 
@@ -40,7 +40,7 @@ pub(super) fn reduce_gradients(
 
 /// Writes a normalised map: `(x, weight, bias, mean, variance or inverse deviation) -> y, index?`.
 fn apply(
-    (relu, pool, parts): (bool, Option<FusedPool>, ChannelOffsets),
+    (activation, pool, parts): (FusedActivation, Option<FusedPool>, ChannelOffsets),
     channels: usize,
     epsilon: Argument,
     operands: &[Operand],
@@ -51,12 +51,12 @@ fn apply(
     let Some(pool) = pool else {
         arguments.extend(addresses(1, 4).chain([epsilon]).chain(maps.extents()?));
         let shape = maps.pass(maps.pixels_of_x(), builder);
-        return builder.launch(&maps.source("batch_norm", relu), "batch_norm_apply", shape, arguments);
+        return builder.launch(&maps.source("batch_norm", activation), "batch_norm_apply", shape, arguments);
     };
     let rows = maps.pixels_of_y();
     arguments.push(if operands.len() > 6 { Argument::Operand(6) } else { Argument::Null });
     arguments.extend(addresses(1, 4).chain([epsilon]).chain(maps.extents_of_pool(rows)?));
-    let source = maps.source_of_pool(pool, relu);
+    let source = maps.source_of_pool(pool, activation);
     builder.launch(&source, "batch_norm_pool_apply", maps.pass(rows, builder), arguments)
 }
 
@@ -65,7 +65,7 @@ impl GpuOp for BatchNormStatistics {
         let BatchNorm2d { channels, epsilon, momentum } = self.norm;
         let parts = ChannelOffsets { x: self.offset, y: self.offset };
         let maps = Maps::new(channels, parts, &operands[0], &operands[0])?;
-        let (source, rows) = (maps.source("batch_norm_sums", false), maps.pixels_of_x());
+        let (source, rows) = (maps.source("batch_norm_sums", FusedActivation::Identity), maps.pixels_of_x());
         let [count, width, stride, _] = maps.extents()?;
         let arguments = vec![maps.like_x(0), count, width, stride];
         let (launch, partial_sums) =
@@ -81,7 +81,7 @@ impl GpuOp for BatchNormStatistics {
 
 impl GpuOp for BatchNormApply {
     fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
-        let fused = (self.relu, self.pool, self.offsets);
+        let fused = (self.activation, self.pool, self.offsets);
         let launch = apply(fused, self.norm.channels, INVERSE_DEVIATION_GIVEN, operands, builder)?;
         Ok(Implementation::native(self.name(), vec![launch], 0))
     }
@@ -89,7 +89,7 @@ impl GpuOp for BatchNormApply {
 
 impl GpuOp for BatchNormInference {
     fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
-        let fused = (self.relu, self.pool, self.offsets);
+        let fused = (self.activation, self.pool, self.offsets);
         let epsilon = Argument::Float(self.norm.epsilon);
         let launch = apply(fused, self.norm.channels, epsilon, operands, builder)?;
         Ok(Implementation::native(self.name(), vec![launch], 0))
@@ -99,7 +99,7 @@ impl GpuOp for BatchNormInference {
 impl GpuOp for BatchNormGradients {
     fn build(&self, operands: &[Operand], counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
         let maps = Maps::new(self.norm.channels, self.offsets, &operands[0], &operands[1])?;
-        let source = maps.source("batch_norm_sums", self.relu);
+        let source = maps.source("batch_norm_sums", self.activation);
         let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
         let (launch, partial_sums) = if let Some(pool) = self.pool {
             let FusedPool { window, .. } = pool;
@@ -110,7 +110,7 @@ impl GpuOp for BatchNormGradients {
             };
             arguments.extend([Argument::Operand(6), Argument::Operand(4)]);
             arguments.extend(maps.extents_of_pool(rows)?);
-            let source = maps.source_of_pool(pool, self.relu);
+            let source = maps.source_of_pool(pool, self.activation);
             maps.sums((&source, name), rows, arguments, builder)?
         } else {
             arguments.extend(addresses(2, 4).chain(maps.extents()?));
@@ -128,10 +128,10 @@ impl GpuOp for BatchNormBackwardData {
         let mut arguments = vec![maps.like_x(0), maps.like_y(1)];
         let (source, name, extents) = if let Some(pool) = self.pool {
             arguments.push(Argument::Operand(8));
-            let source = maps.source_of_pool(pool, self.relu);
+            let source = maps.source_of_pool(pool, self.activation);
             (source, "batch_norm_pool_backward_data", maps.extents_of_pool(rows)?.to_vec())
         } else {
-            let source = maps.source("batch_norm", self.relu);
+            let source = maps.source("batch_norm", self.activation);
             (source, "batch_norm_backward_data", maps.extents()?.to_vec())
         };
         arguments.push(gradient_at(&maps, dx, operands)?);
@@ -150,12 +150,12 @@ impl GpuOp for BatchNormInferenceBackward {
         let launch = if let Some(pool) = self.pool {
             let mut arguments = vec![maps.like_y(1), Argument::Operand(6), dx];
             arguments.extend(channels.chain(maps.extents_of_pool(rows)?));
-            let source = maps.source_of_pool(pool, self.relu);
+            let source = maps.source_of_pool(pool, self.activation);
             builder.launch(&source, "batch_norm_pool_inference_backward", shape, arguments)?
         } else {
             let mut arguments = vec![maps.like_x(0), maps.like_y(1), dx];
             arguments.extend(channels.chain(maps.extents()?));
-            let source = maps.source("batch_norm", self.relu);
+            let source = maps.source("batch_norm", self.activation);
             builder.launch(&source, "batch_norm_inference_backward", shape, arguments)?
         };
         Ok(Implementation::native(self.name(), vec![launch], 0))

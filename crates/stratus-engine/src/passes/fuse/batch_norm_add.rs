@@ -2,7 +2,7 @@
 //! has another input, so this is not a rule for pairs of steps.
 
 use super::only_reader;
-use crate::ops::{AddForward, BatchNormAddApply, BatchNormApply, ChannelOffsets};
+use crate::ops::{AddForward, BatchNormAddApply, BatchNormApply, ChannelOffsets, FusedActivation};
 use crate::{Kernel, Program};
 
 /// Fuses every sum with a batch norm whose output only the sum reads.
@@ -39,7 +39,7 @@ fn find(program: &Program, sum: usize) -> Option<(usize, BatchNormAddApply)> {
     program.steps[..sum].iter().enumerate().rev().find_map(|(position, producer)| match producer.kernel {
         Kernel::BatchNormApply(BatchNormApply {
             norm,
-            relu: false,
+            activation: FusedActivation::Identity,
             pool: None,
             offsets: ChannelOffsets { x: None, y: None },
         }) => {

@@ -1,14 +1,17 @@
 //! Fusion of a batch norm, its ReLU and the following max pooling.
 
 use crate::Kernel;
-use crate::ops::{BatchNormApply, BatchNormInference, FusedPool};
+use crate::ops::{BatchNormApply, BatchNormInference, FusedActivation, FusedPool};
 
 pub(super) fn fuse(producer: &Kernel, reader: &Kernel) -> Option<Kernel> {
     let Kernel::MaxPoolForward(max_pool) = reader else { return None };
     let pool = Some(FusedPool::from_pool(&max_pool.pool)?);
+    let fits = |activation: FusedActivation| activation.is_plain_relu().is_some();
     match producer {
-        Kernel::BatchNormApply(norm) if norm.pool.is_none() => Some(BatchNormApply { pool, ..*norm }.into()),
-        Kernel::BatchNormInference(norm) if norm.pool.is_none() => {
+        Kernel::BatchNormApply(norm) if norm.pool.is_none() && fits(norm.activation) => {
+            Some(BatchNormApply { pool, ..*norm }.into())
+        }
+        Kernel::BatchNormInference(norm) if norm.pool.is_none() && fits(norm.activation) => {
             Some(BatchNormInference { pool, ..*norm }.into())
         }
         _ => None,

@@ -2,9 +2,9 @@
 //! derivatives. A new fusion of two steps is a file here and a line in `FUSIONS`.
 
 mod add_relu;
+mod batch_norm_activation;
 mod batch_norm_add;
 mod batch_norm_pool;
-mod batch_norm_relu;
 mod concat;
 mod conv_relu;
 mod horizontal;
@@ -20,7 +20,7 @@ type Fusion = (&'static str, fn(&Kernel, &Kernel) -> Option<Kernel>);
 const FUSIONS: &[Fusion] = &[
     ("fuse add+relu", add_relu::fuse),
     ("fuse conv2d+relu", conv_relu::fuse),
-    ("fuse batch_norm2d+relu", batch_norm_relu::fuse),
+    ("fuse batch_norm2d+activation", batch_norm_activation::fuse),
     ("fuse batch_norm2d+max_pool2d", batch_norm_pool::fuse),
 ];
 

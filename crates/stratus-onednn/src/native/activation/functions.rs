@@ -122,6 +122,33 @@ impl NativeActivation for HardSwish {
     }
 }
 
+/// A ReLU with a ceiling, for steps that it is fused into. The constants are the range of its results.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClippedRelu;
+
+impl ClippedRelu {
+    /// The constants that change nothing.
+    pub(super) const NONE: Constants = [f32::NEG_INFINITY, f32::INFINITY];
+
+    pub(super) fn constants(ceiling: Option<f32>) -> Constants {
+        [0.0, ceiling.unwrap_or(f32::INFINITY)]
+    }
+}
+
+impl NativeActivation for ClippedRelu {
+    #[inline(always)]
+    fn value(x: f32, [floor, ceiling]: Constants) -> f32 {
+        // Comparisons in this direction propagate NaN.
+        let y = if x <= floor { floor } else { x };
+        if y >= ceiling { ceiling } else { y }
+    }
+
+    #[inline(always)]
+    fn derivative(x: f32, [floor, ceiling]: Constants) -> f32 {
+        if x <= floor || x >= ceiling { 0.0 } else { 1.0 }
+    }
+}
+
 impl NativeActivation for LeakyRelu {
     #[inline(always)]
     fn value(x: f32, [alpha, _]: Constants) -> f32 {

@@ -5,7 +5,9 @@ mod functions;
 
 use super::elementwise::CpuContext;
 use super::simd::{Element, multiversion};
-use stratus_graph::ops::MAX_CONSTANTS;
+use functions::ClippedRelu;
+use stratus_engine::ops::FusedActivation;
+use stratus_graph::ops::{Activation, HardSwish, LeakyRelu, MAX_CONSTANTS, Mish, Silu};
 
 /// The constants of an activation's function: see [`stratus_graph::ops::ActivationFunction::constants`].
 pub type Constants = [f32; MAX_CONSTANTS];
@@ -16,6 +18,30 @@ pub trait NativeActivation: 'static {
     fn value(x: f32, constants: Constants) -> f32;
     /// `f'(x)`
     fn derivative(x: f32, constants: Constants) -> f32;
+}
+
+/// A loop over a map that includes the function of an activation.
+pub(super) trait ActivationLoop {
+    /// Runs the loop with a function and its constants.
+    fn run<F: NativeActivation>(self, constants: Constants);
+}
+
+/// Runs a loop with the function of an activation behind a batch norm: see [`FusedActivation::behind_norm`].
+///
+/// # Panics
+/// For another activation: the step that it belongs to is not built.
+pub(super) fn run_activated(activation: FusedActivation, body: impl ActivationLoop) {
+    match activation {
+        FusedActivation::Identity => body.run::<ClippedRelu>(ClippedRelu::NONE),
+        FusedActivation::Relu { ceiling } => body.run::<ClippedRelu>(ClippedRelu::constants(ceiling)),
+        FusedActivation::Activation(activation) => match activation {
+            Activation::HardSwish(_) => body.run::<HardSwish>(activation.constants()),
+            Activation::LeakyRelu(_) => body.run::<LeakyRelu>(activation.constants()),
+            Activation::Mish(_) => body.run::<Mish>(activation.constants()),
+            Activation::Silu(_) => body.run::<Silu>(activation.constants()),
+            other => unreachable!("a batch norm with {}", other.name()),
+        },
+    }
 }
 
 impl CpuContext {

@@ -3,13 +3,18 @@
 //! | module | pass | for |
 //! |---|---|---|
 //! | [`direct`] | all | few input channels: images |
+//! | [`depthwise`] | all | one channel a group |
+//! | [`grouped`] | all | 4 to 64 channels a group |
 //! | [`window_gradient`] | weight gradient | few input channels |
 //! | [`panels`] | forward, data gradient | many channels of bf16, on AMX |
 //! | [`panel_gradient`] | weight gradient | many channels, on AMX or AVX-512 |
 //! | [`tap_gradient`] | weight gradient | 8 or 16 channels of bf16, on AMX |
 //! | [`winograd`] | all | dense 3×3 and 5×5; 3×1 and 1×3, also dilated |
 
+mod correlation;
+pub mod depthwise;
 pub mod direct;
+pub mod grouped;
 #[cfg(target_arch = "x86_64")]
 pub mod panel_gradient;
 #[cfg(target_arch = "x86_64")]

@@ -23,6 +23,17 @@ unsafe fn rounded(values: __m256) -> __m256i {
     }
 }
 
+/// Rounds all lanes to bf16.
+#[inline(always)]
+unsafe fn packed(values: Avx2) -> __m256i {
+    // SAFETY: upheld by the caller: AVX2.
+    unsafe {
+        // Packing interleaves 64-bit halves of its operands.
+        let packed = _mm256_packus_epi32(rounded(values.0), rounded(values.1));
+        _mm256_permute4x64_epi64::<0b11_01_10_00>(packed)
+    }
+}
+
 // SAFETY: as above; this applies to every block below.
 unsafe impl Lanes for Avx2 {
     #[inline(always)]
@@ -67,12 +78,23 @@ unsafe impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_bf16(self, to: &mut [Bf16; LANES]) {
+        unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), packed(self)) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, to: &mut [f32; LANES]) {
+        let to = to.as_mut_ptr();
         unsafe {
-            // Packing interleaves 64-bit halves of its operands.
-            let packed = _mm256_packus_epi32(rounded(self.0), rounded(self.1));
-            let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
-            _mm256_storeu_si256(to.as_mut_ptr().cast(), ordered);
+            _mm256_stream_ps(to, self.0);
+            _mm256_stream_ps(to.add(LANES / 2), self.1);
         }
+    }
+    #[inline(always)]
+    unsafe fn stream_bf16(self, to: &mut [Bf16; LANES]) {
+        unsafe { _mm256_stream_si256(to.as_mut_ptr().cast(), packed(self)) }
+    }
+    #[inline(always)]
+    unsafe fn end_stream() {
+        unsafe { _mm_sfence() };
     }
     #[inline(always)]
     unsafe fn multiply_add(self, by: Self, to: Self) -> Self {
@@ -148,6 +170,17 @@ unsafe impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn high_halves(self, other: Self) -> Self {
         Self(self.1, other.1)
+    }
+    #[inline(always)]
+    unsafe fn repeat_in_quads(self, lane: usize) -> Self {
+        unsafe {
+            match lane {
+                0 => Self(_mm256_permute_ps::<0x00>(self.0), _mm256_permute_ps::<0x00>(self.1)),
+                1 => Self(_mm256_permute_ps::<0x55>(self.0), _mm256_permute_ps::<0x55>(self.1)),
+                2 => Self(_mm256_permute_ps::<0xaa>(self.0), _mm256_permute_ps::<0xaa>(self.1)),
+                _ => Self(_mm256_permute_ps::<0xff>(self.0), _mm256_permute_ps::<0xff>(self.1)),
+            }
+        }
     }
     #[inline(always)]
     unsafe fn load_u8(from: &[u8; LANES]) -> Self {

@@ -8,6 +8,22 @@ use std::arch::x86_64::*;
 #[repr(transparent)]
 pub struct Avx512(__m512);
 
+/// Rounds to bf16.
+#[inline(always)]
+unsafe fn rounded(values: Avx512) -> __m256i {
+    // SAFETY: upheld by the caller: AVX-512.
+    unsafe {
+        let bits = _mm512_castps_si512(values.0);
+        let upper = _mm512_srli_epi32::<16>(bits);
+        let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+        let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+        let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(values.0, values.0);
+        let stored = _mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40));
+        _mm512_cvtepi32_epi16(stored)
+    }
+}
+
 // SAFETY: this applies to every block below. The trait's contract guarantees the instructions, and the arrays
 // have the length of a register.
 unsafe impl Lanes for Avx512 {
@@ -49,16 +65,19 @@ unsafe impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn store_bf16(self, to: &mut [Bf16; LANES]) {
-        unsafe {
-            let bits = _mm512_castps_si512(self.0);
-            let upper = _mm512_srli_epi32::<16>(bits);
-            let odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
-            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
-            let stored = _mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40));
-            _mm256_storeu_si256(to.as_mut_ptr().cast(), _mm512_cvtepi32_epi16(stored));
-        }
+        unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), rounded(self)) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, to: &mut [f32; LANES]) {
+        unsafe { _mm512_stream_ps(to.as_mut_ptr(), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn stream_bf16(self, to: &mut [Bf16; LANES]) {
+        unsafe { _mm256_stream_si256(to.as_mut_ptr().cast(), rounded(self)) }
+    }
+    #[inline(always)]
+    unsafe fn end_stream() {
+        unsafe { _mm_sfence() };
     }
     #[inline(always)]
     unsafe fn multiply_add(self, by: Self, to: Self) -> Self {
@@ -117,6 +136,17 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn high_halves(self, other: Self) -> Self {
         Self(unsafe { _mm512_shuffle_f32x4::<0b11_10_11_10>(self.0, other.0) })
+    }
+    #[inline(always)]
+    unsafe fn repeat_in_quads(self, lane: usize) -> Self {
+        Self(unsafe {
+            match lane {
+                0 => _mm512_permute_ps::<0x00>(self.0),
+                1 => _mm512_permute_ps::<0x55>(self.0),
+                2 => _mm512_permute_ps::<0xaa>(self.0),
+                _ => _mm512_permute_ps::<0xff>(self.0),
+            }
+        })
     }
     #[inline(always)]
     unsafe fn load_u8(from: &[u8; LANES]) -> Self {

@@ -47,6 +47,12 @@ pub unsafe trait Lanes: Copy {
     unsafe fn load_bf16(from: &[Bf16; LANES]) -> Self;
     /// Stores bf16, rounded as [`Bf16::store`] does.
     unsafe fn store_bf16(self, to: &mut [Bf16; LANES]);
+    /// [`Self::store`], non-temporal; `to` is aligned to the size of an array. [`Self::end_stream`] follows.
+    unsafe fn stream(self, to: &mut [f32; LANES]);
+    /// [`Self::store_bf16`], non-temporal, as [`Self::stream`].
+    unsafe fn stream_bf16(self, to: &mut [Bf16; LANES]);
+    /// Makes streamed results visible to other threads.
+    unsafe fn end_stream();
     /// `self * by + to`; fused if the CPU supports it.
     unsafe fn multiply_add(self, by: Self, to: Self) -> Self;
     /// The sum.
@@ -67,6 +73,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn low_halves(self, other: Self) -> Self;
     /// `[self[8..16], other[8..16]]`.
     unsafe fn high_halves(self, other: Self) -> Self;
+    /// Lane `lane` of each four lanes, repeated over these.
+    unsafe fn repeat_in_quads(self, lane: usize) -> Self;
     /// Loads bytes as numbers.
     unsafe fn load_u8(from: &[u8; LANES]) -> Self;
     /// Stores integers below 256 as bytes.
@@ -102,6 +110,11 @@ pub trait LaneElement: Element {
     /// # Safety
     /// As [`Lanes`] requires.
     unsafe fn store_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]);
+    /// Stores the nearest elements with non-temporal stores: see [`Lanes::stream`].
+    ///
+    /// # Safety
+    /// As [`Lanes`] and [`Lanes::stream`] require.
+    unsafe fn stream_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]);
 }
 
 impl LaneElement for f32 {
@@ -115,6 +128,11 @@ impl LaneElement for f32 {
         // SAFETY: upheld by the caller.
         unsafe { values.store(to) }
     }
+    #[inline(always)]
+    unsafe fn stream_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]) {
+        // SAFETY: upheld by the caller.
+        unsafe { values.stream(to) }
+    }
 }
 
 impl LaneElement for Bf16 {
@@ -127,6 +145,11 @@ impl LaneElement for Bf16 {
     unsafe fn store_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]) {
         // SAFETY: upheld by the caller.
         unsafe { values.store_bf16(to) }
+    }
+    #[inline(always)]
+    unsafe fn stream_lanes<V: Lanes>(values: V, to: &mut [Self; LANES]) {
+        // SAFETY: upheld by the caller.
+        unsafe { values.stream_bf16(to) }
     }
 }
 
@@ -168,3 +191,42 @@ macro_rules! with_lanes {
     };
 }
 pub(crate) use with_lanes;
+
+/// [`with_lanes!`] for kernels that are offered with AVX-512 only: without the code of the other levels,
+/// which would be most of it. Tests run them at every level.
+#[cfg(not(test))]
+macro_rules! with_wide_lanes {
+    ($visibility:vis fn $name:ident / $body:ident ($($argument:ident: $type:ty),* $(,)?)) => {
+        /// # Panics
+        /// Below AVX-512.
+        #[allow(clippy::too_many_arguments)] // Inner loops take slices and constants, not structures of them.
+        $visibility fn $name<E: $crate::native::lanes::LaneElement>(
+            level: $crate::native::simd::IsaLevel,
+            $($argument: $type),*
+        ) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                use $crate::native::lanes;
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
+                fn avx512<E: lanes::LaneElement>($($argument: $type),*) {
+                    // SAFETY: the function has the instructions.
+                    unsafe { $body::<lanes::Avx512, E>($($argument),*) };
+                }
+                if level.isa() == $crate::native::simd::Isa::Avx512 {
+                    // SAFETY: the level proves that the CPU has these instructions.
+                    return unsafe { avx512::<E>($($argument),*) };
+                }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            {
+                $(let _ = $argument;)*
+                let _ = $body::<$crate::native::lanes::Portable, E>;
+            }
+            unreachable!("a kernel for AVX-512 at level {}", level.name());
+        }
+    };
+}
+#[cfg(test)]
+pub(crate) use with_lanes as with_wide_lanes;
+#[cfg(not(test))]
+pub(crate) use with_wide_lanes;

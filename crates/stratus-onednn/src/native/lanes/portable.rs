@@ -39,6 +39,17 @@ unsafe impl Lanes for Portable {
         *to = self.0.map(Bf16::store);
     }
     #[inline(always)]
+    unsafe fn stream(self, to: &mut [f32; LANES]) {
+        // SAFETY: upheld by the caller, here and below.
+        unsafe { self.store(to) }
+    }
+    #[inline(always)]
+    unsafe fn stream_bf16(self, to: &mut [Bf16; LANES]) {
+        unsafe { self.store_bf16(to) }
+    }
+    #[inline(always)]
+    unsafe fn end_stream() {}
+    #[inline(always)]
     unsafe fn multiply_add(self, by: Self, to: Self) -> Self {
         Self(std::array::from_fn(|lane| self.0[lane] * by.0[lane] + to.0[lane]))
     }
@@ -84,6 +95,10 @@ unsafe impl Lanes for Portable {
     #[inline(always)]
     unsafe fn high_halves(self, other: Self) -> Self {
         Self(std::array::from_fn(|lane| if lane < HALF { self.0[lane + HALF] } else { other.0[lane] }))
+    }
+    #[inline(always)]
+    unsafe fn repeat_in_quads(self, lane: usize) -> Self {
+        Self(std::array::from_fn(|to| self.0[to / 4 * 4 + lane.min(3)]))
     }
     #[inline(always)]
     unsafe fn load_u8(from: &[u8; LANES]) -> Self {

@@ -1,18 +1,20 @@
-//! The gradients of batch norm with ReLU. Pooled variants are in [`super::pooled`].
+//! The gradients of batch norm with an activation. Pooled variants are in [`super::pooled`].
 //!
 //! ```text
-//! g = dy where relu passed, else 0          dbias = Σ g       dweight = Σ g (x - mean) / deviation
+//! g = dy f'(scale · x + shift)              dbias = Σ g       dweight = Σ g (x - mean) / deviation
 //! dx = scale · (g - (dbias + x̂ · dweight) / M)                M: pixels of a channel in the batch
 //!    = scale · g + slope · x + offset                         slope, offset per channel
 //! ```
 //!
 //! Two passes, because the sums must be complete before `dx` is computed; each reads `x` and `dy`, the second
-//! writes `dx`. The ReLU mask is recomputed from `x`, so `y` is not read. The second pass runs in reverse:
-//! its first rows are those that the caches still hold from the first pass.
+//! writes `dx`. The derivative of the activation is computed from `x`, so `y` is not read. The second pass
+//! runs in reverse: its first rows are those that the caches still hold from the first pass.
 
+use super::activated;
 use super::batch::pooled::{disjoint, overlapping};
 use super::batch::{BatchNorm, Pooling, Scratch, Sums, by_types, flush_length};
 use super::loops::{gradient, gradient_sums, mask_and_sum};
+use crate::native::activation::run_activated;
 use crate::native::lanes::LaneElement;
 use crate::native::rows::repeat;
 use crate::native::simd::{Bf16, Element};
@@ -184,7 +186,16 @@ impl BatchNorm {
                     let dy = dy[output.row_start(rows.start)..].chunks(flush_length(steps[1]));
                     for (x, dy) in x[input.span(rows)].chunks(flush_length(steps[0])).zip(dy) {
                         sums.clear();
-                        gradient_sums(self.level, x, dy, c, self.relu, steps, sums.first, sums.second);
+                        let (level, activation) = (self.level, self.activation);
+                        let (first, second) = (&mut *sums.first, &mut *sums.second);
+                        if let Some(relu) = activation.is_plain_relu() {
+                            gradient_sums(level, x, dy, c, relu, steps, first, second);
+                        } else {
+                            let constants = c;
+                            let body =
+                                activated::GradientSums { level, x, dy, constants, steps, first, second };
+                            run_activated(activation, body);
+                        }
                         sums.flush(group);
                     }
                 }
@@ -304,7 +315,13 @@ impl BatchNorm {
                 let length = flush_length(steps[0]);
                 for (number, (x, to)) in x.chunks(length).zip(to.chunks_mut(length)).enumerate().rev() {
                     let dy = &dy[number * flush_length(steps[1])..];
-                    gradient(self.level, x, dy, c, self.relu, steps, to);
+                    if let Some(relu) = self.activation.is_plain_relu() {
+                        gradient(self.level, x, dy, c, relu, steps, to);
+                    } else {
+                        let level = self.level;
+                        let body = activated::Gradient { level, x, dy, constants: c, steps, dx: to };
+                        run_activated(self.activation, body);
+                    }
                 }
             }
         });

@@ -11,31 +11,21 @@ multiversion! {
     )
 }
 
-/// Adds Σ (x - pivot) and Σ (x - pivot)² per element of the period, four periods at a time: the sums, too
-/// many for registers, are loaded and stored a fourth as often.
+/// Adds Σ (x - pivot) and Σ (x - pivot)² per element of the period. The map is read in order: reading four
+/// periods side by side saves loads of the sums, but costs the hardware prefetcher more.
 #[inline(always)]
 fn moments_body<E: Element>(x: &[E], step: usize, pivot: &[f32], first: &mut [f32], second: &mut [f32]) {
     let period = pivot.len();
-    let (first, second) = (&mut first[..period], &mut second[..period]);
     let ahead = steps_ahead::<E>(step);
-    let mut quads = x.chunks_exact(4 * step);
-    for quad in &mut quads {
-        let [a, b, c, d] = quarters(quad, step, period);
-        for row in [a, b, c, d] {
-            prefetch_step(row, ahead);
-        }
-        for i in 0..period {
-            let p = pivot[i];
-            let (a, b, c, d) = (a[i].load() - p, b[i].load() - p, c[i].load() - p, d[i].load() - p);
-            first[i] += (a + b) + (c + d);
-            second[i] += (a * a + b * b) + (c * c + d * d);
-        }
-    }
-    for chunk in quads.remainder().chunks(step) {
-        for (((x, p), first), second) in chunk.iter().zip(pivot).zip(&mut *first).zip(&mut *second) {
-            let a = x.load() - p;
-            *first += a;
-            *second += a * a;
+    for x in x.chunks(step) {
+        // Equal lengths of all slices: no bounds checks in the inner loop.
+        let n = x.len().min(period);
+        let (x, pivot, first, second) = (&x[..n], &pivot[..n], &mut first[..n], &mut second[..n]);
+        prefetch_step(x, ahead);
+        for i in 0..n {
+            let a = x[i].load() - pivot[i];
+            first[i] += a;
+            second[i] = a.mul_add(a, second[i]);
         }
     }
 }
@@ -156,52 +146,22 @@ fn gradient_sums_body<X: Element, Y: Element>(
     let period = scale.len();
     // Comparisons with NaN are false, so nothing is masked.
     let threshold = if relu { 0.0 } else { f32::NAN };
-    let (shift, mean) = (&shift[..period], &mean[..period]);
-    let (first, second) = (&mut first[..period], &mut second[..period]);
-    // Four periods at a time, as in `moments`.
     let ahead = (steps_ahead::<X>(steps[0]), steps_ahead::<Y>(steps[1]));
-    let mut quads = x.chunks_exact(4 * steps[0]);
-    let mut rest = dy;
-    for quad in &mut quads {
-        let (four, remainder) = rest.split_at(rest.len().min(4 * steps[1]));
-        rest = remainder;
-        let (x, dy) = (quarters(quad, steps[0], period), quarters(four, steps[1], period));
-        for (x, dy) in x.into_iter().zip(dy) {
-            prefetch_step(x, ahead.0);
-            prefetch_step(dy, ahead.1);
-        }
-        for i in 0..period {
-            let mut terms = [[0.0; 2]; 4];
-            for row in 0..4 {
-                let value = x[row][i].load();
-                let g = if value.mul_add(scale[i], shift[i]) <= threshold { 0.0 } else { dy[row][i].load() };
-                terms[row] = [g, g * (value - mean[i])];
-            }
-            let [a, b, c, d] = terms;
-            first[i] += (a[0] + b[0]) + (c[0] + d[0]);
-            second[i] += (a[1] + b[1]) + (c[1] + d[1]);
-        }
-    }
-    for (x, dy) in quads.remainder().chunks(steps[0]).zip(rest.chunks(steps[1])) {
+    // In order, as in `moments`.
+    for (x, dy) in x.chunks(steps[0]).zip(dy.chunks(steps[1])) {
         // Equal lengths of all slices: no bounds checks in the inner loop.
         let n = x.len().min(period);
         let (x, dy, scale, shift, mean) = (&x[..n], &dy[..n], &scale[..n], &shift[..n], &mean[..n]);
+        let (first, second) = (&mut first[..n], &mut second[..n]);
+        prefetch_step(x, ahead.0);
+        prefetch_step(dy, ahead.1);
         for i in 0..n {
             let value = x[i].load();
             let g = if value.mul_add(scale[i], shift[i]) <= threshold { 0.0 } else { dy[i].load() };
             first[i] += g;
-            second[i] += g * (value - mean[i]);
+            second[i] = g.mul_add(value - mean[i], second[i]);
         }
     }
-}
-
-/// Four slices of `length` elements, `step` apart.
-#[inline(always)]
-fn quarters<E>(whole: &[E], step: usize, length: usize) -> [&[E]; 4] {
-    let (a, rest) = whole.split_at(step);
-    let (b, rest) = rest.split_at(step);
-    let (c, d) = rest.split_at(step);
-    [&a[..length], &b[..length], &c[..length], &d[..length]]
 }
 
 multiversion! {

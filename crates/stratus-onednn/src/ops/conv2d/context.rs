@@ -41,19 +41,19 @@ impl ConvContext<'_> {
         Ok(are_both.then_some((batch, [height, width])))
     }
 
-    /// Row-major weights, or their gradient, without a dimension for groups.
+    /// Row-major weights, or their gradient.
     pub(super) fn row_major_weights(
         &self,
         builder: &KernelBuilder<'_>,
         dtype: DataType,
     ) -> Result<Desc, String> {
-        let plain = Layout::plain(&self.conv.weight_shape());
+        let plain = Layout::plain(&weight_shape(self.conv));
         builder.onednn.strided(&plain.shape, dtype, &plain.strides)
     }
 
     /// The name of a native kernel that takes row-major weights, or computes their gradient in that layout.
     pub(super) fn row_major_name(&self, builder: &KernelBuilder<'_>, family: &str) -> Result<String, String> {
-        native_name(family, builder.cpu, self.weights, &Layout::plain(&self.conv.weight_shape()))
+        native_name(family, builder.cpu, self.weights, &Layout::plain(&weight_shape(self.conv)))
     }
 
     /// The step's operands, with the given weights or their gradient.

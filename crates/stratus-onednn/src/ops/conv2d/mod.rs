@@ -1,12 +1,16 @@
 //! Convolution. The candidates of each pass, in this order: oneDNN's implementations, oneDNN's f32
 //! implementations for bf16 maps ([`f32_fallback`]), direct convolution for few channels ([`direct`]),
-//! minimal filtering ([`winograd`]), and products of packed panels ([`panels`]).
+//! depthwise convolution ([`mod@depthwise`]) and convolution in groups ([`grouped`]), products over pixels
+//! ([`pointwise_gradient`]), minimal filtering ([`winograd`]), and products of packed panels ([`panels`]).
 
 mod context;
+mod depthwise;
 mod direct;
 mod f32_fallback;
+mod grouped;
 #[cfg(target_arch = "x86_64")]
 mod panels;
+mod pointwise_gradient;
 mod winograd;
 
 pub(crate) use context::ConvContext;
@@ -16,7 +20,7 @@ use super::implementations::multiplies_bf16;
 use super::{Candidate, CpuOp, KernelBuilder, OneDnnUse};
 use crate::ffi::{DataType, MemoryDescQuery, Propagation, arg};
 use crate::prepare::{LayoutNeeds, PlanBuilder};
-use context::{bias, hint, is_hazardous};
+use context::{Pass, bias, hint, is_hazardous};
 pub(in crate::ops) use context::{fills_amx_tiles, weight_shape, window};
 use stratus_engine::Step;
 use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
@@ -138,6 +142,8 @@ fn forward(
     let in_f32 = || f32_fallback::forward(builder, context, relu, propagation);
     let mut candidates = or_in_f32(context, listed, in_f32)?;
     candidates.extend(direct::forward(builder, context, relu)?);
+    candidates.extend(depthwise::candidate(builder, context, Pass::Forward, relu)?);
+    candidates.extend(grouped::candidate(builder, context, Pass::Forward, relu)?);
     candidates.extend(winograd::forward(builder, context, relu)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(panels::forward(builder, context, relu)?);
@@ -166,6 +172,8 @@ fn backward_data(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Resu
     .list(builder, context.weights, &any);
     let in_f32 = || f32_fallback::backward_data(builder, context);
     let mut candidates = or_in_f32(context, listed, in_f32)?;
+    candidates.extend(depthwise::candidate(builder, context, Pass::BackwardData, false)?);
+    candidates.extend(grouped::candidate(builder, context, Pass::BackwardData, false)?);
     candidates.extend(winograd::backward_data(builder, context)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(panels::backward_data(builder, context)?);
@@ -206,6 +214,9 @@ fn backward_weights(
     let in_f32 = || f32_fallback::backward_weights(builder, context);
     let mut candidates = or_in_f32(context, listed, in_f32)?;
     candidates.extend(direct::backward_weights(builder, context)?);
+    candidates.extend(depthwise::candidate(builder, context, Pass::BackwardWeights, false)?);
+    candidates.extend(grouped::candidate(builder, context, Pass::BackwardWeights, false)?);
+    candidates.extend(pointwise_gradient::backward_weights(builder, context)?);
     candidates.extend(winograd::backward_weights(builder, context)?);
     #[cfg(target_arch = "x86_64")]
     candidates.extend(panels::backward_weights(builder, context)?);

@@ -1,9 +1,9 @@
-//! Batch norm with ReLU: statistics and normalisation. Gradients are in [`super::batch_backward`], fused
-//! max-pooling in [`pooled`].
+//! Batch norm with an activation: statistics and normalisation. Gradients are in [`super::batch_backward`],
+//! fused max-pooling in [`pooled`], loops with activations other than ReLU in [`super::activated`].
 //!
 //! ```text
 //! statistics   mean, variance = E[x], E[(x - mean)²]            reads x once, two sums per channel
-//! apply        y = relu(scale · x + shift (+ a))                reads x (and a), writes y
+//! apply        y = f(scale · x + shift (+ a))                   reads x (and a), writes y
 //!              scale = weight / deviation      shift = bias - mean · scale
 //! ```
 //!
@@ -15,7 +15,9 @@
 
 pub mod pooled;
 
+use super::activated;
 use super::loops::{affine, affine_add, moments};
+use crate::native::activation::run_activated;
 use crate::native::pool::max::MaxPool;
 use crate::native::rows::{ChannelSlice, MapGeometry, repeat};
 use crate::native::simd::{Bf16, Element, IsaLevel};
@@ -24,6 +26,7 @@ use pooled::disjoint::{self, DisjointPool};
 use pooled::overlapping;
 use stratus_engine::DType;
 use stratus_engine::backend::Tile;
+use stratus_engine::ops::FusedActivation;
 
 /// The parameters of batch norm kernels.
 #[derive(Clone, Debug)]
@@ -39,8 +42,8 @@ pub struct BatchNorm {
     pub epsilon: f32,
     /// The weight of the new batch in the running statistics.
     pub momentum: f32,
-    /// True if ReLU is applied to the output.
-    pub relu: bool,
+    /// The activation of the output. With a pool or an addend it is ReLU or nothing.
+    pub activation: FusedActivation,
     /// The max-pooling after ReLU.
     pub pool: Option<Pooling>,
     /// Element type of the map.
@@ -104,6 +107,11 @@ macro_rules! by_types {
 pub(crate) use by_types;
 
 impl BatchNorm {
+    /// Returns whether ReLU is applied to the output.
+    pub(crate) fn relu(&self) -> bool {
+        self.activation == FusedActivation::RELU
+    }
+
     /// The scratch bytes.
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
@@ -443,10 +451,14 @@ impl BatchNorm {
                 let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
                 let to = &mut part[output.row_start(rows.start) - first..];
                 let from = input.span(rows);
-                if a.is_empty() {
-                    affine(self.level, &x[from], constants, self.relu, steps, to);
-                } else {
-                    affine_add(self.level, &x[from.clone()], &a[from], constants, self.relu, to);
+                match self.activation.is_plain_relu() {
+                    Some(relu) if a.is_empty() => affine(self.level, &x[from], constants, relu, steps, to),
+                    Some(relu) => affine_add(self.level, &x[from.clone()], &a[from], constants, relu, to),
+                    None => {
+                        let x = &x[from];
+                        let body = activated::Affine { level: self.level, x, constants, steps, y: to };
+                        run_activated(self.activation, body);
+                    }
                 }
             }
         });

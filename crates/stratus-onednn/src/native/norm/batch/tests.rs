@@ -28,7 +28,7 @@ fn norm(shape: &[usize; 4], level: IsaLevel, pool: Option<FusedPool>) -> BatchNo
         output,
         epsilon,
         momentum,
-        relu: true,
+        activation: FusedActivation::RELU,
         pool,
         dtype,
         output_dtype: dtype,

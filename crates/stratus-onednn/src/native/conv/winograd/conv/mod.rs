@@ -22,7 +22,7 @@ use super::{
     lanes_at, load_input_transform, output_edge, padded, panel_count, store_points, tiles_per_block,
 };
 use crate::native::elementwise::CpuContext;
-use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_wide_lanes};
 use crate::native::threads::{MAX_THREADS, split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
@@ -201,7 +201,7 @@ impl WinogradConv {
     }
 }
 
-with_lanes! {
+with_wide_lanes! {
     fn run_rows / run_rows_body(
         conv: &WinogradConv,
         rows: Range<usize>,
@@ -218,7 +218,7 @@ with_lanes! {
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // `with_lanes` passes slices and constants separately.
+#[allow(clippy::too_many_arguments)] // `with_wide_lanes` passes slices and constants separately.
 unsafe fn run_rows_body<V: Lanes, E: LaneElement>(
     conv: &WinogradConv,
     rows: Range<usize>,

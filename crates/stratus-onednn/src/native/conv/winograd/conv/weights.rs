@@ -5,9 +5,9 @@ use crate::native::conv::winograd::int16::{K_CHUNK, chunks, quantise_filters, st
 use crate::native::conv::winograd::product::PANEL;
 use crate::native::conv::winograd::transform::filter_transform;
 use crate::native::conv::winograd::{ALPHA, POINTS, store_points};
-use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_wide_lanes};
 
-with_lanes! {
+with_wide_lanes! {
     pub(super) fn transform_weights / transform_weights_body(
         conv: &WinogradConv,
         weights: &[E],

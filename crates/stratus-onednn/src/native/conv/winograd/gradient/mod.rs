@@ -28,7 +28,7 @@ use super::{
     padded, panel_count, store_points,
 };
 use crate::native::elementwise::CpuContext;
-use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_wide_lanes};
 use crate::native::threads::{MAX_THREADS, chunk_range, split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
@@ -231,7 +231,7 @@ impl WinogradGradient {
             let (patches, gradients) = (&*patches, &*gradients);
             team.run_parts(&mut parts, &|thread, sums| {
                 for (panel, sums) in self.panels_of_thread(thread).zip(sums.chunks_exact_mut(panel_floats)) {
-                    // `with_lanes!` functions have an element type; this one reads none.
+                    // `with_wide_lanes!` functions have an element type; this one reads none.
                     accumulate_block::<f32>(level, self, block, panel, patches, gradients, sums);
                 }
             });
@@ -311,7 +311,7 @@ impl WinogradGradient {
     }
 }
 
-with_lanes! {
+with_wide_lanes! {
     fn transform / transform_body(
         kernel: &WinogradGradient,
         block: Block,
@@ -329,7 +329,7 @@ with_lanes! {
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // `with_lanes` passes slices and constants separately.
+#[allow(clippy::too_many_arguments)] // `with_wide_lanes` passes slices and constants separately.
 unsafe fn transform_body<V: Lanes, E: LaneElement>(
     kernel: &WinogradGradient,
     block: Block,

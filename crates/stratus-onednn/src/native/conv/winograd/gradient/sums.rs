@@ -4,11 +4,11 @@ use super::{Block, WinogradGradient};
 use crate::native::conv::winograd::product::{LeftMatrix, PANEL, RightPanel, product};
 use crate::native::conv::winograd::transform::output_transform;
 use crate::native::conv::winograd::{ALPHA, POINTS, padded, panel_count};
-use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_wide_lanes};
 use crate::native::threads::chunk_range;
 use std::ops::Range;
 
-with_lanes! {
+with_wide_lanes! {
     pub(super) fn accumulate_block / accumulate_block_body(
         kernel: &WinogradGradient,
         block: Block,
@@ -84,7 +84,7 @@ unsafe fn panel_product<'a, V: Lanes>(
     }
 }
 
-with_lanes! {
+with_wide_lanes! {
     pub(super) fn store_filters / store_filters_body(
         kernel: &WinogradGradient,
         filter: usize,
@@ -174,7 +174,7 @@ unsafe fn store_square<V: Lanes, E: LaneElement, const TAPS: usize>(
     }
 }
 
-with_lanes! {
+with_wide_lanes! {
     pub(super) fn single_block_filters / single_block_filters_body(
         kernel: &WinogradGradient,
         tiles: usize,
@@ -191,7 +191,7 @@ with_lanes! {
 /// # Safety
 /// As [`Lanes`] requires.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // `with_lanes` passes slices and constants separately.
+#[allow(clippy::too_many_arguments)] // `with_wide_lanes` passes slices and constants separately.
 unsafe fn single_block_filters_body<V: Lanes, E: LaneElement>(
     kernel: &WinogradGradient,
     tiles: usize,

@@ -23,7 +23,7 @@ use crate::native::conv::winograd::transform::{
 };
 use crate::native::conv::winograd::{ALPHA, MATRIX_GAP, PADDING_OFFSET, lanes_at, panel_count};
 use crate::native::elementwise::CpuContext;
-use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_wide_lanes};
 use crate::native::threads::{split, split_lengths, zip_parts};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
@@ -186,7 +186,7 @@ impl LineConv {
     }
 }
 
-with_lanes! {
+with_wide_lanes! {
     fn transform_weights / transform_weights_body(
         conv: &LineConv,
         weights: &[E],
@@ -262,7 +262,7 @@ unsafe fn transform_weights_body<V: Lanes, E: LaneElement>(
     }
 }
 
-with_lanes! {
+with_wide_lanes! {
     fn run_tiles / run_tiles_body(
         conv: &LineConv,
         tiles: Range<usize>,

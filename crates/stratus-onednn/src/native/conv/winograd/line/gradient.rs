@@ -18,7 +18,7 @@ use crate::native::conv::winograd::transform::{
 };
 use crate::native::conv::winograd::{ALPHA, lanes_at, panel_count};
 use crate::native::elementwise::CpuContext;
-use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
+use crate::native::lanes::{LANES, LaneElement, Lanes, with_wide_lanes};
 use crate::native::threads::{split, split_lengths};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
@@ -153,7 +153,7 @@ impl LineGradient {
     }
 }
 
-with_lanes! {
+with_wide_lanes! {
     fn accumulate / accumulate_body(
         kernel: &LineGradient,
         tiles: Range<usize>,
@@ -297,7 +297,7 @@ unsafe fn multiply<V: Lanes>(
     }
 }
 
-with_lanes! {
+with_wide_lanes! {
     fn store_filters / store_filters_body(
         kernel: &LineGradient,
         panel: usize,

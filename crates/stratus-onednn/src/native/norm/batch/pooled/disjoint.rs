@@ -109,7 +109,7 @@ impl Strip {
             row_elements: geometry.row_elements(),
             width: geometry.pixel_channels,
             outputs: geometry.row_pixels / pool.window[1],
-            relu: norm.relu,
+            relu: norm.relu(),
         }
     }
 

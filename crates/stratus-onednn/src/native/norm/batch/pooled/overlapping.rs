@@ -66,7 +66,7 @@ pub(crate) fn forward<E: Element>(
             next = next.max(input_rows.end);
             let to = position * out_row..(position + 1) * out_row;
             let index = if keep { &mut index[to.clone()] } else { &mut [] };
-            let (level, y, relu) = (norm.level, &mut y[to], norm.relu);
+            let (level, y, relu) = (norm.level, &mut y[to], norm.relu());
             // Prefetch the additional rows that the next row reads.
             let end = if row + 1 < output.height { pool.rows_of(row + 1).end.max(next) } else { next };
             let upcoming = &x[(plane * input.height + next) * in_row..(plane * input.height + end) * in_row];
