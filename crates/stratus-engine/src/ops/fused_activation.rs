@@ -3,8 +3,8 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use stratus_graph::ops::Activation;
 
-/// An activation as a part of another kernel: `y = f(z)`, where `z` is what that kernel computes. Its derivative
-/// is evaluated at `z`, which the backward pass recomputes.
+/// An activation as a part of another kernel: `y = f(z)`, where `z` is what that kernel computes. Its
+/// derivative is evaluated at `z`, which the backward pass recomputes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FusedActivation {
@@ -24,9 +24,9 @@ impl FusedActivation {
     /// ReLU without a ceiling.
     pub const RELU: Self = Self::Relu { ceiling: None };
 
-    /// An activation of the table behind a batch norm, if networks put it there: each has loops of its own for
-    /// every instruction set and type of map, and `f(0) = 0`, so that padded channels stay 0. Others run as
-    /// steps of their own.
+    /// An activation of the table behind a batch norm, if networks put it there: each has loops of its
+    /// own for every instruction set and type of map, and `f(0) = 0`, so that padded channels stay 0.
+    /// Others run as steps of their own.
     #[must_use]
     pub fn behind_norm(activation: Activation) -> Option<Self> {
         let is_usual = matches!(

@@ -57,7 +57,8 @@ pub(super) struct Correlation {
 }
 
 impl Correlation {
-    /// `taps` are those of each row of the result, `tap_stride` the distance of two taps in the packed weights.
+    /// `taps` are those of each row of the result, `tap_stride` the distance of two taps in the packed
+    /// weights.
     pub fn new(
         conv: &Conv2d,
         [source, result]: [[usize; 2]; 2],
@@ -152,8 +153,8 @@ pub(super) struct Correlations {
 }
 
 impl Correlations {
-    /// The passes of a convolution of images `input` = `[H, W]`, as many input as output channels; `None` if the
-    /// windows do not fit. `tap_stride` is the distance of two taps in the packed weights.
+    /// The passes of a convolution of images `input` = `[H, W]`, as many input as output channels; `None`
+    /// if the windows do not fit. `tap_stride` is the distance of two taps in the packed weights.
     pub fn new(conv: &Conv2d, input: [usize; 2], tap_stride: usize) -> Option<Self> {
         let output = conv.output_size(input).ok()?;
         let [rows, columns] = [0, 1].map(|axis| forward_taps(conv, axis, [input[axis], output[axis]]));

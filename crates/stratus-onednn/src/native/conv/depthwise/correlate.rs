@@ -104,8 +104,8 @@ impl<E: LaneElement> SegmentKernel<'_, E> {
         }
     }
 
-    /// Computes `PIXELS` pixels, starting with the segment's `pixel`, `BLOCKS` registers of channels at a time,
-    /// and returns `PIXELS`.
+    /// Computes `PIXELS` pixels, starting with the segment's `pixel`, `BLOCKS` registers of channels at a
+    /// time, and returns `PIXELS`.
     ///
     /// # Safety
     /// As [`Self::run`]; there are that many channels.

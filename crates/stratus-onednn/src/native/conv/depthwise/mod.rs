@@ -6,9 +6,9 @@
 //! dw[tap][c] = Σ over p of x[p · stride + tap][c] · dy[p][c]
 //! ```
 //!
-//! The first two are the same loop over other pixels ([`correlate`]): a register of channels of several pixels
-//! at a time, so that a weight is loaded once for all of them. The third keeps the sums of several taps in
-//! registers along a row ([`gradient`]).
+//! The first two are the same loop over other pixels ([`correlate`]): a register of channels of several
+//! pixels at a time, so that a weight is loaded once for all of them. The third keeps the sums of several
+//! taps in registers along a row ([`gradient`]).
 //!
 //! Rows are computed in order, so that the rows under a window stay in L2 until the last row that reads them,
 //! and each map is read from memory once. With nine taps, the loads from L1 take about as long as that.
@@ -156,8 +156,8 @@ impl DepthwiseConv {
         (self.taps() + 1) * self.blocks() * LANES
     }
 
-    /// `y = x * weights + bias`, with ReLU if `relu` (NaN is propagated). Weights are `[C, 1, KH, KW]`; `bias`
-    /// may be empty.
+    /// `y = x * weights + bias`, with ReLU if `relu` (NaN is propagated). Weights are `[C, 1, KH, KW]`;
+    /// `bias` may be empty.
     pub fn forward<E: LaneElement>(
         &self,
         x: &[E],

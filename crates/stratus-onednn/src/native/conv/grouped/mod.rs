@@ -1,16 +1,18 @@
-//! Convolution in groups of 4, 8, or a multiple of 16 channels, of maps `[N, H, W, C]`: forward, and the gradients
-//! of input and weights.
+//! Convolution in groups of 4, 8, or a multiple of 16 channels, of maps `[N, H, W, C]`: forward, and the
+//! gradients of input and weights.
 //!
 //! ```text
-//! y[p][o] = Σ over taps, i of x[p · stride + tap][i of o's group] · w[tap][i][o]      16 outputs o a register
+//! y[p][o] = Σ over taps, i of x[p · stride + tap][i of o's group] · w[tap][i][o]    16 outputs a register
 //! ```
 //!
-//! A register of outputs belongs to one group, or to two of 8 channels or four of 4. The inputs of a product are
-//! one number of each group, repeated over its lanes ([`spread`]); they are read from L1 for four pixels, for
-//! which the register of weights is loaded once. The input gradient is the same with transposed weights; the
-//! gradient of the weights keeps the sums of four inputs in registers along a row.
+//! A register of outputs belongs to one group, or to two of 8 channels or four of 4. The inputs of a
+//! product are one number of each group, repeated over its lanes ([`spread`]); they are read from L1 for
+//! four pixels, for which the register of weights is loaded once. The input gradient is the same with
+//! transposed weights; the gradient of the weights keeps the sums of four inputs in registers along a
+//! row.
 //!
-//! Threads divide the rows of the batch; for the gradient of the weights they divide the registers of outputs.
+//! Threads divide the rows of the batch; for the gradient of the weights they divide the registers of
+//! outputs.
 
 mod correlate;
 mod gradient;
@@ -26,8 +28,8 @@ use correlate::correlate_rows;
 use gradient::gradient_blocks;
 use stratus_graph::ops::Conv2d;
 
-/// The maximum number of channels of a group: with more, a convolution is close to a dense one, for which oneDNN
-/// has better kernels.
+/// The maximum number of channels of a group: with more, a convolution is close to a dense one, for which
+/// oneDNN has better kernels.
 const MAX_GROUP: usize = 64;
 
 /// A convolution in groups.
@@ -48,7 +50,8 @@ pub struct GroupedConv {
 /// One number of each group of `group` channels, repeated over the group's lanes: input `number` of each.
 ///
 /// # Safety
-/// As [`Lanes`] requires; `from` is the first input of the first of the groups, and all their inputs are readable.
+/// As [`Lanes`] requires; `from` is the first input of the first of the groups, and all their inputs are
+/// readable.
 #[inline(always)]
 unsafe fn spread<V: Lanes, E: LaneElement, const GROUP: usize>(from: *const E, number: usize) -> V {
     // SAFETY: upheld by the caller.
@@ -118,8 +121,9 @@ impl GroupedConv {
         self.blocks() * self.block_floats() * size_of::<f32>()
     }
 
-    /// Calls `body` for every weight of a block: with its position in weights `[O, I / groups, KH, KW]` and in
-    /// packed ones, `[tap][input][16 outputs]`. If `transposed`, inputs and outputs have changed roles.
+    /// Calls `body` for every weight of a block: with its position in weights `[O, I / groups, KH, KW]`
+    /// and in packed ones, `[tap][input][16 outputs]`. If `transposed`, inputs and outputs have changed
+    /// roles.
     fn each_weight(&self, block: usize, transposed: bool, mut body: impl FnMut(usize, usize)) {
         let taps = self.taps();
         for lane in 0..LANES {
