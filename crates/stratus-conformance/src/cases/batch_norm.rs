@@ -108,7 +108,7 @@ const WIDE: Fill = Fill::Uniform { low: -6.0, high: 9.0 };
 
 /// The activations that are fused into a norm, except for ReLU.
 fn fused_activations() -> impl Iterator<Item = FusedActivation> {
-    let table = Activation::examples().into_iter().filter_map(FusedActivation::behind_norm);
+    let table = Activation::examples().into_iter().filter_map(FusedActivation::after_norm);
     table.chain([RELU6])
 }
 

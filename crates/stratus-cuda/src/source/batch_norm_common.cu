@@ -10,8 +10,9 @@
 // T is the type of outputs and gradients, X that of the normalised map.
 //
 //   RELU             whether a ReLU follows
-//   ACTIVATE,        the function of another activation that follows, and its derivative, with the constants
-//   SLOPE            CONSTANT_A and CONSTANT_B: see activation_functions.cu
+//   ACTIVATE         the function of another activation that follows
+//   SLOPE            its derivative
+//   CONSTANT_A, CONSTANT_B   their constants: see activation_functions.cu
 
 #ifndef X
 #define X T
@@ -51,8 +52,8 @@ struct Affine {
         }
     }
 
-    // The result for `centred` = x - mean. All kernels call it, so that forward and backward the
-    // activation sees the same number.
+    // The result for `centred` = x - mean. All kernels call it, so that the activation gets the
+    // same number in both passes.
     __device__ __forceinline__ float normalise(float centred, int i) const {
         return fmaf(centred, scale[i], bias[i]);
     }
@@ -82,7 +83,9 @@ struct Correction {
 __device__ __forceinline__ float activate(float z) { return ACTIVATE(z, CONSTANT_A, CONSTANT_B); }
 // The gradient of z from that of activate(z).
 __device__ __forceinline__ float gradient_of(float z, float dy) {
-    return dy * SLOPE(z, CONSTANT_A, CONSTANT_B);
+    float slope = SLOPE(z, CONSTANT_A, CONSTANT_B);
+    // Where an activation is constant, no gradient passes, not even an infinite one.
+    return slope == 0.0f ? 0.0f : dy * slope;
 }
 #else
 #define HAS_ACTIVATION RELU

@@ -169,12 +169,16 @@ impl Differentiator {
     }
 
     /// Removes the step that computes the gradient of `value`, if it `matches`, is the gradient's only term,
-    /// and nothing else uses the gradient. The caller adds a step that writes it with a further term.
+    /// nothing else uses the gradient, and no later step changes its inputs. The caller adds a step that
+    /// writes the gradient with a further term.
     pub fn take_only_term(&mut self, value: ValueId, matches: impl Fn(&Kernel) -> bool) -> Option<Step> {
         let gradient = self.gradient(value).filter(|_| self.may_overwrite_gradient(value))?;
         let last = self.program.steps.iter().rposition(|step| step.operands().any(|id| id == gradient))?;
         let step = &self.program.steps[last];
         let fits = step.outputs[..] == [gradient] && matches(&step.kernel);
+        // The added step reads the inputs later.
+        let mut updates = self.program.steps[last + 1..].iter().flat_map(|later| &later.updates);
+        let fits = fits && !updates.any(|updated| step.inputs.contains(updated));
         fits.then(|| self.program.steps.remove(last))
     }
 

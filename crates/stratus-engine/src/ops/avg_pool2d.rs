@@ -137,7 +137,7 @@ impl KernelSpec for AvgPoolForward {
         let is_mean = matches!(self.pooling, AvgPooling::Bins(AdaptiveAvgPool2d { output: [1, 1] }));
         let scales = |kernel: &Kernel| matches!(kernel, Kernel::ChannelScale(_));
         if let Some(scale) = is_mean.then(|| backward.take_only_term(x, scales)).flatten() {
-            // Both terms in one pass over the map.
+            // One step computes both terms of the gradient: that of the scale and that of the mean.
             let forward = Step { layers: [&scale.layers[..], &step.layers].concat(), ..step.clone() };
             let inputs = [&scale.inputs[..], &[dy]].concat();
             let (kernel, phase) = (ChannelScaleMeanBackward, Phase::BackwardData);

@@ -271,6 +271,17 @@ fn expect_slice(whole: &Value, first: usize, shape: [usize; 4]) -> Result<(), St
     Err(format!("channels {first}..{end} of `{}` are not aligned to {CHANNEL_SLICE_ALIGNMENT}", whole.name))
 }
 
+/// Checks that the kernels of a norm have this activation, with pooling if there is a `pool`.
+fn check_activation(activation: FusedActivation, pool: Option<FusedPool>) -> Result<(), String> {
+    if pool.is_some() && activation.as_plain_relu().is_none() {
+        return Err("a pooled batch norm cannot have an activation other than ReLU".to_owned());
+    }
+    if activation.value(0.0) != 0.0 {
+        return Err("padded channels would not stay 0 with this activation".to_owned());
+    }
+    Ok(())
+}
+
 /// Checks x, y and everything per channel.
 pub(super) fn check_all(
     norm: &BatchNorm2d,
@@ -370,6 +381,7 @@ impl KernelSpec for BatchNormApply {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        check_activation(self.activation, self.pool)?;
         let outputs = if self.pool.is_some() { 2 } else { 1 };
         expect_counts_of_written_map(counts, &[[5, 0, outputs]], self.offsets.y)?;
         check_all(&self.norm, (self.pool, self.offsets), operands[0], operands[5], &operands[1..5])?;
@@ -422,6 +434,7 @@ impl KernelSpec for BatchNormInference {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        check_activation(self.activation, self.pool)?;
         let allowed: &[[usize; 3]] = if self.pool.is_some() { &[[5, 0, 1], [5, 0, 2]] } else { &[[5, 0, 1]] };
         expect_counts_of_written_map(counts, allowed, self.offsets.y)?;
         check_all(&self.norm, (self.pool, self.offsets), operands[0], operands[5], &operands[1..5])?;
@@ -470,6 +483,7 @@ impl KernelSpec for BatchNormInferenceBackward {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        check_activation(self.activation, self.pool)?;
         let inputs = if self.pool.is_some() { 7 } else { 6 };
         expect_counts_of_written_map(counts, &[[inputs, 0, 1]], self.offsets.x)?;
         check_all(&self.norm, (self.pool, self.offsets), operands[0], operands[1], &operands[2..6])?;
@@ -500,6 +514,7 @@ impl KernelSpec for BatchNormGradients {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        check_activation(self.activation, self.pool)?;
         let inputs = if self.pool.is_some() { 7 } else { 6 };
         expect_counts(counts, &[[inputs, 0, 3]])?;
         let channels = [&operands[2..6], &operands[inputs..inputs + 2]].concat();
@@ -532,6 +547,7 @@ impl KernelSpec for BatchNormBackwardData {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
+        check_activation(self.activation, self.pool)?;
         let inputs = if self.pool.is_some() { 9 } else { 8 };
         expect_counts_of_written_map(counts, &[[inputs, 0, 1]], self.offsets.x)?;
         check_all(&self.norm, (self.pool, self.offsets), operands[0], operands[1], &operands[2..8])?;

@@ -1,4 +1,4 @@
-//! The names of the kernels of a batch norm, which say what is fused.
+//! The names of the kernels of a batch norm, which say what is fused, except for `batch_norm_inference`.
 
 use super::FusedActivation;
 use stratus_graph::ops::Activation;

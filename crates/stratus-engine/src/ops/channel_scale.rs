@@ -16,9 +16,9 @@ pub struct ChannelScale;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChannelScaleGradient;
 
-/// `(dy [N,C,H,W], s [N,C,1,1], dmean [N,C,1,1]) -> dx = dy s + dmean / (H W)`: the gradient of a map that is
-/// scaled, and whose mean over the pixels of each channel is another output, as in squeeze-and-excitation
-/// blocks.
+/// `(dy [N,C,H,W], s [N,C,1,1], dmean [N,C,1,1]) -> dx = dy s + dmean / (H W)`: the gradient of a map
+/// that is scaled, and whose mean over the pixels of each channel is used as well, as in
+/// squeeze-and-excitation blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ChannelScaleMeanBackward;
 

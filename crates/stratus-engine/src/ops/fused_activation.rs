@@ -16,7 +16,7 @@ pub enum FusedActivation {
         /// The largest result: 6 for ReLU6.
         ceiling: Option<f32>,
     },
-    /// An activation of the table.
+    /// One of [`Activation`].
     Activation(Activation),
 }
 
@@ -24,11 +24,11 @@ impl FusedActivation {
     /// ReLU without a ceiling.
     pub const RELU: Self = Self::Relu { ceiling: None };
 
-    /// An activation of the table behind a batch norm, if networks put it there: each has loops of its
-    /// own for every instruction set and type of map, and `f(0) = 0`, so that padded channels stay 0.
-    /// Others run as steps of their own.
+    /// The activation as part of the batch norm before it, or `None` if it runs as a step of its own. Only
+    /// activations that networks commonly place after a batch norm are fused: each needs its own loops for
+    /// every instruction set and type of map. They satisfy `f(0) = 0`, so that padded channels stay 0.
     #[must_use]
-    pub fn behind_norm(activation: Activation) -> Option<Self> {
+    pub fn after_norm(activation: Activation) -> Option<Self> {
         let is_usual = matches!(
             activation,
             Activation::HardSwish(_) | Activation::LeakyRelu(_) | Activation::Mish(_) | Activation::Silu(_)
@@ -69,10 +69,10 @@ impl FusedActivation {
         }
     }
 
-    /// True if it is ReLU without a ceiling, false if there is none; `None` for any other. Kernels with
-    /// pooling compute no other.
+    /// `Some(true)` for ReLU without a ceiling, `Some(false)` for no activation, `None` for any other, which
+    /// kernels with pooling or an addend do not compute.
     #[must_use]
-    pub fn is_plain_relu(self) -> Option<bool> {
+    pub fn as_plain_relu(self) -> Option<bool> {
         match self {
             Self::Identity => Some(false),
             Self::Relu { ceiling: None } => Some(true),

@@ -1,4 +1,4 @@
-//! Activations behind batch norms, and squeeze-and-excitation: the fused steps have the gradients of the
+//! Activations after batch norms, and squeeze-and-excitation: the fused steps have the gradients of the
 //! separate ones.
 
 use crate::common::{CheckCounts, check_gradient, fuse};
@@ -8,7 +8,7 @@ use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::lower::lower;
 use stratus_engine::program::Mode;
 use stratus_engine::{Kernel, Precision, Program};
-use stratus_graph::ops::{Activation, BatchNorm2d};
+use stratus_graph::ops::{Activation, BatchNorm2d, HardSwish, Mish, Silu};
 use stratus_graph::{Graph, layer_file};
 
 fn excited() -> Graph {
@@ -20,21 +20,27 @@ fn names(program: &Program) -> Vec<&'static str> {
 }
 
 #[test]
-fn activations_behind_norms_are_fused_in_training_and_evaluation() {
-    for (mode, suffix) in [(Mode::Train, "_apply"), (Mode::Evaluate, "_inference")] {
+fn activations_after_norms_are_fused_in_training_and_evaluation() {
+    for mode in [Mode::Train, Mode::Evaluate] {
         let program = fuse(&lower(&excited(), mode, Precision::F32, 4).unwrap()).unwrap();
-        let names = names(&program);
-        if mode == Mode::Train {
-            for activation in ["silu", "hard_swish", "clipped_relu", "mish"] {
-                assert!(names.contains(&format!("batch_norm_{activation}{suffix}").as_str()), "{names:?}");
-            }
-        }
+        let fused: Vec<FusedActivation> = (program.steps.iter())
+            .filter_map(|step| match step.kernel {
+                Kernel::BatchNormApply(norm) => Some(norm.activation),
+                Kernel::BatchNormInference(norm) => Some(norm.activation),
+                _ => None,
+            })
+            .collect();
+        let clipped = FusedActivation::Relu { ceiling: Some(6.0) };
+        let [silu, swish, mish] =
+            [Silu.into(), HardSwish.into(), Mish.into()].map(FusedActivation::Activation);
+        assert_eq!(fused, [silu, swish, clipped, mish], "{mode:?}");
         // Those that no norm precedes stay steps of their own.
-        let alone: Vec<&&str> = names.iter().filter(|name| name.ends_with("_forward")).collect();
-        for activation in ["silu", "hard_swish", "clipped_relu", "mish"] {
-            assert!(!alone.contains(&&format!("{activation}_forward").as_str()), "{names:?}");
-        }
-        assert!(alone.contains(&&"tanh_forward") && alone.contains(&&"sigmoid_forward"), "{names:?}");
+        let names = names(&program);
+        let alone: Vec<_> = ["tanh", "sigmoid", "silu", "hard_swish", "clipped_relu", "mish"]
+            .into_iter()
+            .filter(|name| names.contains(&format!("{name}_forward").as_str()))
+            .collect();
+        assert_eq!(alone, ["tanh", "sigmoid"], "{mode:?}");
     }
 }
 
@@ -68,6 +74,40 @@ fn gradients_match_differences_and_those_of_separate_steps() {
     }
 }
 
+/// A step between the two terms changes the gradient that the first one reads: they stay separate.
+#[test]
+fn terms_of_squeeze_and_excitation_stay_separate_if_their_gradient_changes_between() {
+    let layer =
+        |name: &str, op: &str, rest: &str| format!("[[layer]]\nname = \"{name}\"\nop = \"{op}\"\n{rest}\n");
+    let conv = |name: &str, input: &str, kernel: usize| {
+        let rest = format!("inputs = [\"{input}\"]\nout_channels = 3\nkernel = {kernel}");
+        layer(name, "conv2d", &rest)
+    };
+    let text = "name = \"between\"\ninput = [2, 4, 4]\noutput = \"fc\"\n".to_owned()
+        + &conv("x", "input", 1)
+        + &conv("a", "input", 1)
+        + &layer("mean", "adaptive_avg_pool2d", "inputs = [\"x\"]\noutput = 1")
+        + &layer("gate", "sigmoid", "")
+        + &conv("c", "a", 1)
+        + &layer("scale", "channel_scale", "inputs = [\"x\", \"gate\"]")
+        + &layer("sum", "add", "inputs = [\"scale\", \"a\"]")
+        + &conv("p", "sum", 1)
+        + &conv("q", "c", 1)
+        + &layer("total", "add", "inputs = [\"p\", \"q\"]")
+        + &layer("flatten", "flatten", "")
+        + &layer("fc", "linear", "out_features = 3");
+    let graph = layer_file::parse(&text).unwrap();
+    let forward = fuse(&lower(&graph, Mode::Train, Precision::F32, 4).unwrap()).unwrap();
+    let names = names(&differentiate(&forward).unwrap());
+    assert!(names.contains(&"adaptive_avg_pool_backward"), "{names:?}");
+    let mut test = network(&graph, true);
+    let mut checked = CheckCounts::default();
+    for name in differentiated(&test) {
+        check_gradient(&mut test, &name, 12, &mut checked);
+    }
+    assert!(checked.agreed > 30 && checked.zero == 0, "{checked:?}");
+}
+
 /// Plans of earlier versions have `"relu": true` or `false`.
 #[test]
 fn kernels_with_activations_survive_a_round_trip_and_earlier_plans_stay_readable() {
@@ -75,7 +115,7 @@ fn kernels_with_activations_survive_a_round_trip_and_earlier_plans_stay_readable
         let (norm, offsets) = (BatchNorm2d::new(8), ChannelOffsets::default());
         Kernel::from(BatchNormApply { norm, activation, pool: None, offsets })
     };
-    let table = Activation::examples().into_iter().filter_map(FusedActivation::behind_norm);
+    let table = Activation::examples().into_iter().filter_map(FusedActivation::after_norm);
     let others = [FusedActivation::Identity, FusedActivation::RELU];
     let clipped = FusedActivation::Relu { ceiling: Some(6.0) };
     for activation in table.chain(others).chain([clipped]) {

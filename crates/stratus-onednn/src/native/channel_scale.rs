@@ -1,4 +1,5 @@
-//! Multiplies the channels of an image by factors, and computes their gradient.
+//! Multiplies the channels of an image by factors; the gradient of the factors, and that of a map that is
+//! both scaled and averaged.
 //!
 //! Factors are `[N, C, 1, 1]`, stored as `[N][C]` in either layout of maps, so that those of an image are
 //! contiguous. Memory-bound. Threads divide pixel rows, or planes when summing pixels: one thread sums a
@@ -10,7 +11,7 @@ use super::simd::{Element, multiversion};
 use super::threads::{split, split_lengths, zip_parts};
 use std::ops::Range;
 
-/// The scratch bytes: constants over a period, per thread, twice.
+/// The scratch bytes: two buffers of a period for each thread.
 #[must_use]
 pub fn scratch_bytes(cpu: &CpuContext, map: &MapGeometry) -> usize {
     4 * 2 * cpu.team.threads() * map.period()
@@ -49,7 +50,7 @@ pub fn channel_scale<E: Element>(
     y: &mut [E],
     scratch: &mut [f32],
 ) {
-    for_planes(cpu, geometries, y, scratch, &|plane, range, y, repeated, _| {
+    for_planes(cpu, geometries[0], y, scratch, &|plane, range, y, repeated, _| {
         repeat_over_period(geometries, plane, factors, 1.0, repeated);
         multiply(cpu.level, repeated, &x[range], y);
     });
@@ -66,7 +67,7 @@ pub fn channel_scale_mean_backward<E: Element>(
 ) {
     let [map, _] = geometries;
     let share = 1.0 / (map.height * map.row_pixels) as f32;
-    for_planes(cpu, geometries, dx, scratch, &|plane, range, dx, repeated, terms| {
+    for_planes(cpu, map, dx, scratch, &|plane, range, dx, repeated, terms| {
         repeat_over_period(geometries, plane, factors, 1.0, repeated);
         repeat_over_period(geometries, plane, dmean, share, terms);
         multiply_add(cpu.level, repeated, terms, &dy[range], dx);
@@ -80,7 +81,7 @@ type PlaneBody<'a, E> = dyn Fn(usize, Range<usize>, &mut [E], &mut [f32], &mut [
 /// Calls `body` for the rows of each plane of a map, on all threads.
 fn for_planes<E: Element>(
     cpu: &CpuContext,
-    [map, _]: [&MapGeometry; 2],
+    map: &MapGeometry,
     y: &mut [E],
     scratch: &mut [f32],
     body: &PlaneBody<'_, E>,

@@ -198,20 +198,6 @@ pub fn prefetch_upcoming<E>(map: &[E], count: usize) {
     let _ = (map, count);
 }
 
-/// [`prefetch_upcoming`] for elements that will be overwritten.
-#[inline(always)]
-pub fn prefetch_for_writing<E>(map: &[E], count: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        for line in (0..count.min(map.len()) * size_of::<E>()).step_by(CACHE_LINE) {
-            // SAFETY: a hint, as above.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(map.as_ptr().cast::<i8>().wrapping_add(line)) };
-        }
-    }
-    let _ = (map, count);
-}
-
 /// Prefetches all of `part` into L2.
 #[inline(always)]
 pub fn prefetch_l2<T>(part: &[T]) {

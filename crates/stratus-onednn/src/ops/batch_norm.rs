@@ -183,7 +183,7 @@ pub(super) fn batch_norm(
         None => Pooling::Disjoint(DisjointPool { window }),
     });
     if let FusedActivation::Activation(activation) = activation
-        && FusedActivation::behind_norm(activation).is_none()
+        && FusedActivation::after_norm(activation).is_none()
     {
         return Err(format!("no kernel for a batch norm with {}", activation.name()));
     }

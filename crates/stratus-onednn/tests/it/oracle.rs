@@ -74,8 +74,9 @@ fn every_implementation_matches_the_reference() {
     for threads in [1, 3] {
         let Some(backend) = backend(threads) else { return };
         let has = |instructions: &[&str]| instructions.iter().any(|name| backend.describe().contains(name));
-        // Native kernels of each pass of a convolution, products for two gradients of weights, and the
-        // input's gradient of a linear layer. Convolutions with ReLU count separately.
+        // Native kernels of a convolution (forward, forward with ReLU, both gradients), the weight
+        // gradients of convolutions and of linear layers as products, and the input's gradient of a
+        // linear layer.
         kinds = 7;
         // With AVX-512, which bf16 needs too, dense 3x3 convolutions and their gradients have one more
         // implementation. Convolutions of bf16 maps also run in f32.

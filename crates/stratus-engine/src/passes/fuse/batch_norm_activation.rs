@@ -6,9 +6,7 @@ use crate::ops::{ActivationForward, BatchNormApply, BatchNormInference, FusedAct
 pub(super) fn fuse(producer: &Kernel, reader: &Kernel) -> Option<Kernel> {
     let activation = match reader {
         Kernel::ReluForward(ReluForward { ceiling }) => FusedActivation::Relu { ceiling: *ceiling },
-        Kernel::ActivationForward(ActivationForward(activation)) => {
-            FusedActivation::behind_norm(*activation)?
-        }
+        Kernel::ActivationForward(ActivationForward(activation)) => FusedActivation::after_norm(*activation)?,
         _ => return None,
     };
     let is_alone = |before: FusedActivation, pooled: bool| before == FusedActivation::Identity && !pooled;

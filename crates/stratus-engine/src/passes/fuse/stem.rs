@@ -56,7 +56,7 @@ fn find(program: &Program, conv: usize) -> Option<StemMatch> {
         [statistics, applies] if program.is_trained(inputs[1]) => {
             let Kernel::BatchNormStatistics(_) = program.steps[statistics].kernel else { return None };
             let Kernel::BatchNormApply(apply) = program.steps[applies].kernel else { return None };
-            let stem = Stem::new(forward.conv, apply.norm, apply.activation.is_plain_relu()?, apply.pool?)?;
+            let stem = Stem::new(forward.conv, apply.norm, apply.activation.as_plain_relu()?, apply.pool?)?;
             let moments = Some(program.steps[statistics].outputs[2]);
             let kernels =
                 vec![(statistics, StemStatistics { stem }.into()), (applies, StemApply { stem }.into())];
@@ -64,7 +64,7 @@ fn find(program: &Program, conv: usize) -> Option<StemMatch> {
         }
         [applies] if program.mode == Mode::Evaluate => {
             let Kernel::BatchNormInference(apply) = program.steps[applies].kernel else { return None };
-            let stem = Stem::new(forward.conv, apply.norm, apply.activation.is_plain_relu()?, apply.pool?)?;
+            let stem = Stem::new(forward.conv, apply.norm, apply.activation.as_plain_relu()?, apply.pool?)?;
             let kernels = vec![(applies, StemInference { stem }.into())];
             Some(StemMatch { stem, conv, apply: applies, moments: None, kernels })
         }

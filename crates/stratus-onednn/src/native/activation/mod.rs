@@ -26,10 +26,10 @@ pub(super) trait ActivationLoop {
     fn run<F: NativeActivation>(self, constants: Constants);
 }
 
-/// Runs a loop with the function of an activation behind a batch norm: see [`FusedActivation::behind_norm`].
+/// Runs a loop with the function of an activation after a batch norm: see [`FusedActivation::after_norm`].
 ///
 /// # Panics
-/// For another activation: the step that it belongs to is not built.
+/// For another activation, which is refused when the step is built.
 pub(super) fn run_activated(activation: FusedActivation, body: impl ActivationLoop) {
     match activation {
         FusedActivation::Identity => body.run::<ClippedRelu>(ClippedRelu::NONE),

@@ -11,8 +11,8 @@ pub(super) struct LineTap {
     pub pixel: usize,
 }
 
-/// Pixels of a row, equally spaced, that have the same taps: from one to the next, all of these move by the
-/// same number of pixels.
+/// Equally spaced pixels of a row with taps at the same positions of the kernel: from one pixel to the
+/// next, all source pixels move by the same distance.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub first: usize,
@@ -52,13 +52,13 @@ pub(super) struct Correlation {
     pub rows: Vec<[usize; 2]>,
     /// The segments of a row of the result.
     pub segments: Vec<Segment>,
-    /// The distance of two pixels of a segment, in the source and in the result.
+    /// The distance between consecutive pixels of a segment, in the source and in the result.
     pub steps: [usize; 2],
 }
 
 impl Correlation {
-    /// `taps` are those of each row of the result, `tap_stride` the distance of two taps in the packed
-    /// weights.
+    /// `taps` are those of each row of the result, `tap_stride` the distance between consecutive taps in
+    /// the packed weights.
     pub fn new(
         conv: &Conv2d,
         [source, result]: [[usize; 2]; 2],
@@ -154,7 +154,8 @@ pub(super) struct Correlations {
 
 impl Correlations {
     /// The passes of a convolution of images `input` = `[H, W]`, as many input as output channels; `None`
-    /// if the windows do not fit. `tap_stride` is the distance of two taps in the packed weights.
+    /// if the windows do not fit. `tap_stride` is the distance between consecutive taps in the packed
+    /// weights.
     pub fn new(conv: &Conv2d, input: [usize; 2], tap_stride: usize) -> Option<Self> {
         let output = conv.output_size(input).ok()?;
         let [rows, columns] = [0, 1].map(|axis| forward_taps(conv, axis, [input[axis], output[axis]]));

@@ -3,8 +3,8 @@
 //! | module | pass | for |
 //! |---|---|---|
 //! | [`direct`] | all | few input channels: images |
-//! | [`depthwise`] | all | one channel a group |
-//! | [`grouped`] | all | 4 to 64 channels a group |
+//! | [`depthwise`] | all | one channel a group, at least 16 channels |
+//! | [`grouped`] | all | 4, 8, 16, 32, 48 or 64 channels a group, no bias |
 //! | [`window_gradient`] | weight gradient | few input channels |
 //! | [`panels`] | forward, data gradient | many channels of bf16, on AMX |
 //! | [`panel_gradient`] | weight gradient | many channels, on AMX or AVX-512 |

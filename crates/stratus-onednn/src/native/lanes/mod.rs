@@ -47,7 +47,8 @@ pub unsafe trait Lanes: Copy {
     unsafe fn load_bf16(from: &[Bf16; LANES]) -> Self;
     /// Stores bf16, rounded as [`Bf16::store`] does.
     unsafe fn store_bf16(self, to: &mut [Bf16; LANES]);
-    /// [`Self::store`], non-temporal; `to` is aligned to the size of an array. [`Self::end_stream`] follows.
+    /// [`Self::store`], non-temporal; `to` is aligned to its size. Call [`Self::end_stream`] after the
+    /// last one.
     unsafe fn stream(self, to: &mut [f32; LANES]);
     /// [`Self::store_bf16`], non-temporal, as [`Self::stream`].
     unsafe fn stream_bf16(self, to: &mut [Bf16; LANES]);
@@ -73,7 +74,7 @@ pub unsafe trait Lanes: Copy {
     unsafe fn low_halves(self, other: Self) -> Self;
     /// `[self[8..16], other[8..16]]`.
     unsafe fn high_halves(self, other: Self) -> Self;
-    /// Lane `lane` of each four lanes, repeated over these.
+    /// In each four lanes, their lane `lane` in all of them.
     unsafe fn repeat_in_quads(self, lane: usize) -> Self;
     /// Loads bytes as numbers.
     unsafe fn load_u8(from: &[u8; LANES]) -> Self;
@@ -192,8 +193,8 @@ macro_rules! with_lanes {
 }
 pub(crate) use with_lanes;
 
-/// [`with_lanes!`] for kernels that are offered with AVX-512 only: without the code of the other levels,
-/// which would be most of it. Tests run them at every level.
+/// [`with_lanes!`] for kernels that are only offered on AVX-512. It omits the code for other levels, which
+/// would be most of the machine code. Tests run them at every level.
 #[cfg(not(test))]
 macro_rules! with_wide_lanes {
     ($visibility:vis fn $name:ident / $body:ident ($($argument:ident: $type:ty),* $(,)?)) => {

@@ -4,7 +4,7 @@
 use crate::native::activation::{ActivationLoop, Constants, NativeActivation};
 use crate::native::simd::{Element, IsaLevel, multiversion, prefetch_step, steps_ahead};
 
-/// `y = f(z)`. `steps` are the distances of two periods in `x` and `y`.
+/// `y = f(z)`. `steps` are the distances between periods in `x` and `y`.
 pub(super) struct Affine<'a, X, Y> {
     pub level: IsaLevel,
     pub x: &'a [X],
@@ -56,6 +56,13 @@ impl<X: Element, Y: Element> ActivationLoop for Gradient<'_, X, Y> {
     }
 }
 
+/// The product of a derivative and a gradient. Where an activation is constant, no gradient passes, not
+/// even an infinite one.
+#[inline(always)]
+fn gradient_through(derivative: f32, gradient: f32) -> f32 {
+    if derivative == 0.0 { 0.0 } else { derivative * gradient }
+}
+
 multiversion! {
     fn affine / affine_body [F: NativeActivation, X: Element, Y: Element] [F, X, Y] (
         function: Constants, x: &[X], constants: [&[f32]; 2], steps: [usize; 2], y: &mut [Y],
@@ -97,7 +104,7 @@ multiversion! {
 }
 
 #[inline(always)]
-#[allow(clippy::too_many_arguments)] // As above.
+#[allow(clippy::too_many_arguments)] // Inner loops take slices and constants.
 fn gradient_sums_body<F: NativeActivation, X: Element, Y: Element>(
     function: Constants,
     x: &[X],
@@ -118,7 +125,8 @@ fn gradient_sums_body<F: NativeActivation, X: Element, Y: Element>(
         prefetch_step(dy, ahead.1);
         for i in 0..n {
             let value = x[i].load();
-            let g = dy[i].load() * F::derivative(value.mul_add(scale[i], shift[i]), function);
+            let derivative = F::derivative(value.mul_add(scale[i], shift[i]), function);
+            let g = gradient_through(derivative, dy[i].load());
             first[i] += g;
             second[i] = g.mul_add(value - mean[i], second[i]);
         }
@@ -155,7 +163,8 @@ fn gradient_body<F: NativeActivation, X: Element, Y: Element>(
         prefetch_step(dy, ahead.1);
         for i in 0..n {
             let value = x[i].load();
-            let g = dy[i].load() * F::derivative(value.mul_add(scale[i], shift[i]), function);
+            let derivative = F::derivative(value.mul_add(scale[i], shift[i]), function);
+            let g = gradient_through(derivative, dy[i].load());
             dx[i] = Y::store(g.mul_add(scale[i], value.mul_add(slope[i], offset[i])));
         }
     }

@@ -188,7 +188,7 @@ impl BatchNorm {
                         sums.clear();
                         let (level, activation) = (self.level, self.activation);
                         let (first, second) = (&mut *sums.first, &mut *sums.second);
-                        if let Some(relu) = activation.is_plain_relu() {
+                        if let Some(relu) = activation.as_plain_relu() {
                             gradient_sums(level, x, dy, c, relu, steps, first, second);
                         } else {
                             let constants = c;
@@ -315,7 +315,7 @@ impl BatchNorm {
                 let length = flush_length(steps[0]);
                 for (number, (x, to)) in x.chunks(length).zip(to.chunks_mut(length)).enumerate().rev() {
                     let dy = &dy[number * flush_length(steps[1])..];
-                    if let Some(relu) = self.activation.is_plain_relu() {
+                    if let Some(relu) = self.activation.as_plain_relu() {
                         gradient(self.level, x, dy, c, relu, steps, to);
                     } else {
                         let level = self.level;

@@ -12,7 +12,7 @@ multiversion! {
 }
 
 /// Adds Σ (x - pivot) and Σ (x - pivot)² per element of the period. The map is read in order: reading four
-/// periods side by side saves loads of the sums, but costs the hardware prefetcher more.
+/// periods side by side saves loads of the sums, but slows down the hardware prefetcher by more than that.
 #[inline(always)]
 fn moments_body<E: Element>(x: &[E], step: usize, pivot: &[f32], first: &mut [f32], second: &mut [f32]) {
     let period = pivot.len();

@@ -1,5 +1,5 @@
 //! The gradients of the weights and the bias of a 1×1 convolution, as a matrix product over the pixels of the
-//! batch, for which oneDNN has another implementation than for its convolution.
+//! batch, which oneDNN implements differently from its convolution.
 
 use super::context::{ConvContext, Pass};
 use crate::ffi::{DataType, Desc, Kernel};
@@ -73,7 +73,7 @@ pub(super) fn backward_weights(
 
 impl NativeKernel for PointwiseGradient {
     fn scratch_bytes(&self) -> usize {
-        // The product and the sums follow each other.
+        // The product and the sums run one after the other and share the scratch.
         let sums = self.sums.as_ref().map_or(0, |sums| sums_scratch_bytes(&self.cpu, &sums.geometry));
         self.product.desc.scratch_bytes().max(sums)
     }

@@ -3,7 +3,7 @@
 use super::DepthwiseConv;
 use crate::native::conv::correlation::{Correlation, Segment, TapOffsets};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
-use crate::native::simd::{prefetch_for_writing, prefetch_upcoming};
+use crate::native::simd::prefetch_upcoming;
 use std::ops::Range;
 
 with_lanes! {
@@ -19,7 +19,7 @@ with_lanes! {
     )
 }
 
-/// The minimum size of a result that is written past the caches.
+/// The minimum size of a result whose stores bypass the caches.
 const LARGE_MAP_BYTES: usize = 16 << 20;
 
 /// # Safety
@@ -73,7 +73,7 @@ struct SegmentKernel<'a, E> {
     weights: &'a [f32],
     biases: &'a [f32],
     relu: bool,
-    /// True if the result does not go to the caches.
+    /// True if the stores of the result bypass the caches.
     streams: bool,
 }
 
@@ -86,8 +86,8 @@ impl<E: LaneElement> SegmentKernel<'_, E> {
         let mut pixel = 0;
         while pixel < segment.count {
             let left = segment.count - pixel;
-            // Four to eight independent sums of sixteen lanes keep both units busy. With fewer pixels these
-            // are of more channels.
+            // Four to eight independent sums of sixteen lanes keep both FMA units busy. With fewer pixels, a
+            // pixel has several of them.
             pixel += unsafe {
                 if wide && left >= 8 {
                     self.pixels::<V, 8, 1>(segment, pixel, steps, result)
@@ -121,7 +121,8 @@ impl<E: LaneElement> SegmentKernel<'_, E> {
         let source_pixels = PIXELS * source_step;
         let (source_step, step) = (source_step * channels, step * channels);
         let result = &mut result[segment.first * channels + pixel * step..];
-        let source = &self.source[pixel * source_step..];
+        // Pixels without taps may be beyond the source.
+        let source = self.source.get(pixel * source_step..).unwrap_or_default();
         let end = self.last.map_or(0, |last| last + (PIXELS - 1) * source_step + channels);
         assert!(end <= source.len(), "a window reaches beyond the map");
         assert!((PIXELS - 1) * step + channels <= result.len(), "a segment reaches beyond the row");
@@ -138,13 +139,13 @@ impl<E: LaneElement> SegmentKernel<'_, E> {
             prefetch_upcoming(upcoming.get(source_pixels * ahead..).unwrap_or_default(), reads);
             if !self.streams {
                 let next = result.get(PIXELS * (step + ahead)..).unwrap_or_default();
-                prefetch_for_writing(next, writes);
+                prefetch_upcoming(next, writes);
             }
             // SAFETY: upheld by the caller; the assertions cover registers at every channel of every pixel
             // and tap.
             unsafe {
                 let biases = self.biases.as_ptr().add(channel);
-                let source = source.as_ptr().add(channel);
+                let source = source.as_ptr().wrapping_add(channel);
                 let weights = self.weights.as_ptr().add(channel);
                 let mut sums = [[V::splat(0.0); PIXELS]; BLOCKS];
                 for (number, sums) in sums.iter_mut().enumerate() {

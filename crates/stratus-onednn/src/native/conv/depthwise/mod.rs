@@ -10,8 +10,9 @@
 //! pixels at a time, so that a weight is loaded once for all of them. The third keeps the sums of several
 //! taps in registers along a row ([`gradient`]).
 //!
-//! Rows are computed in order, so that the rows under a window stay in L2 until the last row that reads them,
-//! and each map is read from memory once. With nine taps, the loads from L1 take about as long as that.
+//! Rows are computed in order, so that the rows under a window stay in L2 until the last row that reads
+//! them, and each map is read from memory once. With nine taps, the loads from L1 take about as long as
+//! the reads from memory.
 //!
 //! Threads divide the rows of the batch; gradients are added in the order of the threads.
 
@@ -38,9 +39,10 @@ const MAX_TAPS: usize = 256;
 struct GradientTap {
     /// Its number in the kernel.
     tap: usize,
-    /// The output pixels of a row that read a pixel inside.
+    /// The output pixels of a row for which the tap is inside the input.
     outputs: Range<usize>,
-    /// The offset of what output pixel 0 reads from the first input row of an output row; it may be outside.
+    /// The offset of the element that output pixel 0 reads, relative to the first input row that the output
+    /// row reads; it may lie outside the input.
     offset: isize,
 }
 
@@ -48,7 +50,8 @@ struct GradientTap {
 #[derive(Clone, Debug)]
 struct TapGroup {
     taps: Vec<GradientTap>,
-    /// The output pixels for which all taps are inside; empty ranges are at the end of another.
+    /// The output pixels for which all taps are inside. If there is none, an empty range at the largest
+    /// start of the taps' ranges.
     common: Range<usize>,
 }
 
@@ -63,11 +66,11 @@ fn tap_groups(taps: &[GradientTap], wide: bool) -> Vec<TapGroup> {
             5.. => 5,
             _ => 1,
         };
-        let (taps, behind) = rest.split_at(length);
+        let (taps, remaining) = rest.split_at(length);
         let from = taps.iter().map(|tap| tap.outputs.start).max().unwrap_or(0);
         let to = taps.iter().map(|tap| tap.outputs.end).min().unwrap_or(0);
         groups.push(TapGroup { taps: taps.to_vec(), common: from..to.max(from) });
-        rest = behind;
+        rest = remaining;
     }
     groups
 }

@@ -1,5 +1,5 @@
-//! Tests beyond the case tables: every instruction set, uninitialised scratch, results in every layout of
-//! segments.
+//! Tests beyond the case tables: every instruction set, scratch full of NaN, every way in which rows are
+//! divided into segments.
 
 use super::*;
 use crate::native::conv::direct::tests::{each_product_by_channel, numbers};
@@ -70,7 +70,9 @@ fn equals_the_definition_at_every_instruction_set() {
         check(&Conv2d { dilation: [2, 2], ..conv }, 1, [9, 8]);
         check(&Conv2d { dilation: [1, 3], stride: [2, 2], ..conv }, 1, [9, 12]);
         check(&Conv2d { padding_after: [0, 1], kernel: [3, 5], ..conv }, 2, [6, 11]);
-        // Windows that are entirely on padding.
+        // Windows that are entirely on padding, more than the input has pixels; inputs that no window reads.
+        check(&Conv2d { padding_before: [8, 8], padding_after: [1, 1], ..conv }, 1, [2, 2]);
+        check(&Conv2d { kernel: [2, 2], dilation: [10, 10], ..depthwise(channels, 2, 1, 0) }, 1, [12, 12]);
         check(&Conv2d { padding_before: [5, 5], padding_after: [5, 5], ..conv }, 1, [2, 3]);
     }
 }

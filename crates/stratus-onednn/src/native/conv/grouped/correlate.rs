@@ -110,14 +110,15 @@ impl<E: LaneElement> SegmentKernel<'_, E> {
         let channels = self.conv.channels;
         let (source_step, step) = (source_step * channels, step * channels);
         let result = &mut result[segment.first * channels + pixel * step..];
-        let source = &self.source[pixel * source_step..];
+        // Pixels without taps may be beyond the source.
+        let source = self.source.get(pixel * source_step..).unwrap_or_default();
         let end = self.last.map_or(0, |last| last + (PIXELS - 1) * source_step + channels);
         assert!(end <= source.len(), "a window reaches beyond the map");
         assert!((PIXELS - 1) * step + channels <= result.len(), "a segment reaches beyond the row");
         for block in 0..self.conv.blocks() {
             // SAFETY: upheld by the caller; the assertions cover every channel of every pixel and tap.
             unsafe {
-                let source = source.as_ptr().add(self.conv.first_input(block));
+                let source = source.as_ptr().wrapping_add(self.conv.first_input(block));
                 let weights = self.weights.as_ptr().add(block * self.conv.block_floats());
                 let mut sums = [V::splat(0.0); PIXELS];
                 for &[at, weight] in self.taps {

@@ -17,8 +17,8 @@ with_lanes! {
 /// The inputs whose sums are in registers together.
 const INPUTS: usize = 4;
 
-/// The size of the rows of the output, and of those of the input that they read, for which a block is
-/// computed before the next: they stay in L2.
+/// The size of the output rows for which a block is computed before the next, so that they and the input rows
+/// that they read, which are not counted, stay in L2.
 const CHUNK_BYTES: usize = 128 << 10;
 
 /// # Safety

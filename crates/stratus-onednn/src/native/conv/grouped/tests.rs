@@ -70,6 +70,8 @@ fn equals_the_definition_at_every_instruction_set() {
             }
         }
         check(&Conv2d { dilation: [1, 2], stride: [2, 1], ..grouped(3, 1, 2) }, 1, [6, 8]);
+        check(&Conv2d { padding_before: [8, 8], padding_after: [1, 1], ..grouped(3, 1, 1) }, 1, [2, 2]);
+        check(&Conv2d { dilation: [10, 10], ..grouped(2, 1, 0) }, 1, [12, 12]);
         check(&Conv2d { padding_before: [4, 4], padding_after: [4, 4], ..grouped(3, 1, 1) }, 1, [2, 3]);
     }
 }

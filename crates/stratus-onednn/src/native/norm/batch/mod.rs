@@ -451,7 +451,7 @@ impl BatchNorm {
                 let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
                 let to = &mut part[output.row_start(rows.start) - first..];
                 let from = input.span(rows);
-                match self.activation.is_plain_relu() {
+                match self.activation.as_plain_relu() {
                     Some(relu) if a.is_empty() => affine(self.level, &x[from], constants, relu, steps, to),
                     Some(relu) => affine_add(self.level, &x[from.clone()], &a[from], constants, relu, to),
                     None => {
