@@ -128,7 +128,8 @@ fn gradient_sums_body<F: NativeActivation, X: Element, Y: Element>(
             let derivative = F::derivative(value.mul_add(scale[i], shift[i]), function);
             let g = gradient_through(derivative, dy[i].load());
             first[i] += g;
-            second[i] = g.mul_add(value - mean[i], second[i]);
+            // Not fused, as in `loops`.
+            second[i] += g * (value - mean[i]);
         }
     }
 }

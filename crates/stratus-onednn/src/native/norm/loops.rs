@@ -25,7 +25,7 @@ fn moments_body<E: Element>(x: &[E], step: usize, pivot: &[f32], first: &mut [f3
         for i in 0..n {
             let a = x[i].load() - pivot[i];
             first[i] += a;
-            second[i] = a.mul_add(a, second[i]);
+            second[i] += a * a;
         }
     }
 }
@@ -159,7 +159,8 @@ fn gradient_sums_body<X: Element, Y: Element>(
             let value = x[i].load();
             let g = if value.mul_add(scale[i], shift[i]) <= threshold { 0.0 } else { dy[i].load() };
             first[i] += g;
-            second[i] = g.mul_add(value - mean[i], second[i]);
+            // Not fused: terms of opposite signs must cancel exactly, as those of two equal gradients.
+            second[i] += g * (value - mean[i]);
         }
     }
 }
