@@ -63,8 +63,8 @@ impl Subject {
             "train.batch_size=2",
             "validation.batch_size=2",
             "schedule.warmup_epochs=0",
-            // Deep networks of this width diverge with their own rate in so few iterations. With 1e-5 the loss
-            // of resnet152 in validation was between 1 and infinity, depending on the kernels.
+            // Deep networks of this width diverge with their own rate in so few iterations. With 1e-5 the
+            // loss of resnet152 in validation was between 1 and infinity, depending on the kernels.
             "optimiser.learning_rate=0.0000001",
             "train.threads=1",
         ];
