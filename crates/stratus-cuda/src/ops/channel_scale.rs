@@ -19,17 +19,27 @@ pub(super) fn maps_of_one_type(operands: &[&Operand]) -> Result<[usize; 4], Stri
     operands[0].image()
 }
 
+/// A kernel over the pixels of maps: the first and the last operand are maps, the others numbers per channel.
+fn per_pixel(name: &str, operands: &[Operand], builder: &KernelBuilder<'_>) -> BuildResult {
+    let [n, c, h, w] = maps_of_one_type(&operands.iter().collect::<Vec<_>>())?;
+    let dtype = operands[0].dtype();
+    let vector = vector(&[dtype], &[c]);
+    let items = n * h * w * (c / vector);
+    let mut arguments: Vec<Argument> = (0..operands.len()).map(Argument::Operand).collect();
+    arguments.extend([long(items), int(c / vector)?, int(h * w)?]);
+    let launch = builder.grid_stride(&Source::new("channel_scale", dtype, vector), name, items, arguments)?;
+    Ok(Implementation::native(name, vec![launch], 0))
+}
+
 impl GpuOp for ChannelScale {
     fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
-        let [n, c, h, w] = maps_of_one_type(&[&operands[0], &operands[1], &operands[2]])?;
-        let dtype = operands[0].dtype();
-        let vector = vector(&[dtype], &[c]);
-        let items = n * h * w * (c / vector);
-        let mut arguments: Vec<Argument> = (0..3).map(Argument::Operand).collect();
-        arguments.extend([long(items), int(c / vector)?, int(h * w)?]);
-        let source = Source::new("channel_scale", dtype, vector);
-        let launch = builder.grid_stride(&source, "channel_scale", items, arguments)?;
-        Ok(Implementation::native("channel_scale", vec![launch], 0))
+        per_pixel("channel_scale", operands, builder)
+    }
+}
+
+impl GpuOp for ChannelScaleMeanBackward {
+    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
+        per_pixel("channel_scale_mean_backward", operands, builder)
     }
 }
 
@@ -48,19 +58,5 @@ impl GpuOp for ChannelScaleGradient {
         let source = Source::new("channel_scale", dtype, vector);
         let launch = builder.launch(&source, "channel_scale_gradient", shape, arguments)?;
         Ok(Implementation::native("channel_scale_gradient", vec![launch], 0))
-    }
-}
-
-impl GpuOp for ChannelScaleMeanBackward {
-    fn build(&self, operands: &[Operand], _counts: [usize; 3], builder: &KernelBuilder<'_>) -> BuildResult {
-        let [n, c, h, w] = maps_of_one_type(&[&operands[0], &operands[1], &operands[2], &operands[3]])?;
-        let dtype = operands[0].dtype();
-        let vector = vector(&[dtype], &[c]);
-        let items = n * h * w * (c / vector);
-        let mut arguments: Vec<Argument> = (0..4).map(Argument::Operand).collect();
-        arguments.extend([long(items), int(c / vector)?, int(h * w)?]);
-        let source = Source::new("channel_scale", dtype, vector);
-        let launch = builder.grid_stride(&source, "channel_scale_mean_backward", items, arguments)?;
-        Ok(Implementation::native("channel_scale_mean_backward", vec![launch], 0))
     }
 }

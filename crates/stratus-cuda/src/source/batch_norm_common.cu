@@ -10,8 +10,8 @@
 // T is the type of outputs and gradients, X that of the normalised map.
 //
 //   RELU             whether a ReLU follows
-//   ACTIVATE         the function of another activation that follows
-//   SLOPE            its derivative
+//   ACTIVATION       the function of another activation that follows
+//   DERIVATIVE       its derivative
 //   CONSTANT_A, CONSTANT_B   their constants: see activation_functions.cu
 
 #ifndef X
@@ -78,14 +78,14 @@ struct Correction {
     }
 };
 
-#ifdef ACTIVATE
+#ifdef ACTIVATION
 #define HAS_ACTIVATION true
-__device__ __forceinline__ float activate(float z) { return ACTIVATE(z, CONSTANT_A, CONSTANT_B); }
+__device__ __forceinline__ float activate(float z) { return ACTIVATION(z, CONSTANT_A, CONSTANT_B); }
 // The gradient of z from that of activate(z).
 __device__ __forceinline__ float gradient_of(float z, float dy) {
-    float slope = SLOPE(z, CONSTANT_A, CONSTANT_B);
+    float derivative = DERIVATIVE(z, CONSTANT_A, CONSTANT_B);
     // Where an activation is constant, no gradient passes, not even an infinite one.
-    return slope == 0.0f ? 0.0f : dy * slope;
+    return derivative == 0.0f ? 0.0f : dy * derivative;
 }
 #else
 #define HAS_ACTIVATION RELU

@@ -271,15 +271,17 @@ fn expect_slice(whole: &Value, first: usize, shape: [usize; 4]) -> Result<(), St
     Err(format!("channels {first}..{end} of `{}` are not aligned to {CHANNEL_SLICE_ALIGNMENT}", whole.name))
 }
 
-/// Checks that the kernels of a norm have this activation, with pooling if there is a `pool`.
+/// Checks that backends have kernels of a norm with this activation, and with pooling if there is a `pool`.
 fn check_activation(activation: FusedActivation, pool: Option<FusedPool>) -> Result<(), String> {
-    if pool.is_some() && activation.as_plain_relu().is_none() {
-        return Err("a pooled batch norm cannot have an activation other than ReLU".to_owned());
+    match activation {
+        FusedActivation::Activation(activation) if FusedActivation::after_norm(activation).is_none() => {
+            Err(format!("a batch norm cannot include {}", activation.name()))
+        }
+        _ if pool.is_some() && activation.as_plain_relu().is_none() => {
+            Err("a pooled batch norm cannot include an activation other than ReLU".to_owned())
+        }
+        _ => Ok(()),
     }
-    if activation.value(0.0) != 0.0 {
-        return Err("padded channels would not stay 0 with this activation".to_owned());
-    }
-    Ok(())
 }
 
 /// Checks x, y and everything per channel.

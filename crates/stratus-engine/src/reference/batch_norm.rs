@@ -301,9 +301,9 @@ impl<'a> NormOutputGradient<'a> {
         match (self.pool, self.index) {
             (Some(pool), Some(index)) => gather(&pool.pool(), self.x.image(), self.dy, index, position),
             _ => {
-                let slope = self.activation.derivative(self.affine.apply(self.x.get(position)));
+                let derivative = self.activation.derivative(self.affine.apply(self.x.get(position)));
                 // Where an activation is constant, no gradient passes, whatever its value.
-                if slope == 0.0 { 0.0 } else { slope * self.dy.get(self.position_in_dy(position)) }
+                if derivative == 0.0 { 0.0 } else { derivative * self.dy.get(self.position_in_dy(position)) }
             }
         }
     }

@@ -172,44 +172,34 @@ pub fn prefetch_step<E>(near: &[E], ahead: usize) {
 /// well.
 #[inline(always)]
 pub fn prefetch<E>(near: &[E], distance: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let start = near.as_ptr_range().end.wrapping_add(distance).cast::<i8>();
-        for line in (0..size_of_val(near)).step_by(CACHE_LINE) {
-            // SAFETY: a hint: it reads nothing, and unmapped addresses are ignored.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line)) };
-        }
-    }
-    let _ = (near, distance);
+    let start = near.as_ptr_range().end.wrapping_add(distance).cast();
+    prefetch_lines::<true>(start, size_of_val(near));
 }
 
-/// Prefetches the first `count` elements of `map`, or all of them if there are fewer, into L1.
+/// Prefetches the elements in `range` into L1, as far as `map` has them.
 #[inline(always)]
-pub fn prefetch_upcoming<E>(map: &[E], count: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        for line in (0..count.min(map.len()) * size_of::<E>()).step_by(CACHE_LINE) {
-            // SAFETY: a hint, as above.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(map.as_ptr().cast::<i8>().wrapping_add(line)) };
-        }
-    }
-    let _ = (map, count);
+pub fn prefetch_l1<E>(map: &[E], range: std::ops::Range<usize>) {
+    let part = map.get(range.start..range.end.min(map.len())).unwrap_or_default();
+    prefetch_lines::<true>(part.as_ptr().cast(), size_of_val(part));
 }
 
 /// Prefetches all of `part` into L2.
 #[inline(always)]
 pub fn prefetch_l2<T>(part: &[T]) {
+    prefetch_lines::<false>(part.as_ptr().cast(), size_of_val(part));
+}
+
+/// Prefetches `bytes` from `start`, which may be outside of any allocation, into L1 or else L2.
+#[inline(always)]
+fn prefetch_lines<const L1: bool>(start: *const i8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        for line in (0..size_of_val(part)).step_by(CACHE_LINE) {
-            // SAFETY: a hint, as above.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(part.as_ptr().cast::<i8>().wrapping_add(line)) };
-        }
+    for line in (0..bytes).step_by(CACHE_LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        let line = start.wrapping_add(line);
+        // SAFETY: a hint: it reads nothing, and unmapped addresses are ignored.
+        unsafe { if L1 { _mm_prefetch::<_MM_HINT_T0>(line) } else { _mm_prefetch::<_MM_HINT_T1>(line) } };
     }
-    let _ = part;
+    let _ = (start, bytes);
 }
 
 /// Prefetches the cache line of an element into L1.
@@ -218,7 +208,7 @@ pub fn prefetch_element<E: Element>(map: &[E], at: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, as above.
+        // SAFETY: a hint: it reads nothing, and unmapped addresses are ignored.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(map.as_ptr().wrapping_add(at).cast()) };
     }
     let _ = (map, at);

@@ -182,11 +182,6 @@ pub(super) fn batch_norm(
         Some(pool) => Pooling::Overlapping(Box::new(MaxPool::new(&pool, input.slice(), pooled, cpu))),
         None => Pooling::Disjoint(DisjointPool { window }),
     });
-    if let FusedActivation::Activation(activation) = activation
-        && FusedActivation::after_norm(activation).is_none()
-    {
-        return Err(format!("no kernel for a batch norm with {}", activation.name()));
-    }
     if pool.is_some() && dtype != output_dtype {
         return Err(format!("no kernel for pooling from {dtype} to {output_dtype}"));
     }

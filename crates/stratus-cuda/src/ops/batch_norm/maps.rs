@@ -140,7 +140,7 @@ impl Maps {
             FusedActivation::Activation(activation) => (activation.name(), activation.constants()),
         };
         if !name.is_empty() {
-            source = source.with("ACTIVATE", name).with("SLOPE", format!("{name}_derivative"));
+            source = source.with("ACTIVATION", name).with("DERIVATIVE", format!("{name}_derivative"));
             for (constant, value) in ["CONSTANT_A", "CONSTANT_B"].into_iter().zip(constants) {
                 source = source.with(constant, format!("{value:?}f"));
             }

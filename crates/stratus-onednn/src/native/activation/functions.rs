@@ -122,30 +122,53 @@ impl NativeActivation for HardSwish {
     }
 }
 
-/// A ReLU with a ceiling, for steps that it is fused into. The constants are the range of its results.
+/// ReLU or nothing, for the loops that it is part of. The constants are the smallest result, and the largest
+/// input that passes no gradient: NaN if all do.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ClippedRelu;
+pub struct Rectifier;
 
-impl ClippedRelu {
+impl Rectifier {
     /// The constants that change nothing.
-    pub(super) const NONE: Constants = [f32::NEG_INFINITY, f32::INFINITY];
+    pub const NONE: Constants = [f32::NEG_INFINITY, f32::NAN];
 
-    pub(super) fn constants(ceiling: Option<f32>) -> Constants {
-        [0.0, ceiling.unwrap_or(f32::INFINITY)]
+    /// The constants of ReLU.
+    pub const RELU: Constants = [0.0, 0.0];
+}
+
+impl NativeActivation for Rectifier {
+    #[inline(always)]
+    fn value(x: f32, [floor, _]: Constants) -> f32 {
+        // A comparison that propagates NaN, so that a diverged run is noticed.
+        if x <= floor { floor } else { x }
+    }
+
+    #[inline(always)]
+    fn derivative(x: f32, constants: Constants) -> f32 {
+        Self::gradient(x, 1.0, constants)
+    }
+
+    #[inline(always)]
+    fn gradient(x: f32, dy: f32, [_, threshold]: Constants) -> f32 {
+        // Comparisons with NaN are false, so nothing is masked.
+        if x <= threshold { 0.0 } else { dy }
     }
 }
 
+/// ReLU with a ceiling, the first constant, for the loops that it is part of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ClippedRelu;
+
 impl NativeActivation for ClippedRelu {
     #[inline(always)]
-    fn value(x: f32, [floor, ceiling]: Constants) -> f32 {
+    fn value(x: f32, [ceiling, _]: Constants) -> f32 {
         // Comparisons in this direction propagate NaN.
-        let y = if x <= floor { floor } else { x };
+        let y = if x <= 0.0 { 0.0 } else { x };
         if y >= ceiling { ceiling } else { y }
     }
 
     #[inline(always)]
-    fn derivative(x: f32, [floor, ceiling]: Constants) -> f32 {
-        if x <= floor || x >= ceiling { 0.0 } else { 1.0 }
+    fn derivative(x: f32, [ceiling, _]: Constants) -> f32 {
+        if x <= 0.0 || x >= ceiling { 0.0 } else { 1.0 }
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod functions;
 
+pub(crate) use functions::Rectifier;
+
 use super::elementwise::CpuContext;
 use super::simd::{Element, multiversion};
 use functions::ClippedRelu;
@@ -18,10 +20,17 @@ pub trait NativeActivation: 'static {
     fn value(x: f32, constants: Constants) -> f32;
     /// `f'(x)`
     fn derivative(x: f32, constants: Constants) -> f32;
+
+    /// `dy f'(x)`. Where the activation is constant, no gradient passes, not even an infinite one.
+    #[inline(always)]
+    fn gradient(x: f32, dy: f32, constants: Constants) -> f32 {
+        let derivative = Self::derivative(x, constants);
+        if derivative == 0.0 { 0.0 } else { dy * derivative }
+    }
 }
 
 /// A loop over a map that includes the function of an activation.
-pub(super) trait ActivationLoop {
+pub(crate) trait ActivationLoop {
     /// Runs the loop with a function and its constants.
     fn run<F: NativeActivation>(self, constants: Constants);
 }
@@ -29,11 +38,12 @@ pub(super) trait ActivationLoop {
 /// Runs a loop with the function of an activation after a batch norm: see [`FusedActivation::after_norm`].
 ///
 /// # Panics
-/// For another activation, which is refused when the step is built.
+/// For another activation, which no verified program has.
 pub(super) fn run_activated(activation: FusedActivation, body: impl ActivationLoop) {
     match activation {
-        FusedActivation::Identity => body.run::<ClippedRelu>(ClippedRelu::NONE),
-        FusedActivation::Relu { ceiling } => body.run::<ClippedRelu>(ClippedRelu::constants(ceiling)),
+        FusedActivation::Identity => body.run::<Rectifier>(Rectifier::NONE),
+        FusedActivation::Relu { ceiling: None } => body.run::<Rectifier>(Rectifier::RELU),
+        FusedActivation::Relu { ceiling: Some(ceiling) } => body.run::<ClippedRelu>([ceiling, 0.0]),
         FusedActivation::Activation(activation) => match activation {
             Activation::HardSwish(_) => body.run::<HardSwish>(activation.constants()),
             Activation::LeakyRelu(_) => body.run::<LeakyRelu>(activation.constants()),

@@ -59,7 +59,7 @@ pub(super) struct Correlation {
 impl Correlation {
     /// `taps` are those of each row of the result, `tap_stride` the distance between consecutive taps in
     /// the packed weights.
-    pub fn new(
+    fn new(
         conv: &Conv2d,
         [source, result]: [[usize; 2]; 2],
         taps: &[Vec<LineTap>],
@@ -90,10 +90,93 @@ impl Correlation {
         }
         Self { source, result, classes, rows, segments, steps }
     }
+
+    /// The number of the class of a row of the result, counted over all images, and the source from the
+    /// first row that it reads to the end of the image.
+    #[inline(always)]
+    pub fn row<'a, E>(&self, row: usize, channels: usize, source: &'a [E]) -> (usize, &'a [E]) {
+        let [height, width] = self.source;
+        let (image, row) = (row / self.result[0], row % self.result[0]);
+        let [class, first] = self.rows[row];
+        let rows = image * height + first..(image + 1) * height;
+        (class, &source[rows.start * width * channels..rows.end * width * channels])
+    }
+}
+
+/// A segment of a row with its taps.
+#[derive(Clone, Copy)]
+pub(super) struct SegmentView<'a, E> {
+    segment: &'a Segment,
+    pub taps: &'a [TapOffsets],
+    /// The largest offset of a tap in the source.
+    last: Option<usize>,
+    /// The source from the first row that the result reads.
+    source: &'a [E],
+    /// The distance between consecutive pixels, in pixels of the source.
+    pub source_pixels: usize,
+    /// The same in elements of the source, and of the result.
+    steps: [usize; 2],
+    channels: usize,
+}
+
+/// Consecutive pixels of a segment: the elements that they read and write.
+pub(super) struct PixelGroup<'a, E> {
+    /// The source of the first pixel. Taps of the last pixel end at [`Self::end`], or there are none.
+    pub source: &'a [E],
+    pub end: usize,
+    /// The result of the first pixel.
+    pub result: &'a mut [E],
+    /// The distance between consecutive pixels in the source and in the result.
+    pub steps: [usize; 2],
+}
+
+impl<'a, E> SegmentView<'a, E> {
+    /// The segments of a row; `class` and `source` are those of [`Correlation::row`].
+    #[inline(always)]
+    pub fn of_row(
+        correlation: &'a Correlation,
+        class: usize,
+        source: &'a [E],
+        channels: usize,
+    ) -> impl Iterator<Item = Self> {
+        let steps = correlation.steps.map(|step| step * channels);
+        let source_pixels = correlation.steps[0];
+        let offsets = &correlation.classes[class].offsets;
+        correlation.segments.iter().zip(offsets).map(move |(segment, taps)| {
+            let last = taps.iter().map(|[at, _]| *at).max();
+            Self { segment, taps, last, source, source_pixels, steps, channels }
+        })
+    }
+
+    /// The number of pixels.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.segment.count
+    }
+
+    /// The pixels from `pixel` to `pixel + count`, which is at least 1, of the row `result`. Every channel of
+    /// every pixel and tap is inside of the slices.
+    ///
+    /// # Panics
+    /// If there are fewer pixels.
+    #[inline(always)]
+    pub fn pixels<'b>(&self, pixel: usize, count: usize, result: &'b mut [E]) -> PixelGroup<'b, E>
+    where
+        'a: 'b,
+    {
+        let [source_step, step] = self.steps;
+        let result = &mut result[self.segment.first * self.channels + pixel * step..];
+        // Pixels without taps may be beyond the source.
+        let source = self.source.get(pixel * source_step..).unwrap_or_default();
+        let end = self.last.map_or(0, |last| last + (count - 1) * source_step + self.channels);
+        assert!(end <= source.len(), "a window reaches beyond the map");
+        assert!((count - 1) * step + self.channels <= result.len(), "a segment reaches beyond the row");
+        PixelGroup { source, end, result, steps: self.steps }
+    }
 }
 
 /// The taps of the outputs `0..outputs`, of those that are inside `0..inputs`.
-pub(super) fn forward_taps(conv: &Conv2d, axis: usize, [inputs, outputs]: [usize; 2]) -> Vec<Vec<LineTap>> {
+fn forward_taps(conv: &Conv2d, axis: usize, [inputs, outputs]: [usize; 2]) -> Vec<Vec<LineTap>> {
     let taps = |output: usize| {
         let pixel = |position: usize| {
             let padded = output * conv.stride[axis] + position * conv.dilation[axis];
@@ -107,7 +190,7 @@ pub(super) fn forward_taps(conv: &Conv2d, axis: usize, [inputs, outputs]: [usize
 }
 
 /// The inverse of [`forward_taps`]: for each input, the outputs that read it.
-pub(super) fn backward_taps(forward: &[Vec<LineTap>], inputs: usize) -> Vec<Vec<LineTap>> {
+fn backward_taps(forward: &[Vec<LineTap>], inputs: usize) -> Vec<Vec<LineTap>> {
     let mut taps = vec![Vec::new(); inputs];
     for (output, of_output) in forward.iter().enumerate() {
         for tap in of_output {
@@ -118,7 +201,7 @@ pub(super) fn backward_taps(forward: &[Vec<LineTap>], inputs: usize) -> Vec<Vec<
 }
 
 /// Divides the pixels of a row, `step` apart, into segments; the source moves by `source_step`.
-pub(super) fn segments(taps: &[Vec<LineTap>], step: usize, source_step: usize) -> Vec<Segment> {
+fn segments(taps: &[Vec<LineTap>], step: usize, source_step: usize) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     for remainder in 0..step {
         let mut last: Option<Segment> = None;
@@ -148,8 +231,16 @@ pub(super) fn segments(taps: &[Vec<LineTap>], step: usize, source_step: usize) -
 pub(super) struct Correlations {
     pub forward: Correlation,
     pub backward: Correlation,
-    /// For each column of the kernel, the output pixels of a row that read a pixel inside of the input.
-    pub outputs: Vec<Range<usize>>,
+    pub columns: Vec<KernelColumn>,
+}
+
+/// A column of the kernel.
+#[derive(Clone, Debug)]
+pub(super) struct KernelColumn {
+    /// The output pixels of a row for which it is inside the input.
+    pub outputs: Range<usize>,
+    /// The column of the input at output pixel 0; it may be outside.
+    pub first: isize,
 }
 
 impl Correlations {
@@ -166,12 +257,14 @@ impl Correlations {
         let of_row = segments(&inverse, across, 1);
         let backward =
             Correlation::new(conv, [output, input], &inverse_rows, of_row, [1, across], tap_stride);
-        let outputs = |column: usize| {
+        let column = |column: usize| {
             let is_inside = |taps: &Vec<LineTap>| taps.iter().any(|tap| tap.position == column);
             let start = columns.iter().position(is_inside).unwrap_or(0);
-            start..start + columns.iter().filter(|taps| is_inside(taps)).count()
+            let outputs = start..start + columns.iter().filter(|taps| is_inside(taps)).count();
+            let first = (column * conv.dilation[1]) as isize - conv.padding_before[1] as isize;
+            KernelColumn { outputs, first }
         };
-        let outputs = (0..conv.kernel[1]).map(outputs).collect();
-        Some(Self { forward, backward, outputs })
+        let columns = (0..conv.kernel[1]).map(column).collect();
+        Some(Self { forward, backward, columns })
     }
 }

@@ -246,3 +246,48 @@ fn every_level_transposes() {
         }
     }
 }
+
+/// The type of an array that is aligned for [`Lanes::stream`].
+#[repr(align(64))]
+struct Aligned<T>(T);
+
+with_lanes! {
+    fn rearrange / rearrange_body(x: &[E; LANES], streamed: &mut [E; LANES], quads: &mut [[f32; LANES]; 4])
+}
+
+#[inline(always)]
+unsafe fn rearrange_body<V: Lanes, E: LaneElement>(
+    x: &[E; LANES],
+    streamed: &mut [E; LANES],
+    quads: &mut [[f32; LANES]; 4],
+) {
+    // SAFETY: upheld by the caller.
+    unsafe {
+        let x = E::load_lanes::<V>(x);
+        E::stream_lanes(x, streamed);
+        V::end_stream();
+        for (lane, to) in quads.iter_mut().enumerate() {
+            x.repeat_in_quads(lane).store(to);
+        }
+    }
+}
+
+fn check_rearranged<E: LaneElement + PartialEq + std::fmt::Debug>() {
+    let x: [E; LANES] = std::array::from_fn(|lane| E::store(lane as f32 - 4.5));
+    for level in IsaLevel::all() {
+        let mut streamed = Aligned([E::store(0.0); LANES]);
+        let mut quads = [[0.0; LANES]; 4];
+        rearrange(level, &x, &mut streamed.0, &mut quads);
+        assert_eq!(streamed.0, x, "{level:?}");
+        for (lane, quads) in quads.iter().enumerate() {
+            let expected: [f32; LANES] = std::array::from_fn(|to| x[to / 4 * 4 + lane].load());
+            assert_eq!(*quads, expected, "{level:?}");
+        }
+    }
+}
+
+#[test]
+fn every_level_streams_and_repeats_lanes() {
+    check_rearranged::<f32>();
+    check_rearranged::<Bf16>();
+}

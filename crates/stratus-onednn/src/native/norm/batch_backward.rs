@@ -10,10 +10,9 @@
 //! writes `dx`. The derivative of the activation is computed from `x`, so `y` is not read. The second pass
 //! runs in reverse: its first rows are those that the caches still hold from the first pass.
 
-use super::activated;
 use super::batch::pooled::{disjoint, overlapping};
 use super::batch::{BatchNorm, Pooling, Scratch, Sums, by_types, flush_length};
-use super::loops::{gradient, gradient_sums, mask_and_sum};
+use super::loops::{Gradient, GradientSums, mask_and_sum};
 use crate::native::activation::run_activated;
 use crate::native::lanes::LaneElement;
 use crate::native::rows::repeat;
@@ -186,16 +185,10 @@ impl BatchNorm {
                     let dy = dy[output.row_start(rows.start)..].chunks(flush_length(steps[1]));
                     for (x, dy) in x[input.span(rows)].chunks(flush_length(steps[0])).zip(dy) {
                         sums.clear();
-                        let (level, activation) = (self.level, self.activation);
+                        let (level, constants) = (self.level, c);
                         let (first, second) = (&mut *sums.first, &mut *sums.second);
-                        if let Some(relu) = activation.as_plain_relu() {
-                            gradient_sums(level, x, dy, c, relu, steps, first, second);
-                        } else {
-                            let constants = c;
-                            let body =
-                                activated::GradientSums { level, x, dy, constants, steps, first, second };
-                            run_activated(activation, body);
-                        }
+                        let body = GradientSums { level, x, dy, constants, steps, first, second };
+                        run_activated(self.activation, body);
                         sums.flush(group);
                     }
                 }
@@ -315,13 +308,8 @@ impl BatchNorm {
                 let length = flush_length(steps[0]);
                 for (number, (x, to)) in x.chunks(length).zip(to.chunks_mut(length)).enumerate().rev() {
                     let dy = &dy[number * flush_length(steps[1])..];
-                    if let Some(relu) = self.activation.as_plain_relu() {
-                        gradient(self.level, x, dy, c, relu, steps, to);
-                    } else {
-                        let level = self.level;
-                        let body = activated::Gradient { level, x, dy, constants: c, steps, dx: to };
-                        run_activated(self.activation, body);
-                    }
+                    let (level, constants) = (self.level, c);
+                    run_activated(self.activation, Gradient { level, x, dy, constants, steps, dx: to });
                 }
             }
         });

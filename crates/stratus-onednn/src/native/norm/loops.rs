@@ -2,8 +2,63 @@
 //!
 //! A `step` is the distance between two periods. It equals the period, unless the map is a channel slice of a
 //! larger one; then a period is a pixel's channels, and other channels are in between.
+//!
+//! An activation `f` is part of the loops: `z = scale · x + shift`, `y = f(z)`, `g = dy f'(z)`.
 
-use crate::native::simd::{Element, multiversion, prefetch_step, steps_ahead};
+use crate::native::activation::{ActivationLoop, Constants, NativeActivation};
+use crate::native::simd::{Element, IsaLevel, multiversion, prefetch_step, steps_ahead};
+
+/// `y = f(z)`. `steps` are the distances between periods in `x` and `y`.
+pub(crate) struct Affine<'a, X, Y> {
+    pub level: IsaLevel,
+    pub x: &'a [X],
+    /// Scale and shift over a period.
+    pub constants: [&'a [f32]; 2],
+    pub steps: [usize; 2],
+    pub y: &'a mut [Y],
+}
+
+impl<X: Element, Y: Element> ActivationLoop for Affine<'_, X, Y> {
+    fn run<F: NativeActivation>(self, activation: Constants) {
+        affine::<F, X, Y>(self.level, activation, self.x, self.constants, self.steps, self.y);
+    }
+}
+
+/// Adds Σ g to `first` and Σ g (x - mean) to `second`.
+pub(crate) struct GradientSums<'a, X, Y> {
+    pub level: IsaLevel,
+    pub x: &'a [X],
+    pub dy: &'a [Y],
+    /// Scale, shift and mean over a period.
+    pub constants: [&'a [f32]; 3],
+    pub steps: [usize; 2],
+    pub first: &'a mut [f32],
+    pub second: &'a mut [f32],
+}
+
+impl<X: Element, Y: Element> ActivationLoop for GradientSums<'_, X, Y> {
+    fn run<F: NativeActivation>(self, activation: Constants) {
+        let Self { level, x, dy, constants, steps, first, second } = self;
+        gradient_sums::<F, X, Y>(level, activation, x, dy, constants, steps, first, second);
+    }
+}
+
+/// `dx = scale * g + slope * x + offset`
+pub(crate) struct Gradient<'a, X, G, Y> {
+    pub level: IsaLevel,
+    pub x: &'a [X],
+    pub dy: &'a [G],
+    /// Scale, shift, slope and offset over a period.
+    pub constants: [&'a [f32]; 4],
+    pub steps: [usize; 2],
+    pub dx: &'a mut [Y],
+}
+
+impl<X: Element, G: Element, Y: Element> ActivationLoop for Gradient<'_, X, G, Y> {
+    fn run<F: NativeActivation>(self, activation: Constants) {
+        gradient::<F, X, G, Y>(self.level, activation, self.x, self.dy, self.constants, self.steps, self.dx);
+    }
+}
 
 multiversion! {
     pub(crate) fn moments / moments_body [E: Element] [E] (
@@ -31,23 +86,21 @@ fn moments_body<E: Element>(x: &[E], step: usize, pivot: &[f32], first: &mut [f3
 }
 
 multiversion! {
-    pub(crate) fn affine / affine_body [X: Element, Y: Element] [X, Y] (
-        x: &[X], constants: [&[f32]; 2], relu: bool, steps: [usize; 2], y: &mut [Y],
+    fn affine / affine_body [F: NativeActivation, X: Element, Y: Element] [F, X, Y] (
+        activation: Constants, x: &[X], constants: [&[f32]; 2], steps: [usize; 2], y: &mut [Y],
     )
 }
 
 #[inline(always)]
-fn affine_body<X: Element, Y: Element>(
+fn affine_body<F: NativeActivation, X: Element, Y: Element>(
+    activation: Constants,
     x: &[X],
     [scale, shift]: [&[f32]; 2],
-    relu: bool,
     steps: [usize; 2],
     y: &mut [Y],
 ) {
     let period = scale.len();
     let shift = &shift[..period];
-    // A comparison that propagates NaN, so that a diverged run is noticed.
-    let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     // The hardware prefetcher does not follow a slice of a map.
     let (is_slice, ahead) = (steps[0] > period, steps_ahead::<X>(steps[0]));
     for (x, y) in x.chunks(steps[0]).zip(y.chunks_mut(steps[1])) {
@@ -55,8 +108,7 @@ fn affine_body<X: Element, Y: Element>(
             prefetch_step(&x[..period], ahead);
         }
         for (((x, y), a), b) in x.iter().zip(y).zip(scale).zip(shift) {
-            let value = x.load().mul_add(*a, *b);
-            *y = Y::store(if value <= floor { floor } else { value });
+            *y = Y::store(F::value(x.load().mul_add(*a, *b), activation));
         }
     }
 }
@@ -121,31 +173,30 @@ fn mask_and_sum_body<E: Element, const ADDS: bool>(
 }
 
 multiversion! {
-    pub(crate) fn gradient_sums / gradient_sums_body [X: Element, Y: Element] [X, Y] (
+    fn gradient_sums / gradient_sums_body
+    [F: NativeActivation, X: Element, Y: Element] [F, X, Y] (
+        activation: Constants,
         x: &[X],
         dy: &[Y],
         constants: [&[f32]; 3],
-        relu: bool,
         steps: [usize; 2],
         first: &mut [f32],
         second: &mut [f32],
     )
 }
 
-/// Adds Σ g and Σ g (x - mean), where `g` is `dy` masked by ReLU.
+/// Adds Σ g and Σ g (x - mean).
 #[inline(always)]
-fn gradient_sums_body<X: Element, Y: Element>(
+fn gradient_sums_body<F: NativeActivation, X: Element, Y: Element>(
+    activation: Constants,
     x: &[X],
     dy: &[Y],
     [scale, shift, mean]: [&[f32]; 3],
-    relu: bool,
     steps: [usize; 2],
     first: &mut [f32],
     second: &mut [f32],
 ) {
     let period = scale.len();
-    // Comparisons with NaN are false, so nothing is masked.
-    let threshold = if relu { 0.0 } else { f32::NAN };
     let ahead = (steps_ahead::<X>(steps[0]), steps_ahead::<Y>(steps[1]));
     // In order, as in `moments`.
     for (x, dy) in x.chunks(steps[0]).zip(dy.chunks(steps[1])) {
@@ -157,7 +208,7 @@ fn gradient_sums_body<X: Element, Y: Element>(
         prefetch_step(dy, ahead.1);
         for i in 0..n {
             let value = x[i].load();
-            let g = if value.mul_add(scale[i], shift[i]) <= threshold { 0.0 } else { dy[i].load() };
+            let g = F::gradient(value.mul_add(scale[i], shift[i]), dy[i].load(), activation);
             first[i] += g;
             // Not fused: terms of opposite signs must cancel exactly, as those of two equal gradients.
             second[i] += g * (value - mean[i]);
@@ -166,37 +217,38 @@ fn gradient_sums_body<X: Element, Y: Element>(
 }
 
 multiversion! {
-    pub(crate) fn gradient / gradient_body [X: Element, G: Element, Y: Element] [X, G, Y] (
-        x: &[X], dy: &[G], constants: [&[f32]; 4], relu: bool, steps: [usize; 2], dx: &mut [Y],
+    fn gradient / gradient_body
+    [F: NativeActivation, X: Element, G: Element, Y: Element] [F, X, G, Y] (
+        activation: Constants,
+        x: &[X],
+        dy: &[G],
+        constants: [&[f32]; 4],
+        steps: [usize; 2],
+        dx: &mut [Y],
     )
 }
 
 #[inline(always)]
-fn gradient_body<X: Element, G: Element, Y: Element>(
+fn gradient_body<F: NativeActivation, X: Element, G: Element, Y: Element>(
+    activation: Constants,
     x: &[X],
     dy: &[G],
     [scale, shift, slope, offset]: [&[f32]; 4],
-    relu: bool,
-    steps: [usize; 2],
+    [step, dy_step]: [usize; 2],
     dx: &mut [Y],
 ) {
     let period = scale.len();
-    // Comparisons with NaN are false, so nothing is masked.
-    let threshold = if relu { 0.0 } else { f32::NAN };
-    let [step, dy_step] = steps;
     let ahead = (steps_ahead::<X>(step), steps_ahead::<G>(dy_step));
     for ((x, dy), dx) in x.chunks(step).zip(dy.chunks(dy_step)).zip(dx.chunks_mut(step)) {
         // Other channels follow those of a slice.
-        let x = if step > period { &x[..period] } else { x };
-        let n = x.len();
-        let dy = &dy[..n];
+        let n = x.len().min(period);
+        let (x, dy, dx) = (&x[..n], &dy[..n], &mut dx[..n]);
+        let (scale, shift, slope, offset) = (&scale[..n], &shift[..n], &slope[..n], &offset[..n]);
         prefetch_step(x, ahead.0);
         prefetch_step(dy, ahead.1);
-        let (dx, scale, shift) = (&mut dx[..n], &scale[..n], &shift[..n]);
-        let (slope, offset) = (&slope[..n], &offset[..n]);
         for i in 0..n {
             let value = x[i].load();
-            let g = if value.mul_add(scale[i], shift[i]) <= threshold { 0.0 } else { dy[i].load() };
+            let g = F::gradient(value.mul_add(scale[i], shift[i]), dy[i].load(), activation);
             dx[i] = Y::store(g.mul_add(scale[i], value.mul_add(slope[i], offset[i])));
         }
     }

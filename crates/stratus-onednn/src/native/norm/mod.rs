@@ -1,6 +1,5 @@
 //! Normalisation over the batch (with ReLU and pooling), and over all channels.
 
-mod activated;
 pub mod batch;
 mod batch_backward;
 pub mod layer;

@@ -12,7 +12,8 @@
 //! precision. Threads divide samples; their gradients of parameters are added in the order of the threads.
 
 use crate::native::elementwise::CpuContext;
-use crate::native::norm::loops::{affine, gradient, gradient_sums, moments};
+use crate::native::activation::{ActivationLoop, Rectifier};
+use crate::native::norm::loops::{Affine, Gradient, GradientSums, moments};
 use crate::native::rows::MapGeometry;
 use crate::native::simd::{Element, IsaLevel};
 use crate::native::threads::{ThreadTeam, split, split_lengths, zip_parts};
@@ -209,8 +210,9 @@ impl GroupNorm {
         let steps = [self.geometry.period(); 2];
         self.sum(scratch, |range, [mean], [first, second]| {
             let (x, dy) = (&x[range.clone()], &dy[range]);
-            // Without ReLU only the mean is used.
-            gradient_sums(self.level, x, dy, [mean; 3], false, steps, first, second);
+            // Without an activation only the mean is used.
+            let (level, constants) = (self.level, [mean; 3]);
+            GradientSums { level, x, dy, constants, steps, first, second }.run::<Rectifier>(Rectifier::NONE);
         });
     }
 
@@ -237,7 +239,9 @@ impl GroupNorm {
                 spread(&scale[self.block(block)], a);
                 spread(&shift[self.block(block)], b);
                 let range = block * plane..(block + 1) * plane;
-                affine(self.level, &x[range.clone()], [a, b], false, [period; 2], &mut y[range]);
+                let (level, x, y) = (self.level, &x[range.clone()], &mut y[range]);
+                let body = Affine { level, x, constants: [a, b], steps: [period; 2], y };
+                body.run::<Rectifier>(Rectifier::NONE);
             }
         });
     }
@@ -291,8 +295,11 @@ impl GroupNorm {
                 }
                 let range = block * plane..(block + 1) * plane;
                 let (x, dy) = (&x[range.clone()], &dy[range.clone()]);
-                // Without ReLU the shift, its second constant, is not used.
-                gradient(self.level, x, dy, [a, a, b, c], false, [period; 2], &mut dx[range]);
+                // Without an activation the shift, its second constant, is not used.
+                let (level, dx) = (self.level, &mut dx[range]);
+                let body =
+                    Gradient { level, x, dy, constants: [a, a, b, c], steps: [period; 2], dx };
+                body.run::<Rectifier>(Rectifier::NONE);
             }
         });
     }

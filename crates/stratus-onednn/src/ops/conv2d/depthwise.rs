@@ -1,25 +1,18 @@
 //! Depthwise convolution by native kernels, which read channels-last maps in their order.
 
 use super::context::{ConvContext, Pass};
-use crate::ffi::DataType;
+use super::native_pass::{self, PassKernel, PassOperands};
 use crate::native::conv::depthwise::DepthwiseConv;
 use crate::native::lanes::LaneElement;
-use crate::native::simd::Bf16;
-use crate::ops::candidates::NativeKernel;
-use crate::ops::{Candidate, Implementation, KernelBuilder};
-use stratus_engine::{Operands, StepKernel};
+use crate::ops::{Candidate, KernelBuilder};
+use bytemuck::cast_slice_mut;
 
-/// The name of the family of candidates.
-const FAMILY: &str = "depthwise:";
-
-/// A pass of a depthwise convolution as a step.
-#[derive(Clone, Debug)]
-struct DepthwiseStep {
+/// A pass; `relu` applies to the forward pass.
+#[derive(Clone)]
+struct DepthwisePass {
     conv: DepthwiseConv,
     pass: Pass,
     relu: bool,
-    dtype: DataType,
-    bias: bool,
 }
 
 /// Returns a candidate for a pass; `relu` applies to the forward pass.
@@ -31,16 +24,11 @@ pub(super) fn candidate(
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = context.channels_last()? else { return Ok(None) };
     let Some(conv) = DepthwiseConv::new(context.conv, batch, input, builder.cpu) else { return Ok(None) };
-    // Gradients of weights are f32, whatever the type of the maps.
-    let weights = if pass == Pass::BackwardWeights { DataType::F32 } else { context.compute };
-    let name = context.row_major_name(builder, FAMILY)?;
-    let operands = context.operands(builder, pass, context.row_major_weights(builder, weights)?)?;
-    let bias = context.conv.bias && pass != Pass::BackwardData;
-    let step = DepthwiseStep { conv, pass, relu, dtype: context.compute, bias };
-    Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(step)), operands }))
+    let kernel = DepthwisePass { conv, pass, relu };
+    native_pass::candidate(builder, context, (pass, "depthwise:"), kernel).map(Some)
 }
 
-impl NativeKernel for DepthwiseStep {
+impl PassKernel for DepthwisePass {
     fn scratch_bytes(&self) -> usize {
         match self.pass {
             Pass::Forward | Pass::BackwardData => self.conv.correlation_scratch_bytes(),
@@ -48,41 +36,15 @@ impl NativeKernel for DepthwiseStep {
         }
     }
 
-    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl DepthwiseStep {
-    fn run_as<E: LaneElement>(&self, o: &mut Operands<'_>) {
-        let scratch = if self.bias { 4 } else { 3 };
+    fn run<E: LaneElement>(&self, operands: PassOperands<'_, E>) {
+        let PassOperands { inputs: [first, second], bias, result, scratch } = operands;
+        let (conv, scratch) = (&self.conv, cast_slice_mut(scratch));
         match self.pass {
             Pass::Forward => {
-                let bias = if self.bias { o.elements(2) } else { &mut [] };
-                let (x, weights) = (o.elements::<E>(0), o.elements::<E>(1));
-                let (y, scratch) = (o.elements(scratch - 1), o.elements(scratch));
-                self.conv.forward(x, weights, bias, self.relu, y, scratch);
+                conv.forward(first, second, bias, self.relu, cast_slice_mut(result), scratch);
             }
-            Pass::BackwardData => {
-                let (dy, weights) = (o.elements::<E>(0), o.elements::<E>(1));
-                self.conv.backward_data(dy, weights, o.elements(2), o.elements(scratch));
-            }
-            Pass::BackwardWeights => {
-                let bias = if self.bias { o.elements(3) } else { &mut [] };
-                let (x, dy) = (o.elements::<E>(0), o.elements::<E>(1));
-                self.conv.gradients(x, dy, o.elements(2), bias, o.elements(scratch));
-            }
+            Pass::BackwardData => conv.backward_data(first, second, cast_slice_mut(result), scratch),
+            Pass::BackwardWeights => conv.gradients(first, second, cast_slice_mut(result), bias, scratch),
         }
-    }
-}
-
-impl StepKernel for DepthwiseStep {
-    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        match self.dtype {
-            DataType::F32 => self.run_as::<f32>(operands),
-            DataType::Bf16 => self.run_as::<Bf16>(operands),
-            other => return Err(format!("no kernel for {other:?}")),
-        }
-        Ok(())
     }
 }

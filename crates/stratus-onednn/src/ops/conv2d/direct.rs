@@ -1,30 +1,19 @@
 //! Convolution of few input channels by native kernels without packing.
 
 use super::context::{ConvContext, Pass};
-use crate::ffi::DataType;
+use super::native_pass::{self, PassKernel, PassOperands};
 use crate::native::conv::direct::DirectConv;
 use crate::native::lanes::LaneElement;
-use crate::native::simd::Bf16;
-use crate::ops::candidates::NativeKernel;
-use crate::ops::{Candidate, Implementation, KernelBuilder};
-use stratus_engine::{Operands, StepKernel};
+use crate::ops::{Candidate, KernelBuilder};
+use bytemuck::cast_slice_mut;
 
 /// The computation of a direct convolution.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+#[derive(Clone)]
+enum DirectPass {
     /// The output, optionally with ReLU.
-    Forward { relu: bool },
+    Forward { conv: DirectConv, relu: bool },
     /// The gradients of weights and bias.
-    Gradients,
-}
-
-/// A direct convolution as a step.
-#[derive(Clone, Debug)]
-struct DirectStep {
-    conv: DirectConv,
-    task: Task,
-    dtype: DataType,
-    bias: bool,
+    Gradients { conv: DirectConv },
 }
 
 /// Returns a candidate for the forward pass.
@@ -33,8 +22,7 @@ pub(super) fn forward(
     context: &ConvContext<'_>,
     relu: bool,
 ) -> Result<Option<Candidate>, String> {
-    // Weights have the type of the maps.
-    candidate(builder, context, Task::Forward { relu }, Pass::Forward, context.compute)
+    candidate(builder, context, Pass::Forward, |conv| DirectPass::Forward { conv, relu })
 }
 
 /// Returns a candidate for the gradients of weights and bias.
@@ -42,65 +30,36 @@ pub(super) fn backward_weights(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
 ) -> Result<Option<Candidate>, String> {
-    // Gradients are f32, whatever the type of the maps.
-    candidate(builder, context, Task::Gradients, Pass::BackwardWeights, DataType::F32)
+    candidate(builder, context, Pass::BackwardWeights, |conv| DirectPass::Gradients { conv })
 }
 
 fn candidate(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
-    task: Task,
     pass: Pass,
-    weights: DataType,
+    kernel: impl FnOnce(DirectConv) -> DirectPass,
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = context.channels_last()? else { return Ok(None) };
-    let cpu = builder.cpu;
-    let conv = DirectConv::new(context.conv, batch, input, cpu);
-    let Some(conv) = conv else { return Ok(None) };
-    let name = context.row_major_name(builder, "")?;
-    let operands = context.operands(builder, pass, context.row_major_weights(builder, weights)?)?;
-    let direct = DirectStep { conv, task, dtype: context.compute, bias: context.conv.bias };
-    Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(direct)), operands }))
+    let Some(conv) = DirectConv::new(context.conv, batch, input, builder.cpu) else { return Ok(None) };
+    native_pass::candidate(builder, context, (pass, ""), kernel(conv)).map(Some)
 }
 
-impl NativeKernel for DirectStep {
+impl PassKernel for DirectPass {
     fn scratch_bytes(&self) -> usize {
-        match self.task {
-            Task::Forward { .. } => self.conv.forward_scratch_bytes(),
-            Task::Gradients => self.conv.gradients_scratch_bytes(),
+        match self {
+            Self::Forward { conv, .. } => conv.forward_scratch_bytes(),
+            Self::Gradients { conv } => conv.gradients_scratch_bytes(),
         }
     }
 
-    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl DirectStep {
-    fn run_as<E: LaneElement>(&self, o: &mut Operands<'_>) {
-        let scratch = if self.bias { 4 } else { 3 };
-        match self.task {
-            Task::Forward { relu } => {
-                let bias = if self.bias { o.elements(2) } else { &mut [] };
-                let (x, weights) = (o.elements::<E>(0), o.elements::<E>(1));
-                self.conv.forward(x, weights, bias, relu, o.elements(scratch - 1), o.elements(scratch));
+    fn run<E: LaneElement>(&self, operands: PassOperands<'_, E>) {
+        let PassOperands { inputs: [x, second], bias, result, scratch } = operands;
+        let scratch = cast_slice_mut(scratch);
+        match self {
+            Self::Forward { conv, relu } => {
+                conv.forward(x, second, bias, *relu, cast_slice_mut(result), scratch);
             }
-            Task::Gradients => {
-                let bias = if self.bias { o.elements(3) } else { &mut [] };
-                let (x, dy) = (o.elements::<E>(0), o.elements::<E>(1));
-                self.conv.gradients(x, dy, o.elements(2), bias, o.elements(scratch));
-            }
+            Self::Gradients { conv } => conv.gradients(x, second, cast_slice_mut(result), bias, scratch),
         }
-    }
-}
-
-impl StepKernel for DirectStep {
-    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        match self.dtype {
-            DataType::F32 => self.run_as::<f32>(operands),
-            DataType::Bf16 => self.run_as::<Bf16>(operands),
-            other => return Err(format!("no kernel for {other:?}")),
-        }
-        Ok(())
     }
 }

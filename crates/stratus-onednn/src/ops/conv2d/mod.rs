@@ -8,6 +8,7 @@ mod depthwise;
 mod direct;
 mod f32_fallback;
 mod grouped;
+mod native_pass;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 mod pointwise_gradient;

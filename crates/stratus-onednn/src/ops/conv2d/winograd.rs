@@ -1,15 +1,15 @@
 //! Dense 3×3 and 5×5, 3×1 and 1×3 convolutions by minimal filtering (Winograd).
 
 use super::context::{ConvContext, Pass};
+use super::native_pass::{self, PassKernel, PassOperands};
 use crate::ffi::DataType;
 use crate::native::conv::winograd::{
     Int16Products, LineConv, LineGradient, Pass as ConvPass, WinogradConv, WinogradGradient,
 };
 use crate::native::lanes::LaneElement;
-use crate::native::simd::{Bf16, Isa};
-use crate::ops::candidates::NativeKernel;
-use crate::ops::{Candidate, Implementation, KernelBuilder};
-use stratus_engine::{Operands, StepKernel};
+use crate::native::simd::Isa;
+use crate::ops::{Candidate, KernelBuilder};
+use bytemuck::cast_slice_mut;
 
 /// The name prefix of candidates with f32 products.
 const F32_PRODUCTS: &str = "winograd:";
@@ -23,13 +23,6 @@ enum WinogradKernel {
     Gradient(WinogradGradient),
     LineConv { conv: LineConv, relu: bool },
     LineGradient(LineGradient),
-}
-
-#[derive(Clone)]
-struct WinogradStep {
-    kernel: WinogradKernel,
-    dtype: DataType,
-    bias: bool,
 }
 
 /// Candidates for the forward pass.
@@ -66,16 +59,11 @@ fn conv(
             Some(WinogradKernel::LineConv { conv, relu })
         };
         let Some(kernel) = square().or_else(line) else { return Ok(None) };
-        let name = context.row_major_name(builder, family)?;
-        let weights = context.row_major_weights(builder, context.compute)?;
-        let (step_pass, bias) = match pass {
-            ConvPass::Forward => (Pass::Forward, context.conv.bias),
-            ConvPass::BackwardData => (Pass::BackwardData, false),
+        let pass = match pass {
+            ConvPass::Forward => Pass::Forward,
+            ConvPass::BackwardData => Pass::BackwardData,
         };
-        let operands = context.operands(builder, step_pass, weights)?;
-        let winograd = WinogradStep { kernel, dtype: context.compute, bias };
-        let implementation = Implementation::Native(Box::new(winograd));
-        Ok::<_, String>(Some(Candidate { name, implementation, operands }))
+        native_pass::candidate(builder, context, (pass, family), kernel).map(Some)
     };
     let wanted = context.compute == DataType::Bf16 && builder.onednn.has_vnni();
     let int16 = Int16Products::detect(builder.cpu.level).filter(|_| wanted);
@@ -95,12 +83,7 @@ pub(super) fn backward_weights(
         || LineGradient::new(context.conv, batch, input, builder.cpu).map(WinogradKernel::LineGradient);
     let line = (context.compute == DataType::F32).then(line).flatten();
     let Some(kernel) = square.or(line) else { return Ok(None) };
-    let name = context.row_major_name(builder, F32_PRODUCTS)?;
-    let weights = context.row_major_weights(builder, DataType::F32)?;
-    let operands = context.operands(builder, Pass::BackwardWeights, weights)?;
-    let (dtype, bias) = (context.compute, context.conv.bias);
-    let winograd = WinogradStep { kernel, dtype, bias };
-    Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(winograd)), operands }))
+    native_pass::candidate(builder, context, (Pass::BackwardWeights, F32_PRODUCTS), kernel).map(Some)
 }
 
 /// The number of images and their extent, if the kernels are worth trying: for channels-last maps on AVX-512,
@@ -116,56 +99,30 @@ fn applicable_shape(
     context.channels_last()
 }
 
-impl NativeKernel for WinogradStep {
+impl PassKernel for WinogradKernel {
     fn scratch_bytes(&self) -> usize {
-        match &self.kernel {
-            WinogradKernel::Conv { conv, .. } => conv.scratch_bytes(),
-            WinogradKernel::Gradient(gradient) => gradient.scratch_bytes(),
-            WinogradKernel::LineConv { conv, .. } => conv.scratch_bytes(),
-            WinogradKernel::LineGradient(gradient) => gradient.scratch_bytes(),
+        match self {
+            Self::Conv { conv, .. } => conv.scratch_bytes(),
+            Self::Gradient(gradient) => gradient.scratch_bytes(),
+            Self::LineConv { conv, .. } => conv.scratch_bytes(),
+            Self::LineGradient(gradient) => gradient.scratch_bytes(),
         }
     }
 
-    fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
-        Ok(Box::new(self.clone()))
-    }
-}
-
-impl WinogradStep {
-    fn run_as<E: LaneElement>(&self, o: &mut Operands<'_>) {
-        let scratch = if self.bias { 4 } else { 3 };
-        match &self.kernel {
-            WinogradKernel::Conv { conv, relu } => {
-                let bias = if self.bias { o.elements(2) } else { &mut [] };
-                let (from, weights) = (o.elements::<E>(0), o.elements::<E>(1));
-                conv.run(from, weights, bias, *relu, o.elements(scratch - 1), o.elements(scratch));
+    fn run<E: LaneElement>(&self, operands: PassOperands<'_, E>) {
+        let PassOperands { inputs: [first, second], bias, result, scratch } = operands;
+        let scratch = cast_slice_mut(scratch);
+        match self {
+            Self::Conv { conv, relu } => {
+                conv.run(first, second, bias, *relu, cast_slice_mut(result), scratch);
             }
-            WinogradKernel::LineConv { conv, relu } => {
-                let bias = if self.bias { o.elements(2) } else { &mut [] };
-                let (from, weights) = (o.elements::<E>(0), o.elements::<E>(1));
-                conv.run(from, weights, bias, *relu, o.elements(scratch - 1), o.elements(scratch));
+            Self::LineConv { conv, relu } => {
+                conv.run(first, second, bias, *relu, cast_slice_mut(result), scratch);
             }
-            WinogradKernel::LineGradient(gradient) => {
-                let bias = if self.bias { o.elements(3) } else { &mut [] };
-                let (x, dy) = (o.elements::<E>(0), o.elements::<E>(1));
-                gradient.run(x, dy, o.elements(2), bias, o.elements(scratch));
-            }
-            WinogradKernel::Gradient(gradient) => {
-                let bias = if self.bias { o.elements(3) } else { &mut [] };
-                let (x, dy) = (o.elements::<E>(0), o.elements::<E>(1));
-                gradient.run(x, dy, o.elements(2), bias, o.elements(scratch));
+            Self::Gradient(gradient) => gradient.run(first, second, cast_slice_mut(result), bias, scratch),
+            Self::LineGradient(gradient) => {
+                gradient.run(first, second, cast_slice_mut(result), bias, scratch);
             }
         }
-    }
-}
-
-impl StepKernel for WinogradStep {
-    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        match self.dtype {
-            DataType::F32 => self.run_as::<f32>(operands),
-            DataType::Bf16 => self.run_as::<Bf16>(operands),
-            other => return Err(format!("no kernel for {other:?}")),
-        }
-        Ok(())
     }
 }

@@ -28,19 +28,16 @@ unsafe fn gradient_rows_body<V: Lanes, E: LaneElement>(
     has_bias: bool,
     sums: &mut [f32],
 ) {
-    let ([in_height, in_width], [height, width]) = (conv.forward.source, conv.forward.result);
-    let (x_row, dy_row) = (in_width * conv.channels, width * conv.channels);
+    let [x_row, dy_row] = [conv.forward.source, conv.forward.result].map(|[_, width]| width * conv.channels);
     sums.fill(0.0);
     let sums: &mut [[f32; LANES]] = sums.as_chunks_mut().0;
     for row in rows {
-        let image = row / height;
-        let [class, first] = conv.forward.rows[row % height];
-        let x = &x[image * in_height * x_row..][..in_height * x_row];
+        let (class, x) = conv.forward.row(row, conv.channels, x);
         // The rows that the next row reads first.
-        let next = (first + conv.forward.classes[class].height()) * x_row;
+        let next = conv.forward.classes[class].height() * x_row;
         let next_x = x.get(next..(next + conv.stride[0] * x_row).min(x.len())).unwrap_or_default();
         let next_dy = dy.get((row + 1) * dy_row..(row + 2) * dy_row).unwrap_or_default();
-        let (x, dy) = (&x[first * x_row..], &dy[row * dy_row..(row + 1) * dy_row]);
+        let dy = &dy[row * dy_row..(row + 1) * dy_row];
         let groups = &conv.gradient_groups[class];
         groups.iter().for_each(|group| check(conv, group, x, dy));
         let kernel = GradientKernel { conv, x, dy };

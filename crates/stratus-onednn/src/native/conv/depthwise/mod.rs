@@ -21,7 +21,7 @@ mod gradient;
 #[cfg(test)]
 mod tests;
 
-use super::correlation::{Correlation, Correlations, LineTap, RowClass};
+use super::correlation::{Correlation, Correlations, KernelColumn, LineTap, RowClass};
 use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement};
 use crate::native::simd::Isa;
@@ -100,18 +100,14 @@ impl DepthwiseConv {
         if !is_depthwise || channels < LANES || taps > MAX_TAPS || batch == 0 {
             return None;
         }
-        let Correlations { forward, backward, outputs } = Correlations::new(conv, input, channels)?;
+        let Correlations { forward, backward, columns } = Correlations::new(conv, input, channels)?;
         let row_of_taps = |row: &LineTap| {
-            let tap = |(column, outputs): (usize, &Range<usize>)| {
-                let pixel = (column * conv.dilation[1]) as isize - conv.padding_before[1] as isize;
-                let offset = (row.pixel * input[1]) as isize + pixel;
-                GradientTap {
-                    tap: row.position * conv.kernel[1] + column,
-                    outputs: outputs.clone(),
-                    offset: offset * channels as isize,
-                }
+            let tap = |(number, column): (usize, &KernelColumn)| GradientTap {
+                tap: row.position * conv.kernel[1] + number,
+                outputs: column.outputs.clone(),
+                offset: ((row.pixel * input[1]) as isize + column.first) * channels as isize,
             };
-            outputs.iter().enumerate().map(tap).filter(|tap| !tap.outputs.is_empty()).collect::<Vec<_>>()
+            columns.iter().enumerate().map(tap).filter(|tap| !tap.outputs.is_empty()).collect::<Vec<_>>()
         };
         let wide = cpu.level.isa() == Isa::Avx512;
         let groups_of = |class: &RowClass| {

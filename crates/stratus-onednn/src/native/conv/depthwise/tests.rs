@@ -2,7 +2,7 @@
 //! divided into segments.
 
 use super::*;
-use crate::native::conv::direct::tests::{each_product_by_channel, numbers};
+use crate::native::conv::direct::tests::{each_product_in_groups, numbers};
 use crate::native::simd::IsaLevel;
 use crate::native::threads::ThreadTeam;
 
@@ -14,10 +14,10 @@ fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
     let bias = numbers(channels, 3);
     let outputs = batch * height * width * channels;
     let mut y: Vec<f32> = (0..outputs).map(|at| bias[at % channels]).collect();
-    each_product_by_channel(conv, batch, input, |from, weight, to| y[to] += x[from] * weights[weight]);
+    each_product_in_groups(conv, batch, input, |from, weight, to| y[to] += x[from] * weights[weight]);
     let dy = numbers(outputs, 4);
     let (mut dx, mut gradient) = (vec![0.0; x.len()], vec![0.0; weights.len()]);
-    each_product_by_channel(conv, batch, input, |from, weight, to| {
+    each_product_in_groups(conv, batch, input, |from, weight, to| {
         dx[from] += dy[to] * weights[weight];
         gradient[weight] += x[from] * dy[to];
     });
@@ -74,5 +74,27 @@ fn equals_the_definition_at_every_instruction_set() {
         check(&Conv2d { padding_before: [8, 8], padding_after: [1, 1], ..conv }, 1, [2, 2]);
         check(&Conv2d { kernel: [2, 2], dilation: [10, 10], ..depthwise(channels, 2, 1, 0) }, 1, [12, 12]);
         check(&Conv2d { padding_before: [5, 5], padding_after: [5, 5], ..conv }, 1, [2, 3]);
+    }
+}
+
+/// A result of 16 MiB, aligned as in an arena: its stores bypass the caches.
+#[test]
+fn large_results_equal_the_definition_too() {
+    let (channels, input) = (32, [256, 512]);
+    let conv = Conv2d { groups: channels, ..Conv2d::new(channels, channels, 1, 1, 0) };
+    let x = numbers(input[0] * input[1] * channels, 1);
+    let weights = numbers(channels, 2);
+    let expected: Vec<f32> = x.iter().zip(weights.iter().cycle()).map(|(x, weight)| x * weight).collect();
+    let mut memory = vec![f32::NAN; x.len() + LANES];
+    let start = memory.as_ptr().align_offset(64);
+    for level in IsaLevel::all() {
+        let cpu = CpuContext { team: ThreadTeam::single(), level };
+        let kernel = DepthwiseConv::new(&conv, 1, input, &cpu).unwrap();
+        let mut scratch = vec![f32::NAN; kernel.correlation_scratch_bytes() / size_of::<f32>()];
+        let y = &mut memory[start..start + x.len()];
+        assert!(size_of_val(y) >= correlate::LARGE_MAP_BYTES);
+        kernel.forward(&x, &weights, &[], false, y, &mut scratch);
+        assert!(*y == expected, "{}", level.name());
+        y.fill(f32::NAN);
     }
 }

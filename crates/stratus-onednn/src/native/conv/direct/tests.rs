@@ -14,20 +14,20 @@ pub fn numbers(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Calls `body(x index, weight index, y index)` for every product of a depthwise convolution.
-pub fn each_product_by_channel(
+/// [`each_product`] of a convolution in groups, of as many input as output channels.
+pub fn each_product_in_groups(
     conv: &Conv2d,
     batch: usize,
     input: [usize; 2],
     mut body: impl FnMut(usize, usize, usize),
 ) {
-    let channels = conv.in_channels;
-    // A channel is a convolution of its own.
-    let single = Conv2d { in_channels: 1, out_channels: 1, groups: 1, ..*conv };
+    let group = conv.in_channels / conv.groups;
+    let single = Conv2d { in_channels: group, out_channels: group, groups: 1, ..*conv };
+    let weights: usize = single.weight_shape().iter().product();
     each_product(&single, batch, input, |x, weight, y| {
-        for channel in 0..channels {
-            let taps = conv.kernel[0] * conv.kernel[1];
-            body(x * channels + channel, channel * taps + weight, y * channels + channel);
+        for number in 0..conv.groups {
+            let at = |index: usize| index / group * conv.in_channels + number * group + index % group;
+            body(at(x), number * weights + weight, at(y));
         }
     });
 }

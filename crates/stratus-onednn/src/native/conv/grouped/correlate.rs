@@ -1,7 +1,7 @@
 //! The forward pass and the gradient of the input.
 
 use super::{GroupedConv, spread};
-use crate::native::conv::correlation::{Correlation, Segment, TapOffsets};
+use crate::native::conv::correlation::{Correlation, PixelGroup, SegmentView};
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use std::ops::Range;
 
@@ -29,23 +29,17 @@ unsafe fn correlate_rows_body<V: Lanes, E: LaneElement>(
     relu: bool,
     result: &mut [E],
 ) {
-    let ([height, width], [source_height, source_width]) = (correlation.result, correlation.source);
-    let source_row = source_width * conv.channels;
     assert!(weights.len() >= conv.blocks() * conv.block_floats(), "too few weights");
-    for (row, result) in rows.zip(result.chunks_exact_mut(width * conv.channels)) {
-        let (image, row) = (row / height, row % height);
-        let [class, first] = correlation.rows[row];
-        let source = &source[image * source_height * source_row..][..source_height * source_row];
-        let source = &source[first * source_row..];
-        for (segment, taps) in correlation.segments.iter().zip(&correlation.classes[class].offsets) {
-            let last = taps.iter().map(|[at, _]| *at).max();
-            let kernel = SegmentKernel { conv, source, taps, last, weights, relu };
+    for (row, result) in rows.zip(result.chunks_exact_mut(correlation.result[1] * conv.channels)) {
+        let (class, source) = correlation.row(row, conv.channels, source);
+        for segment in SegmentView::of_row(correlation, class, source, conv.channels) {
+            let kernel = SegmentKernel { conv, segment, weights, relu };
             // SAFETY: upheld by the caller; taps are offsets in the packed weights of a block.
             unsafe {
                 match conv.group {
-                    4 => kernel.run::<V, 4>(segment, correlation.steps, result),
-                    8 => kernel.run::<V, 8>(segment, correlation.steps, result),
-                    _ => kernel.run::<V, LANES>(segment, correlation.steps, result),
+                    4 => kernel.run::<V, 4>(result),
+                    8 => kernel.run::<V, 8>(result),
+                    _ => kernel.run::<V, LANES>(result),
                 }
             }
         }
@@ -55,11 +49,7 @@ unsafe fn correlate_rows_body<V: Lanes, E: LaneElement>(
 /// Computes the pixels of a segment.
 struct SegmentKernel<'a, E> {
     conv: &'a GroupedConv,
-    /// An image of the source, from the first row that the result reads.
-    source: &'a [E],
-    taps: &'a [TapOffsets],
-    /// The largest offset of a tap in the source.
-    last: Option<usize>,
+    segment: SegmentView<'a, E>,
     weights: &'a [f32],
     relu: bool,
 }
@@ -70,26 +60,21 @@ impl<E: LaneElement> SegmentKernel<'_, E> {
     /// # Safety
     /// As [`Lanes`] requires; there are weights for all taps.
     #[inline(always)]
-    unsafe fn run<V: Lanes, const GROUP: usize>(
-        &self,
-        segment: &Segment,
-        steps: [usize; 2],
-        result: &mut [E],
-    ) {
+    unsafe fn run<V: Lanes, const GROUP: usize>(&self, result: &mut [E]) {
         let wide = self.conv.is_wide();
         let mut pixel = 0;
-        while pixel < segment.count {
-            let left = segment.count - pixel;
+        while pixel < self.segment.len() {
+            let left = self.segment.len() - pixel;
             // SAFETY: upheld by the caller.
             pixel += unsafe {
                 if wide && left >= 8 {
-                    self.pixels::<V, GROUP, 8>(segment, pixel, steps, result)
+                    self.pixels::<V, GROUP, 8>(pixel, result)
                 } else if left >= 4 {
-                    self.pixels::<V, GROUP, 4>(segment, pixel, steps, result)
+                    self.pixels::<V, GROUP, 4>(pixel, result)
                 } else if left >= 2 {
-                    self.pixels::<V, GROUP, 2>(segment, pixel, steps, result)
+                    self.pixels::<V, GROUP, 2>(pixel, result)
                 } else {
-                    self.pixels::<V, GROUP, 1>(segment, pixel, steps, result)
+                    self.pixels::<V, GROUP, 1>(pixel, result)
                 }
             };
         }
@@ -102,26 +87,18 @@ impl<E: LaneElement> SegmentKernel<'_, E> {
     #[inline(always)]
     unsafe fn pixels<V: Lanes, const GROUP: usize, const PIXELS: usize>(
         &self,
-        segment: &Segment,
         pixel: usize,
-        [source_step, step]: [usize; 2],
         result: &mut [E],
     ) -> usize {
-        let channels = self.conv.channels;
-        let (source_step, step) = (source_step * channels, step * channels);
-        let result = &mut result[segment.first * channels + pixel * step..];
-        // Pixels without taps may be beyond the source.
-        let source = self.source.get(pixel * source_step..).unwrap_or_default();
-        let end = self.last.map_or(0, |last| last + (PIXELS - 1) * source_step + channels);
-        assert!(end <= source.len(), "a window reaches beyond the map");
-        assert!((PIXELS - 1) * step + channels <= result.len(), "a segment reaches beyond the row");
+        let PixelGroup { source, result, steps, .. } = self.segment.pixels(pixel, PIXELS, result);
+        let [source_step, step] = steps;
         for block in 0..self.conv.blocks() {
-            // SAFETY: upheld by the caller; the assertions cover every channel of every pixel and tap.
+            // SAFETY: upheld by the caller; every channel of every pixel and tap is inside.
             unsafe {
                 let source = source.as_ptr().wrapping_add(self.conv.first_input(block));
                 let weights = self.weights.as_ptr().add(block * self.conv.block_floats());
                 let mut sums = [V::splat(0.0); PIXELS];
-                for &[at, weight] in self.taps {
+                for &[at, weight] in self.segment.taps {
                     let (source, weights) = (source.add(at), weights.add(weight));
                     for input in 0..if GROUP < LANES { GROUP } else { self.conv.group } {
                         let weight = V::load(&*weights.add(input * LANES).cast());

@@ -1,6 +1,7 @@
 //! The gradient of the weights, of some registers of outputs.
 
 use super::{GroupedConv, spread};
+use crate::native::conv::correlation::KernelColumn;
 use crate::native::lanes::{LANES, LaneElement, Lanes, with_lanes};
 use std::ops::Range;
 
@@ -77,7 +78,7 @@ impl<E: LaneElement> RowKernel<'_, E> {
         for tap in &conv.passes.forward.classes[class].taps {
             let from = (image * in_height + first + tap.pixel) * in_width * channels;
             let x = &self.x[from..from + in_width * channels];
-            for (column, (pixels, first)) in conv.passes.outputs.iter().zip(&conv.first_columns).enumerate() {
+            for (number, KernelColumn { outputs: pixels, first }) in conv.passes.columns.iter().enumerate() {
                 if pixels.is_empty() {
                     continue;
                 }
@@ -88,16 +89,16 @@ impl<E: LaneElement> RowKernel<'_, E> {
                 unsafe {
                     let x = x.as_ptr().add(start as usize * channels + conv.first_input(self.block));
                     let dy = dy.as_ptr().add(pixels.start * channels + self.block * LANES);
-                    let tap = tap.position * conv.kernel[1] + column;
+                    let tap = tap.position * conv.kernel[1] + number;
                     let sums: &mut [[f32; LANES]] = sums.as_chunks_mut().0;
                     let sums = &mut sums[tap * conv.group..(tap + 1) * conv.group];
-                    for (number, sums) in sums.as_chunks_mut::<INPUTS>().0.iter_mut().enumerate() {
+                    for (chunk, sums) in sums.as_chunks_mut::<INPUTS>().0.iter_mut().enumerate() {
                         let mut totals = [V::splat(0.0); INPUTS];
                         for pixel in 0..pixels.len() {
                             let gradient = E::load_lanes::<V>(&*dy.add(pixel * channels).cast());
                             let x = x.add(pixel * step);
                             for (input, total) in totals.iter_mut().enumerate() {
-                                let value = spread::<V, E, GROUP>(x, number * INPUTS + input);
+                                let value = spread::<V, E, GROUP>(x, chunk * INPUTS + input);
                                 *total = value.multiply_add(gradient, *total);
                             }
                         }

@@ -42,8 +42,6 @@ pub struct GroupedConv {
     stride: [usize; 2],
     batch: usize,
     passes: Correlations,
-    /// For each column of the kernel, the column of the input that output pixel 0 reads; it may be outside.
-    first_columns: Vec<isize>,
     cpu: CpuContext,
 }
 
@@ -83,11 +81,8 @@ impl GroupedConv {
             return None;
         }
         let passes = Correlations::new(conv, input, group * LANES)?;
-        let first_column =
-            |column: usize| (column * conv.dilation[1]) as isize - conv.padding_before[1] as isize;
-        let first_columns = (0..conv.kernel[1]).map(first_column).collect();
         let (kernel, stride, cpu) = (conv.kernel, conv.stride, cpu.clone());
-        Some(Self { channels, group, kernel, stride, batch, passes, first_columns, cpu })
+        Some(Self { channels, group, kernel, stride, batch, passes, cpu })
     }
 
     fn taps(&self) -> usize {

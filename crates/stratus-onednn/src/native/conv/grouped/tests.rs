@@ -1,25 +1,9 @@
 //! Tests beyond the case tables: every instruction set, uninitialised scratch.
 
 use super::*;
-use crate::native::conv::direct::tests::{each_product, numbers};
+use crate::native::conv::direct::tests::{each_product_in_groups, numbers};
 use crate::native::simd::IsaLevel;
 use crate::native::threads::ThreadTeam;
-
-/// Calls `body(x index, weight index, y index)` for every product of a convolution in groups.
-fn each_product_in_groups(
-    conv: &Conv2d,
-    batch: usize,
-    input: [usize; 2],
-    mut body: impl FnMut(usize, usize, usize),
-) {
-    let group = conv.in_channels / conv.groups;
-    let single = Conv2d { in_channels: group, out_channels: group, groups: 1, ..*conv };
-    let weights: usize = single.weight_shape().iter().product();
-    for number in 0..conv.groups {
-        let at = |index: usize| index / group * conv.in_channels + number * group + index % group;
-        each_product(&single, batch, input, |x, weight, y| body(at(x), number * weights + weight, at(y)));
-    }
-}
 
 fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
     let [height, width] = conv.output_size(input).unwrap_or_default();

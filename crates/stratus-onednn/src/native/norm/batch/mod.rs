@@ -1,5 +1,5 @@
 //! Batch norm with an activation: statistics and normalisation. Gradients are in [`super::batch_backward`],
-//! fused max-pooling in [`pooled`], loops with activations other than ReLU in [`super::activated`].
+//! fused max-pooling in [`pooled`].
 //!
 //! ```text
 //! statistics   mean, variance = E[x], E[(x - mean)²]            reads x once, two sums per channel
@@ -15,8 +15,7 @@
 
 pub mod pooled;
 
-use super::activated;
-use super::loops::{affine, affine_add, moments};
+use super::loops::{Affine, affine_add, moments};
 use crate::native::activation::run_activated;
 use crate::native::pool::max::MaxPool;
 use crate::native::rows::{ChannelSlice, MapGeometry, repeat};
@@ -451,14 +450,11 @@ impl BatchNorm {
                 let constants = [scales, shifts].map(|c| &c[group * period..][..period]);
                 let to = &mut part[output.row_start(rows.start) - first..];
                 let from = input.span(rows);
-                match self.activation.as_plain_relu() {
-                    Some(relu) if a.is_empty() => affine(self.level, &x[from], constants, relu, steps, to),
-                    Some(relu) => affine_add(self.level, &x[from.clone()], &a[from], constants, relu, to),
-                    None => {
-                        let x = &x[from];
-                        let body = activated::Affine { level: self.level, x, constants, steps, y: to };
-                        run_activated(self.activation, body);
-                    }
+                let (level, x) = (self.level, &x[from.clone()]);
+                if a.is_empty() {
+                    run_activated(self.activation, Affine { level, x, constants, steps, y: to });
+                } else {
+                    affine_add(level, x, &a[from], constants, self.relu(), to);
                 }
             }
         });

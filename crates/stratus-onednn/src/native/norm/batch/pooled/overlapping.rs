@@ -5,9 +5,10 @@
 //! ([`MaxPool::gather`]) in `f32`, which the next loop finds in L1. Threads divide output rows forward, input
 //! rows backward.
 
+use crate::native::activation::{ActivationLoop, Rectifier};
 use crate::native::lanes::LaneElement;
 use crate::native::norm::batch::{BatchNorm, Sums, flush_length};
-use crate::native::norm::loops::{gradient, gradient_sums};
+use crate::native::norm::loops::{Gradient, GradientSums};
 use crate::native::pool::index::{RELU_MASKED, clear_padding};
 use crate::native::pool::max::MaxPool;
 use crate::native::pool::ordered::Ordered;
@@ -194,16 +195,10 @@ pub(crate) fn reduce_gradients<E: LaneElement>(
                 let gradient: &mut [f32] = &mut cast_slice_mut(sums.staging)[..in_row];
                 let x = &x[row * in_row..][..in_row];
                 pool.gather(row, dy, index, [x, &[]], gradient);
-                gradient_sums(
-                    norm.level,
-                    x,
-                    gradient,
-                    constants,
-                    false,
-                    [period; 2],
-                    sums.first,
-                    sums.second,
-                );
+                let (level, dy, steps) = (norm.level, &*gradient, [period; 2]);
+                let (first, second) = (&mut *sums.first, &mut *sums.second);
+                let body = GradientSums { level, x, dy, constants, steps, first, second };
+                body.run::<Rectifier>(Rectifier::NONE);
             }
             sums.flush(group);
         }
@@ -238,7 +233,9 @@ pub(crate) fn backward<E: LaneElement>(
                 let x = &x[row * in_row..][..in_row];
                 let dx = &mut dx[(row - first) * in_row..][..in_row];
                 pool.gather(row, dy, index, [x, dx], gathered);
-                gradient(norm.level, x, gathered, constants, false, [period; 2], dx);
+                let (level, dy) = (norm.level, &*gathered);
+                let body = Gradient { level, x, dy, constants, steps: [period; 2], dx };
+                body.run::<Rectifier>(Rectifier::NONE);
             }
         }
     });
