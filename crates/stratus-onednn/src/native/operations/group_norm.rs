@@ -11,8 +11,8 @@
 //! channel follow. The first pass takes sums about the sample's first pixel, so that a large mean costs no
 //! precision. Threads divide samples; their gradients of parameters are added in the order of the threads.
 
-use crate::native::elementwise::CpuContext;
 use crate::native::activation::{ActivationLoop, Rectifier};
+use crate::native::elementwise::CpuContext;
 use crate::native::norm::loops::{Affine, Gradient, GradientSums, moments};
 use crate::native::rows::MapGeometry;
 use crate::native::simd::{Element, IsaLevel};
@@ -297,8 +297,7 @@ impl GroupNorm {
                 let (x, dy) = (&x[range.clone()], &dy[range.clone()]);
                 // Without an activation the shift, its second constant, is not used.
                 let (level, dx) = (self.level, &mut dx[range]);
-                let body =
-                    Gradient { level, x, dy, constants: [a, a, b, c], steps: [period; 2], dx };
+                let body = Gradient { level, x, dy, constants: [a, a, b, c], steps: [period; 2], dx };
                 body.run::<Rectifier>(Rectifier::NONE);
             }
         });
