@@ -467,9 +467,10 @@ impl Backend for Cuda {
         true
     }
 
-    /// GPU memory is fast enough to store the output of a first convolution, so stems are not fused.
+    /// GPU memory is fast enough to store the output of a first convolution, so stems are not fused. Nor are
+    /// convolutions in inference: there are no kernels for that.
     fn fusions(&self) -> Fusions {
-        Fusions { stem: false, ..Fusions::default() }
+        Fusions { stem: false, inference: false, ..Fusions::default() }
     }
 
     fn clear_timings(&self) {

@@ -12,10 +12,13 @@ pub struct Fusions {
     /// True if the first convolution is fused into a stem, which recomputes its output instead of storing it:
     /// see [`crate::ops::Stem`].
     pub stem: bool,
+    /// True if a convolution in inference computes the sum and the activation that follow it: see
+    /// [`crate::ops::Conv2dInference`].
+    pub inference: bool,
 }
 
 impl Default for Fusions {
     fn default() -> Self {
-        Self { min_horizontal_bytes: MIN_HORIZONTAL_FUSION_BYTES, stem: true }
+        Self { min_horizontal_bytes: MIN_HORIZONTAL_FUSION_BYTES, stem: true, inference: true }
     }
 }

@@ -91,7 +91,7 @@ impl Backend for PlanningBackend {
     }
 
     fn fusions(&self) -> Fusions {
-        Fusions { stem: !self.gpu, ..Fusions::default() }
+        Fusions { stem: !self.gpu, inference: !self.gpu, ..Fusions::default() }
     }
 
     fn prepare(&self, program: &Program, request: &PrepareRequest) -> Result<PreparedProgram, EngineError> {

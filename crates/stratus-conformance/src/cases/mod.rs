@@ -12,6 +12,7 @@ mod channels;
 mod clip;
 mod concat;
 mod conv2d;
+mod conv2d_inference;
 mod conv_transpose2d;
 mod convert;
 mod count_labels;
@@ -111,6 +112,14 @@ pub fn for_precision(precision: Precision) -> Vec<Case> {
 #[must_use]
 pub fn quantised(precision: Precision, max_weight: i8) -> Vec<Case> {
     let cases = quantised::tests(max_weight).into_iter().chain(fake_quantise::tests());
+    cases.filter(|case| case.precisions.contains(&precision)).collect()
+}
+
+/// The test cases of fused convolutions in inference, which only some backends have, in a precision: see
+/// [`Fusions::inference`](stratus_engine::fusions::Fusions::inference).
+#[must_use]
+pub fn inference(precision: Precision) -> Vec<Case> {
+    let cases = conv2d_inference::tests().into_iter();
     cases.filter(|case| case.precisions.contains(&precision)).collect()
 }
 

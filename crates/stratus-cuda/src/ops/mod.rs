@@ -16,6 +16,7 @@ mod channels;
 mod clip;
 mod concat;
 mod conv2d;
+mod conv2d_inference;
 mod convert;
 mod count_labels;
 mod distillation;

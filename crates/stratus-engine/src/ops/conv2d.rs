@@ -44,7 +44,12 @@ pub(super) fn lower(op: &Conv2d, node: &Node, lowering: &mut Lowering) -> Result
 }
 
 /// Checks a (x, weight, y) triple against the attributes.
-fn check_triple(conv: &Conv2d, x: &Value, weight: Option<&Value>, y: &Value) -> Result<(), String> {
+pub(super) fn check_triple(
+    conv: &Conv2d,
+    x: &Value,
+    weight: Option<&Value>,
+    y: &Value,
+) -> Result<(), String> {
     let [n, c, h, w] = image_shape(x)?;
     if c != conv.in_channels {
         return Err(format!("`{}`: expected {} channels, got {c}", x.name, conv.in_channels));
@@ -54,7 +59,7 @@ fn check_triple(conv: &Conv2d, x: &Value, weight: Option<&Value>, y: &Value) -> 
     weight.map_or(Ok(()), |weight| expect_shape(weight, &conv.weight_shape()))
 }
 
-fn flops(conv: &Conv2d, y: &Value) -> u64 {
+pub(super) fn flops(conv: &Conv2d, y: &Value) -> u64 {
     2 * y.elements() as u64 * conv.weight_shape()[1..].iter().product::<usize>() as u64
 }
 

@@ -70,7 +70,7 @@ impl FusedActivation {
     }
 
     /// `Some(true)` for ReLU without a ceiling, `Some(false)` for no activation, `None` for any other, which
-    /// kernels with pooling or an addend do not compute.
+    /// many kernels do not compute.
     #[must_use]
     pub fn as_plain_relu(self) -> Option<bool> {
         match self {

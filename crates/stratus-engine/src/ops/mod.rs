@@ -16,6 +16,7 @@ mod channels;
 mod clip;
 mod concat;
 mod conv2d;
+mod conv2d_inference;
 mod conv_transpose2d;
 mod convert;
 mod count_labels;
@@ -64,6 +65,7 @@ pub use channels::{ScatterChannels, SelectChannels};
 pub use clip::{ClipFactor, ClipGradient, GRADIENT_NORM_FIELDS, GRADIENT_NORM_NAME, SumOfSquares};
 pub use concat::{ConcatBackward, ConcatForward};
 pub use conv2d::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
+pub use conv2d_inference::Conv2dInference;
 pub use convert::{Accumulate, AddTiles, Convert, Flatten, Reorder};
 pub use count_labels::CountLabels;
 pub use distillation::{DistillationFunction, DistillationLoss};
@@ -261,6 +263,7 @@ macro_rules! add_kernels {
             Conv2dBackwardData,
             Conv2dBackwardWeights,
             Conv2dForward,
+            Conv2dInference,
             Convert,
             CountLabels,
             DistillationLoss,

@@ -1,10 +1,10 @@
-//! Convolution. All three kernels visit the same rows of (weight, x, y) and differ in the operand that they
+//! Convolution. All kernels visit the same rows of (weight, x, y) and differ in the operand that they
 //! accumulate.
 
 use super::relu::apply_relu;
 use super::{ReferenceKernel, Tensor, Tile, unexpected_operands};
 use crate::Value;
-use crate::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
+use crate::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward, Conv2dInference};
 use std::ops::Range;
 use stratus_graph::ops::Conv2d;
 
@@ -96,31 +96,67 @@ impl ReferenceKernel for Conv2dForward {
     fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
         let (x, weight, bias, y) = match operands {
             [x, weight, y] => (x, weight, None, y),
-            [x, weight, bias, y] => (x, weight, Some(bias), y),
+            [x, weight, bias, y] => (x, weight, Some(&*bias), y),
             _ => return Err(unexpected_operands()),
         };
-        let (x_shape, y_shape) = (x.image(), y.image());
-        let pixels = y_shape[2] * y_shape[3];
-        let (weights, inputs, outputs) = split(&self.conv, x_shape, scratch);
-        weight.read(0, weights);
-        for n in 0..x_shape[0] {
-            x.read(n * inputs.len(), inputs);
-            for (o, plane) in outputs.chunks_exact_mut(pixels).enumerate() {
-                plane.fill(bias.as_ref().map_or(0.0, |bias| bias.get(o)));
-            }
-            for_each_row(&self.conv, x_shape, y_shape, |row| {
-                let w = weights[row.weight];
-                let from = inputs[row.x..].iter().step_by(row.stride);
-                for (y, x) in outputs[row.y..row.y + row.length].iter_mut().zip(from) {
-                    *y += w * x;
-                }
-            });
-            if self.relu {
-                outputs.iter_mut().for_each(|y| *y = apply_relu(*y));
-            }
-            y.write(n * outputs.len(), outputs);
-        }
+        convolve(&self.conv, [x, weight], bias, y, scratch, |_, z| if self.relu { apply_relu(z) } else { z });
         Ok(())
+    }
+}
+
+impl ReferenceKernel for Conv2dInference {
+    fn scratch(&self, operands: &[&Value]) -> usize {
+        scratch(&self.conv, operands[0], operands[operands.len() - 1])
+    }
+
+    fn run(&self, operands: &mut [Tensor<'_>], scratch: &mut [f64], _tile: Tile) -> Result<(), String> {
+        let Some((y, [x, weight, rest @ ..])) = operands.split_last_mut() else {
+            return Err(unexpected_operands());
+        };
+        let (bias, addend) = match (self.conv.bias, self.adds, &*rest) {
+            (true, true, [bias, addend]) => (Some(bias), Some(addend)),
+            (true, false, [bias]) => (Some(bias), None),
+            (false, true, [addend]) => (None, Some(addend)),
+            (false, false, []) => (None, None),
+            _ => return Err(unexpected_operands()),
+        };
+        convolve(&self.conv, [x, weight], bias, y, scratch, |position, z| {
+            self.activation.value(z + addend.map_or(0.0, |addend| addend.get(position)))
+        });
+        Ok(())
+    }
+}
+
+/// Sets `y` to the function `finish` of the position and value of each element of the convolution.
+fn convolve(
+    conv: &Conv2d,
+    [x, weight]: [&Tensor<'_>; 2],
+    bias: Option<&Tensor<'_>>,
+    y: &mut Tensor<'_>,
+    scratch: &mut [f64],
+    finish: impl Fn(usize, f64) -> f64,
+) {
+    let (x_shape, y_shape) = (x.image(), y.image());
+    let pixels = y_shape[2] * y_shape[3];
+    let (weights, inputs, outputs) = split(conv, x_shape, scratch);
+    weight.read(0, weights);
+    for n in 0..x_shape[0] {
+        x.read(n * inputs.len(), inputs);
+        for (o, plane) in outputs.chunks_exact_mut(pixels).enumerate() {
+            plane.fill(bias.map_or(0.0, |bias| bias.get(o)));
+        }
+        for_each_row(conv, x_shape, y_shape, |row| {
+            let w = weights[row.weight];
+            let from = inputs[row.x..].iter().step_by(row.stride);
+            for (y, x) in outputs[row.y..row.y + row.length].iter_mut().zip(from) {
+                *y += w * x;
+            }
+        });
+        let first = n * outputs.len();
+        for (position, y) in outputs.iter_mut().enumerate() {
+            *y = finish(first + position, *y);
+        }
+        y.write(first, outputs);
     }
 }
 

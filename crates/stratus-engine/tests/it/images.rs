@@ -1,6 +1,7 @@
 //! Images as bytes: the program normalises pixels itself, and all results are bitwise equal.
 
 use crate::common::{TestSession, branches, digits, fuse, inception, published_digits, session, sgd};
+use stratus_engine::fusions::Fusions;
 use stratus_engine::ops::{KernelSpec, MAX_IMAGE_CHANNELS, NormalisePixels};
 use stratus_engine::passes::differentiate::differentiate;
 use stratus_engine::passes::images::with_byte_images;
@@ -122,7 +123,7 @@ fn byte_images_are_bitwise_equal_with_all_passes() {
 
 /// Stems read the images directly, so normalised images have none.
 fn without_stems(program: &Program) -> Program {
-    let fusions = stratus_engine::fusions::Fusions { min_horizontal_bytes: 0, stem: false };
+    let fusions = Fusions { min_horizontal_bytes: 0, stem: false, ..Fusions::default() };
     stratus_engine::passes::fuse::fuse_with(program, fusions).unwrap()
 }
 

@@ -12,6 +12,7 @@ mod fake_quantise;
 mod fused_activation;
 mod gradients;
 mod images;
+mod inference;
 mod loss_scale;
 mod losses;
 mod micro_batches;

@@ -41,14 +41,14 @@ pub fn of_part(graph: &Graph, precision: Precision) -> Program {
 /// [`of_part`] with another loss.
 pub fn of_part_with(graph: &Graph, precision: Precision, loss: LossFunction) -> Program {
     let forward = with_loss(lower(graph, Mode::Train, precision, PART).unwrap(), loss).unwrap();
-    let fusions = Fusions { min_horizontal_bytes: 0, stem: true };
+    let fusions = Fusions { min_horizontal_bytes: 0, ..Fusions::default() };
     differentiate(&fuse_with(&forward, fusions).unwrap()).unwrap()
 }
 
 /// The fused forward pass of a batch.
 fn fused(graph: &Graph, precision: Precision, batch: usize, stem: bool) -> Program {
     let forward = lower(graph, Mode::Train, precision, batch).unwrap();
-    fuse_with(&forward, Fusions { min_horizontal_bytes: 0, stem }).unwrap()
+    fuse_with(&forward, Fusions { min_horizontal_bytes: 0, stem, ..Fusions::default() }).unwrap()
 }
 
 fn program(graph: &Graph, precision: Precision, workers: usize) -> Program {

@@ -10,6 +10,10 @@ use std::sync::Arc;
 const CPU: c_int = 1;
 const ALGORITHM_RELU: c_int = 0x20;
 const ALGORITHM_LINEAR: c_int = 0x26;
+const ALGORITHM_SWISH: c_int = 0x2c;
+const ALGORITHM_GELU: c_int = 0x31;
+const ALGORITHM_MISH: c_int = 0x33;
+const ALGORITHM_HARD_SWISH: c_int = 0x34;
 const ALGORITHM_ADD: c_int = 0x1fff0;
 /// With a slope of 0, oneDNN takes the maximum with 0, which turns a NaN into 0 and hides a diverged run.
 /// With any other slope it multiplies, and a NaN stays. Negative numbers then become tiny negative ones,
@@ -183,16 +187,20 @@ impl Context {
             // attributes and destroyed once.
             unsafe {
                 call!(f, dnnl_post_ops_create(&raw mut list))?;
-                let appended = post_ops.iter().try_for_each(|post_op| match post_op {
-                    PostOp::Relu => {
-                        call!(f, dnnl_post_ops_append_eltwise(list, ALGORITHM_RELU, NEGATIVE_SLOPE, 0.0))
-                    }
-                    PostOp::Linear { scale, shift } => {
-                        call!(f, dnnl_post_ops_append_eltwise(list, ALGORITHM_LINEAR, *scale, *shift))
-                    }
-                    PostOp::Add(desc) => {
-                        call!(f, dnnl_post_ops_append_binary(list, ALGORITHM_ADD, desc.handle))
-                    }
+                let appended = post_ops.iter().try_for_each(|post_op| {
+                    let (algorithm, alpha, beta) = match post_op {
+                        PostOp::Relu => (ALGORITHM_RELU, NEGATIVE_SLOPE, 0.0),
+                        PostOp::Linear { scale, shift } => (ALGORITHM_LINEAR, *scale, *shift),
+                        PostOp::LeakyRelu(slope) => (ALGORITHM_RELU, *slope, 0.0),
+                        PostOp::Silu => (ALGORITHM_SWISH, 1.0, 0.0),
+                        PostOp::Gelu => (ALGORITHM_GELU, 0.0, 0.0),
+                        PostOp::Mish => (ALGORITHM_MISH, 0.0, 0.0),
+                        PostOp::HardSwish => (ALGORITHM_HARD_SWISH, 1.0 / 6.0, 0.5),
+                        PostOp::Add(desc) => {
+                            return call!(f, dnnl_post_ops_append_binary(list, ALGORITHM_ADD, desc.handle));
+                        }
+                    };
+                    call!(f, dnnl_post_ops_append_eltwise(list, algorithm, alpha, beta))
                 });
                 let set = call!(f, dnnl_primitive_attr_set_post_ops(handle, list));
                 (f.dnnl_post_ops_destroy)(list);
@@ -214,6 +222,16 @@ pub enum PostOp<'a> {
         /// The summand.
         shift: f32,
     },
+    /// `x` above 0, else `x` times this slope, which is not 0; NaN is propagated.
+    LeakyRelu(f32),
+    /// `x σ(x)`.
+    Silu,
+    /// `x Φ(x)`, with the normal distribution.
+    Gelu,
+    /// `x tanh(ln(1 + exp(x)))`.
+    Mish,
+    /// `x min(max(x / 6 + 1/2, 0), 1)`.
+    HardSwish,
     /// The sum with an operand of this layout, without its scale.
     Add(&'a Desc),
 }

@@ -9,7 +9,7 @@
 //! a loop over pixels, for every layout of the map and number of classes. Threads divide blocks. With
 //! smoothing ε, `w(y)` becomes `(1 - ε) w(y)` and the mean of all classes' weighted losses is added.
 
-use super::activation::exp_of_negative;
+use super::activation::exponential;
 use super::elementwise::CpuContext;
 use super::label_counts::divisor;
 use super::rows::MapGeometry;
@@ -369,7 +369,7 @@ fn store<A, E: Element>(context: &LossContext<'_, A, E>, [sample, start, count]:
 #[inline(always)]
 pub(super) fn exp(y: f32) -> f32 {
     const MIN_EXP_ARGUMENT: f32 = -87.0;
-    let e = exp_of_negative(if y < MIN_EXP_ARGUMENT { MIN_EXP_ARGUMENT } else { y });
+    let e = exponential(if y < MIN_EXP_ARGUMENT { MIN_EXP_ARGUMENT } else { y });
     if y < MIN_EXP_ARGUMENT { 0.0 } else { e }
 }
 

@@ -1,6 +1,6 @@
 //! Candidates: the oneDNN and native implementations of a step.
 
-use super::is_fallback;
+use super::{SEPARATE, is_fallback};
 use crate::ffi::{Argument, Attributes, Context, Desc, Kernel, MemoryDescQuery, PrimitiveDesc, arg};
 use crate::native::elementwise::CpuContext;
 use crate::native::threads::ThreadTeam;
@@ -62,9 +62,10 @@ impl Candidate {
         })
     }
 
-    /// Returns whether it is anything other than a oneDNN primitive in its own role.
+    /// Returns whether it is anything other than a oneDNN primitive in its own role, alone or before a pass
+    /// over its output.
     pub fn is_native(&self) -> bool {
-        matches!(self.implementation, Implementation::Native(_))
+        matches!(self.implementation, Implementation::Native(_)) && !self.name.starts_with(SEPARATE)
     }
 
     /// The weights or their gradient: argument and layout.

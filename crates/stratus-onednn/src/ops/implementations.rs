@@ -1,8 +1,11 @@
 //! Properties of oneDNN's implementations, derived from their names (`impl_info_str`).
 
+/// The prefix of the names of oneDNN's kernels followed by a native pass over their output.
+pub(crate) const SEPARATE: &str = "separate:";
+
 /// Returns whether oneDNN fell back to a reference kernel, which no hot layer should run on.
 pub(crate) fn is_fallback(implementation: &str) -> bool {
-    implementation.starts_with("ref")
+    implementation.trim_start_matches(SEPARATE).starts_with("ref")
 }
 
 /// Returns whether it runs on AMX.
@@ -19,6 +22,10 @@ pub(crate) fn multiplies_bf16(implementation: &str) -> bool {
 /// is a matrix product, at which the general variant has never been measured to be faster.
 pub(crate) fn is_generalised(implementation: &str, other: &str) -> bool {
     const POINTWISE: &str = "_1x1:";
+    if implementation.starts_with(SEPARATE) != other.starts_with(SEPARATE) {
+        return false;
+    }
+    let [implementation, other] = [implementation, other].map(|name| name.trim_start_matches(SEPARATE));
     other.starts_with("jit")
         && other.contains(POINTWISE)
         && other.replacen(POINTWISE, ":", 1) == implementation

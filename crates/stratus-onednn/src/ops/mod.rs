@@ -48,7 +48,7 @@ mod target_loss;
 
 pub(crate) use candidates::{Candidate, Implementation, KernelBuilder, NATIVE_PREFIX, REORDERED};
 pub(crate) use convert::conversion_candidate;
-pub(crate) use implementations::{is_fallback, is_generalised, register_bytes, runs_on_amx};
+pub(crate) use implementations::{SEPARATE, is_fallback, is_generalised, register_bytes, runs_on_amx};
 pub(crate) use native::{NativeStep, native_step, typed};
 pub(crate) use operands::{StepOperands, data_type};
 

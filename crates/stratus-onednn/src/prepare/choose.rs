@@ -2,11 +2,11 @@
 
 use super::builder::PlanBuilder;
 use super::layouts::reshape_layout;
-use super::measure::{BenchCandidate, has_lost, timing_key};
+use super::measure::{BenchCandidate, has_lost};
 use super::timed_plan::is_faster;
 use crate::ffi::DataType;
 use crate::ops::{
-    self, Candidate, Implementation, REORDERED, is_fallback, is_generalised, register_bytes, runs_on_amx,
+    self, Candidate, REORDERED, SEPARATE, is_fallback, is_generalised, register_bytes, runs_on_amx,
 };
 use std::time::Duration;
 use stratus_engine::backend::step_key;
@@ -124,14 +124,20 @@ impl PlanBuilder<'_> {
         let has_amx =
             onednn_use.is_some_and(|onednn| onednn.fills_amx_tiles) && candidates.iter().any(on_amx);
         let is_convolution = onednn_use.is_some_and(|onednn| onednn.is_convolution);
-        let registers = |candidate: &Candidate| match &candidate.implementation {
+        let registers = |candidate: &Candidate| {
+            if candidate.is_native() {
+                return None;
+            }
             // An `im2col` convolution, whose matrix holds every pixel once per tap.
-            Implementation::Primitive(_) if is_convolution && candidate.name.contains("gemm") => Some(0),
-            Implementation::Primitive(_) => register_bytes(&candidate.name),
-            Implementation::Native(_) => None,
+            let is_im2col = is_convolution && candidate.name.contains("gemm");
+            if is_im2col { Some(0) } else { register_bytes(&candidate.name) }
         };
         let widest = candidates.iter().filter_map(registers).max();
-        let list = |candidate: &Candidate| (candidate.is_native(), candidate.name.ends_with(REORDERED));
+        // Each of oneDNN's lists has its own order.
+        let list = |candidate: &Candidate| {
+            let is_separate = candidate.name.starts_with(SEPARATE);
+            (candidate.is_native(), is_separate, candidate.name.ends_with(REORDERED))
+        };
         let mut make = |number: usize, times: &[Option<Duration>]| {
             let candidate = &candidates[number];
             let best = times.iter().flatten().min();
@@ -157,7 +163,7 @@ impl PlanBuilder<'_> {
             for (argument, desc) in &candidate.operands {
                 description += &format!(" {argument} {} {:?}", desc.bytes(), desc.layout()?);
             }
-            Ok(timing_key(&description))
+            Ok(self.bench.timing_key(&description))
         });
         let keys = keys.collect::<Result<Vec<_>, String>>()?;
         let times = self.bench.times(&self.backend.timings, &keys, &mut make)?;

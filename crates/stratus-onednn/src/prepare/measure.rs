@@ -1,6 +1,6 @@
 //! Timing candidates while planning.
 //!
-//! A measurement should predict the cost of a step in training, and take little of the user's time:
+//! A measurement should predict the cost of a step in the program, and take little of the user's time:
 //!
 //! - Kernels that do the same work on operands of the same layouts are measured once for all programs
 //!   ([`TimingCache`]).
@@ -8,14 +8,17 @@
 //! - A candidate is dropped after two or three runs if it is slower than [`RETRY_RATIOS`] times the best; one
 //!   that is several times slower in the first run is not repeated ([`NO_RETRY_RATIO`]).
 //! - The caller may skip a candidate that others have made hopeless ([`MakeCandidate`]).
-//! - Operands move through memory from run to run, to be as cold as in training ([`COLD_BYTES`]).
+//! - Operands move through memory from run to run, to be as cold as in training ([`COLD_BYTES`]). In
+//!   inference of a few images a step reads what the one before has just written, so operands stay where they
+//!   are ([`WARM_BYTES`]).
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use stratus_engine::backend::Tile;
-use stratus_engine::{AlignedBytes, Operands, StepKernel};
+use stratus_engine::program::Mode;
+use stratus_engine::{AlignedBytes, Operands, Program, StepKernel, Value};
 
 /// A kernel to measure.
 pub(super) struct BenchCandidate {
@@ -28,15 +31,8 @@ pub(super) struct BenchCandidate {
 pub(super) type MakeCandidate<'a> =
     dyn FnMut(usize, &[Option<Duration>]) -> Result<Option<BenchCandidate>, String> + 'a;
 
-/// The measured times, by [`timing_key`].
+/// The measured times, by [`Bench::timing_key`].
 pub(crate) type TimingCache = Mutex<HashMap<u64, Duration>>;
-
-/// The cache key of a time; `description` covers everything that the time depends on.
-pub(super) fn timing_key(description: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    description.hash(&mut hasher);
-    hasher.finish()
-}
 
 /// Memory and state for running candidates.
 pub(super) struct Bench {
@@ -44,6 +40,8 @@ pub(super) struct Bench {
     memory: AlignedBytes,
     /// The start of the operands of the next run.
     next: usize,
+    /// True if every run uses the same memory, for operands of up to [`WARM_BYTES`].
+    is_warm: bool,
 }
 
 /// The time after which a candidate is not repeated.
@@ -76,6 +74,16 @@ const RETRY_RATIOS: [f64; 2] = [LOSING_RATIO, 1.25];
 /// reads has left the caches since it was written.
 const COLD_BYTES: usize = 64 << 20;
 
+/// The maximum size of operands that stay in the caches from one step to the next in inference: half of a
+/// common last-level cache.
+const WARM_BYTES: usize = 8 << 20;
+
+/// The maximum number of images of a program for inference whose maps stay in the caches.
+const MAX_WARM_IMAGES: usize = 8;
+
+/// The maximum size of the weights of such a program: larger ones drive each other out of the caches.
+const MAX_WARM_WEIGHT_BYTES: usize = 32 << 20;
+
 /// The length of the pattern that fills operands, a prime, so that no extent is a multiple of it.
 const PATTERN: usize = 61;
 
@@ -90,9 +98,22 @@ fn is_slower(time: Duration, best: Duration, factor: f64) -> bool {
 }
 
 impl Bench {
-    pub fn new() -> Result<Self, String> {
+    /// Prepares to measure the kernels of a program.
+    pub fn new(program: &Program) -> Result<Self, String> {
         let memory = AlignedBytes::zeroed(0, "measuring").map_err(|error| error.to_string())?;
-        Ok(Self { memory, next: 0 })
+        let persistent = program.values.iter().filter(|value| value.role.is_persistent());
+        let weight_bytes: usize = persistent.map(Value::bytes).sum();
+        let is_warm = program.mode == Mode::Evaluate
+            && program.batch <= MAX_WARM_IMAGES
+            && weight_bytes <= MAX_WARM_WEIGHT_BYTES;
+        Ok(Self { memory, next: 0, is_warm })
+    }
+
+    /// The cache key of a time; `description` covers everything else that the time depends on.
+    pub fn timing_key(&self, description: &str) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.is_warm, description).hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The shortest time of a few runs; of a slow kernel, the first.
@@ -185,7 +206,9 @@ impl Bench {
         }
         let mut operands = Operands::new(Tile::WHOLE);
         let mut rest = &mut self.memory.as_mut_slice()[self.next..];
-        self.next += bytes;
+        if !self.is_warm || bytes > WARM_BYTES {
+            self.next += bytes;
+        }
         for (position, &size) in sizes.iter().enumerate() {
             let (slice, tail) = rest.split_at_mut(size.next_multiple_of(4096));
             operands.set(position, &mut slice[..size]);

@@ -43,7 +43,7 @@ pub(crate) fn prepare(
     request: &PrepareRequest,
 ) -> Result<PreparedProgram, EngineError> {
     check_precision(backend, ops, program)?;
-    let mut bench = Bench::new().map_err(prepare_error)?;
+    let mut bench = Bench::new(program).map_err(prepare_error)?;
     let mut build = |layout, options, incumbent: Option<&[Duration]>| {
         PlanBuilder::new(backend, ops, program, request, &mut bench, options)?.build(layout, incumbent)
     };

@@ -3,7 +3,7 @@
 
 use super::builder::PlanBuilder;
 use super::layouts::reshape_layout;
-use super::measure::{BenchCandidate, timing_key};
+use super::measure::BenchCandidate;
 use crate::ffi::DataType;
 use crate::ops::{self, Candidate, NATIVE_PREFIX, NativeStep, REORDERED, StepOperands};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl PlanBuilder<'_> {
             let sizes = sizes.chain([scratch_bytes]).collect();
             let described: Vec<_> =
                 both().map(|(value, layout)| (&value.shape, value.dtype, layout)).collect();
-            let key = timing_key(&format!("{:?} {described:?}", step.kernel));
+            let key = self.bench.timing_key(&format!("{:?} {described:?}", step.kernel));
             // Built again, because measuring consumes the kernel.
             let kernel = (self.ops)(&step.kernel).build(&operands, cpu)?.kernel;
             let candidate = BenchCandidate { kernel, sizes };

@@ -4,6 +4,7 @@
 
 mod common;
 mod guards;
+mod inference;
 mod layers;
 mod networks;
 mod oracle;

@@ -1,13 +1,14 @@
 //! Sessions of trained networks in inference, whose layers may run in int8.
 
 use super::plans::{EvaluationSession, KernelSelection, plan_evaluation};
-use super::programs::{evaluation_program, untiled_evaluation_program};
+use super::programs::{tiled, untiled_evaluation_program};
 use crate::TrainError;
 use crate::device::OpenDevice;
 use crate::resolve::ResolvedProcess;
 use crate::weights::session_state::refresh;
 use std::collections::BTreeMap;
 use stratus_engine::ops::Uint8Scale;
+use stratus_engine::passes::fuse::fuse_inference;
 use stratus_engine::passes::lower::with_label_smoothing;
 use stratus_engine::passes::quantise::{QuantisedLayer, QuantisedMap, quantise};
 use stratus_engine::{DType, Program, Role, Session};
@@ -23,7 +24,10 @@ pub struct InferenceForm<'a> {
     /// True if the loss is that of smoothed labels, so that every class has a target above 0, and the loss
     /// is finite only if all logits are.
     pub smooths_labels: bool,
-    /// True if all maps are kept after a run, for the caller to read.
+    /// True if sums and activations stay steps of their own instead of becoming part of the convolution
+    /// before them, as int8 layers need it.
+    pub separates_steps: bool,
+    /// True if all maps are kept after a run, for the caller to read; then steps are separate too.
     pub observes_maps: bool,
     /// True if kernels are not measured: the first that supports an operation is taken.
     pub first_kernels: bool,
@@ -74,11 +78,7 @@ pub fn inference_program(
     device: &OpenDevice,
     form: InferenceForm<'_>,
 ) -> Result<InferenceProgram, TrainError> {
-    // The pass that quantises needs whole batches.
-    let mut program = match form.quantisation {
-        Some(_) => untiled_evaluation_program(resolved, &model.graph, device)?,
-        None => evaluation_program(resolved, &model.graph, device)?,
-    };
+    let mut program = untiled_evaluation_program(resolved, &model.graph, device)?;
     let (mut layers, mut maps) = (Vec::new(), BTreeMap::new());
     if let Some(quantisation) = form.quantisation {
         if device.backend.max_int8_weight().is_none() {
@@ -90,6 +90,14 @@ pub fn inference_program(
         let names = quantisation.layers.iter().map(|layer| layer.layer.clone()).collect();
         let quantised = quantise(&program, &uint8_scales(quantisation), &names)?;
         (program, layers, maps) = (quantised.program, quantised.layers, quantised.maps);
+    }
+    let is_separate = form.separates_steps || form.observes_maps;
+    if device.backend.fusions().inference && !is_separate {
+        program = fuse_inference(&program)?;
+    }
+    // Programs with int8 layers are not tiled.
+    if form.quantisation.is_none() {
+        program = tiled(program, resolved)?;
     }
     if form.observes_maps {
         let is_map = |value: &stratus_engine::Value| {

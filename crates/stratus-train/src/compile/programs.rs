@@ -263,16 +263,7 @@ fn untiled_validation_program(
     finish_evaluation(&fake_quantised(forward, resolved.settings(), device)?, resolved, device)
 }
 
-/// Forward and loss for evaluation, without fake quantisation.
-pub(super) fn evaluation_program(
-    resolved: &ResolvedProcess,
-    graph: &Graph,
-    device: &OpenDevice,
-) -> Result<Program, TrainError> {
-    tiled(untiled_evaluation_program(resolved, graph, device)?, resolved)
-}
-
-/// The program of [`evaluation_program`] before tiling.
+/// Forward and loss for evaluation, without fake quantisation, before tiling.
 pub(super) fn untiled_evaluation_program(
     resolved: &ResolvedProcess,
     graph: &Graph,
@@ -319,7 +310,7 @@ fn read_bytes_if_preferred(
 }
 
 /// Divides the batch into tiles that fit the device's caches.
-fn tiled(program: Program, resolved: &ResolvedProcess) -> Result<Program, TrainError> {
+pub(super) fn tiled(program: Program, resolved: &ResolvedProcess) -> Result<Program, TrainError> {
     match resolved.tile_bytes() {
         0 => Ok(program),
         bytes => Ok(tile(&program, bytes, MIN_TILE_SAMPLES)?),

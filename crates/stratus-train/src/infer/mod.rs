@@ -49,6 +49,8 @@ pub struct Predictor {
     windows: Option<SlidingWindows>,
     /// The layers that run in int8; `None` for none.
     quantisation: Option<Quantisation>,
+    /// See [`Predictor::with_separate_steps`].
+    separates_steps: bool,
 }
 
 enum Weights {
@@ -184,6 +186,7 @@ impl Predictor {
             thresholds,
             windows: None,
             quantisation,
+            separates_steps: false,
         })
     }
 
@@ -224,6 +227,7 @@ impl Predictor {
             thresholds,
             windows: None,
             quantisation: None,
+            separates_steps: false,
         })
     }
 
@@ -242,6 +246,7 @@ impl Predictor {
             thresholds: Vec::new(),
             windows: None,
             quantisation: None,
+            separates_steps: false,
         })
     }
 
@@ -255,7 +260,14 @@ impl Predictor {
         let (graph, class_names) = (model.graph.clone(), Vec::new());
         let weights = Weights::Model(Box::new(model));
         let thresholds = Vec::new();
-        Self { experiment, graph, weights, class_names, thresholds, windows: None, quantisation }
+        let (windows, separates_steps) = (None, false);
+        Self { experiment, graph, weights, class_names, thresholds, windows, quantisation, separates_steps }
+    }
+
+    /// The same with sums and activations as steps of their own, which are compared with those of a network
+    /// in int8.
+    pub(crate) fn with_separate_steps(self) -> Self {
+        Self { separates_steps: true, ..self }
     }
 
     /// The names of the classes, by their indices; empty if unknown.

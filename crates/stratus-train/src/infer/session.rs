@@ -154,7 +154,8 @@ impl Predictor {
     }
 
     fn form(&self) -> InferenceForm<'_> {
-        InferenceForm { quantisation: self.quantisation.as_ref(), ..InferenceForm::default() }
+        let (quantisation, separates_steps) = (self.quantisation.as_ref(), self.separates_steps);
+        InferenceForm { quantisation, separates_steps, ..InferenceForm::default() }
     }
 
     /// The layers that run in int8 on this machine, and their maps; `None` if there are none.

@@ -215,7 +215,7 @@ struct Variant<'a> {
 const PLAIN: Variant<'static> = Variant {
     tile_bytes: usize::MAX,
     layout: None,
-    fusions: Fusions { min_horizontal_bytes: MIN_HORIZONTAL_FUSION_BYTES, stem: true },
+    fusions: Fusions { min_horizontal_bytes: MIN_HORIZONTAL_FUSION_BYTES, stem: true, inference: true },
     filtering: false,
     plain_kernels: false,
 };

@@ -8,8 +8,11 @@ mod batch_norm_pool;
 mod concat;
 mod conv_relu;
 mod horizontal;
+mod inference;
 mod relu_pool;
 mod stem;
+
+pub use inference::fuse_inference;
 
 use crate::fusions::Fusions;
 use crate::{EngineError, Kernel, Program, ValueId};
@@ -38,7 +41,7 @@ pub fn fuse(forward: &Program) -> Result<Program, EngineError> {
 /// Only if verification fails.
 pub fn fuse_with(
     forward: &Program,
-    Fusions { min_horizontal_bytes: large, stem: stems }: Fusions,
+    Fusions { min_horizontal_bytes: large, stem: stems, .. }: Fusions,
 ) -> Result<Program, EngineError> {
     let mut program = forward.clone();
     for (pass, rule) in FUSIONS {

@@ -1,10 +1,10 @@
 //! The functions of activations and their derivatives, in f32 and without branches. A new activation is an
 //! `impl` here.
 
-use super::{Constants, NativeActivation, exp_of_negative};
+use super::{Constants, NativeActivation, exponential};
 use stratus_graph::ops::{Elu, Gelu, HardSigmoid, HardSwish, LeakyRelu, Mish, Sigmoid, Silu, Softplus, Tanh};
 
-/// The smallest argument of [`exp_of_negative`].
+/// The smallest argument of [`exponential`].
 const MIN_EXP_ARGUMENT: f32 = -87.0;
 
 /// `exp(-|x|)`, 0 where f32 has hardly any precision left. NaN is propagated.
@@ -12,7 +12,7 @@ const MIN_EXP_ARGUMENT: f32 = -87.0;
 fn exp_of_negative_size(x: f32) -> f32 {
     let y = -x.abs();
     // Comparisons in this direction propagate NaN.
-    let e = exp_of_negative(if y < MIN_EXP_ARGUMENT { MIN_EXP_ARGUMENT } else { y });
+    let e = exponential(if y < MIN_EXP_ARGUMENT { MIN_EXP_ARGUMENT } else { y });
     if y < MIN_EXP_ARGUMENT { 0.0 } else { e }
 }
 
@@ -62,7 +62,7 @@ const DENSITY_AT_ZERO: f32 = 0.398_942_3;
 /// error 1.5e-6 to the end of the tail.
 #[inline(always)]
 fn normal(x: f32) -> [f32; 2] {
-    let bell = exp_of_negative((-0.5 * x * x).max(MIN_EXP_ARGUMENT));
+    let bell = exponential((-0.5 * x * x).max(MIN_EXP_ARGUMENT));
     let t = 1.0 / x.abs().mul_add(TAIL_SLOPE, 1.0);
     let mut sum = TAIL[7];
     for coefficient in [TAIL[6], TAIL[5], TAIL[4], TAIL[3], TAIL[2], TAIL[1], TAIL[0]] {
@@ -217,18 +217,17 @@ impl NativeActivation for Mish {
     }
 }
 
-/// σ(x) = 1 / (1 + exp(-x)) and its derivative, from `e = exp(-|x|)`, which cannot overflow:
-///
-/// ```text
-/// s = 1 / (1 + e)      σ(|x|) = s,   σ(-|x|) = e s      σ'(x) = σ(x) σ(-x) = e s²
-/// ```
-///
-/// Relative error 5e-7.
+/// σ(x) = 1 / (1 + e) with `e = exp(-x)`, and its derivative σ(x) σ(-x) = e σ(x)². Relative error 5e-7.
+/// Results below `exp(-87)`, for which f32 has hardly any precision left, are 0.
 #[inline(always)]
 fn sigmoid(x: f32) -> [f32; 2] {
-    let e = exp_of_negative_size(x);
+    // Comparisons in this direction propagate NaN.
+    let bounded = if x > -MIN_EXP_ARGUMENT { -MIN_EXP_ARGUMENT } else { x };
+    let bounded = if bounded < MIN_EXP_ARGUMENT { MIN_EXP_ARGUMENT } else { bounded };
+    let e = exponential(-bounded);
     let s = 1.0 / (1.0 + e);
-    [if x < 0.0 { e * s } else { s }, e * s * s]
+    let s = if x < MIN_EXP_ARGUMENT { 0.0 } else { s };
+    [s, if x > -MIN_EXP_ARGUMENT { 0.0 } else { e * s * s }]
 }
 
 impl NativeActivation for Sigmoid {

@@ -2,8 +2,10 @@
 //! so that the compiler vectorises the loops.
 
 mod functions;
+mod in_place;
 
 pub(crate) use functions::Rectifier;
+pub use in_place::activate_in_place;
 
 use super::elementwise::CpuContext;
 use super::simd::{Element, multiversion};
@@ -108,9 +110,9 @@ fn backward_body<F: NativeActivation, A: Element, B: Element>(
     }
 }
 
-/// `exp(y)` for `-87 <= y <= 0`, relative error below 2e-7: `2ⁿ eʳ` with an integer n and `|r| <= ln 2 / 2`.
+/// `exp(y)` for `-87 <= y <= 87`, relative error below 2e-7: `2ⁿ eʳ` with an integer n and `|r| <= ln 2 / 2`.
 #[inline(always)]
-pub(super) fn exp_of_negative(y: f32) -> f32 {
+pub(super) fn exponential(y: f32) -> f32 {
     // Adding 1.5 · 2²³ rounds to an integer.
     const ROUND: f32 = 12_582_912.0;
     // ln 2 in two parts; the products of the first with exponents are exact.
@@ -118,9 +120,10 @@ pub(super) fn exp_of_negative(y: f32) -> f32 {
     let shifted = y.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = n.mul_add(-LN2[1], n.mul_add(-LN2[0], y));
-    // Taylor series; its seventh term is 2e-8 at most.
-    let mut sum = 1.0 / 720.0;
-    for coefficient in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+    // Reweighted least squares of the relative error on 400 Chebyshev nodes, with the first two terms of the
+    // Taylor series: 1.1e-7 in exact arithmetic.
+    let mut sum = 0.008_312_525;
+    for coefficient in [0.041_890_115, 0.166_671_14, 0.499_992_3, 1.0, 1.0] {
         sum = r.mul_add(sum, coefficient);
     }
     // The integer is in the low bits of the sum that rounded it.

@@ -6,25 +6,26 @@ use crate::native::conv::depthwise::DepthwiseConv;
 use crate::native::lanes::LaneElement;
 use crate::ops::{Candidate, KernelBuilder};
 use bytemuck::cast_slice_mut;
+use stratus_engine::ops::FusedActivation;
 
-/// A pass; `relu` applies to the forward pass.
+/// A pass; the activation is that of the forward pass.
 #[derive(Clone)]
 struct DepthwisePass {
     conv: DepthwiseConv,
     pass: Pass,
-    relu: bool,
+    activation: FusedActivation,
 }
 
-/// Returns a candidate for a pass; `relu` applies to the forward pass.
+/// Returns a candidate for a pass; the activation is that of the forward pass.
 pub(super) fn candidate(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
     pass: Pass,
-    relu: bool,
+    activation: FusedActivation,
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = context.channels_last()? else { return Ok(None) };
     let Some(conv) = DepthwiseConv::new(context.conv, batch, input, builder.cpu) else { return Ok(None) };
-    let kernel = DepthwisePass { conv, pass, relu };
+    let kernel = DepthwisePass { conv, pass, activation };
     native_pass::candidate(builder, context, (pass, "depthwise:"), kernel).map(Some)
 }
 
@@ -41,7 +42,7 @@ impl PassKernel for DepthwisePass {
         let (conv, scratch) = (&self.conv, cast_slice_mut(scratch));
         match self.pass {
             Pass::Forward => {
-                conv.forward(first, second, bias, self.relu, cast_slice_mut(result), scratch);
+                conv.forward(first, second, bias, self.activation, cast_slice_mut(result), scratch);
             }
             Pass::BackwardData => conv.backward_data(first, second, cast_slice_mut(result), scratch),
             Pass::BackwardWeights => conv.gradients(first, second, cast_slice_mut(result), bias, scratch),

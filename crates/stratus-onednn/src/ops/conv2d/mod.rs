@@ -1,11 +1,13 @@
-//! Convolution. The candidates of each pass, in this order: oneDNN's implementations, oneDNN's f32
-//! implementations for bf16 maps ([`f32_fallback`]), direct convolution for few channels ([`direct`]),
-//! depthwise convolution ([`mod@depthwise`]) and convolution in groups ([`grouped`]), products over pixels
-//! ([`pointwise_gradient`]), minimal filtering ([`winograd`]), and products of packed panels ([`panels`]).
+//! Convolution, in inference with a sum and an activation ([`epilogue`]). The candidates of each pass, in
+//! this order: oneDNN's implementations, oneDNN's f32 implementations for bf16 maps ([`f32_fallback`]),
+//! depthwise convolution ([`mod@depthwise`]), direct convolution for few channels ([`direct`]), convolution
+//! in groups ([`grouped`]), products over pixels ([`pointwise_gradient`]), minimal filtering ([`winograd`]),
+//! and products of packed panels ([`panels`]).
 
 mod context;
 mod depthwise;
 mod direct;
+mod epilogue;
 mod f32_fallback;
 mod grouped;
 mod native_pass;
@@ -19,12 +21,15 @@ pub(crate) use context::ConvContext;
 use super::candidates::{Candidates, descs, drop_fallbacks};
 use super::implementations::multiplies_bf16;
 use super::{Candidate, CpuOp, KernelBuilder, OneDnnUse};
-use crate::ffi::{DataType, MemoryDescQuery, Propagation, arg};
+use crate::ffi::{DataType, Desc, MemoryDescQuery, PostOp, Propagation, arg};
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use context::{Pass, bias, hint, is_hazardous};
 pub(in crate::ops) use context::{fills_amx_tiles, weight_shape, window};
+use epilogue::Epilogue;
 use stratus_engine::Step;
-use stratus_engine::ops::{Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward};
+use stratus_engine::ops::{
+    Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward, Conv2dInference, FusedActivation,
+};
 use stratus_graph::ops::Conv2d;
 
 impl CpuOp for Conv2dForward {
@@ -34,7 +39,32 @@ impl CpuOp for Conv2dForward {
         let weights = plan.weight_desc(step.inputs[1], &weight_shape(conv))?;
         let compute = plan.data_type(step.inputs[1])?;
         let context = ConvContext { conv, x: &x, y: &y, weights: weights.as_ref(), compute };
-        let candidates = forward(plan.kernel_builder(), &context, self.relu, plan.trains())?;
+        let epilogue = Epilogue { addend: None, activation: FusedActivation::relu_if(self.relu) };
+        let propagation = if plan.trains() { Propagation::Training } else { Propagation::Inference };
+        let candidates = forward(plan.kernel_builder(), &context, &epilogue, propagation)?;
+        plan.add_weight_reader(step, candidates)
+    }
+
+    fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
+        needs.weights([step.inputs[1]]);
+    }
+
+    fn onednn_use(&self) -> Option<OneDnnUse> {
+        Some(library_use(&self.conv))
+    }
+}
+
+impl CpuOp for Conv2dInference {
+    fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
+        let conv = &self.conv;
+        let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
+        let addend: Option<Desc> =
+            self.adds.then(|| plan.map_desc(step.inputs[self.inputs() - 1])).transpose()?;
+        let weights = plan.weight_desc(step.inputs[1], &weight_shape(conv))?;
+        let compute = plan.data_type(step.inputs[1])?;
+        let context = ConvContext { conv, x: &x, y: &y, weights: weights.as_ref(), compute };
+        let epilogue = Epilogue { addend: addend.as_ref(), activation: self.activation };
+        let candidates = forward(plan.kernel_builder(), &context, &epilogue, Propagation::Inference)?;
         plan.add_weight_reader(step, candidates)
     }
 
@@ -110,23 +140,84 @@ fn or_in_f32(
     Ok(candidates)
 }
 
-/// Candidates for the forward pass.
+/// Candidates for the forward pass. Those that cannot compute the whole epilogue compute none of it, and are
+/// followed by a pass over the output.
 fn forward(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
-    relu: bool,
-    training: bool,
+    epilogue: &Epilogue<'_>,
+    propagation: Propagation,
+) -> Result<Vec<Candidate>, String> {
+    let plain_relu = epilogue.as_plain_relu();
+    let relu = plain_relu.unwrap_or(false);
+    let with_epilogue = |candidate: Candidate| match plain_relu {
+        Some(_) => Ok(candidate),
+        None => epilogue.append_to(builder, context, candidate),
+    };
+    let fused = epilogue.post_ops().map(|post_ops| {
+        let listed = onednn_forward(builder, context, &post_ops, propagation)?;
+        listed.into_iter().map(|candidate| epilogue.with_addend(candidate)).collect()
+    });
+    let listed = match (fused, plain_relu) {
+        (Some(listed), Some(_)) => listed,
+        (fused, _) => {
+            let separate = onednn_forward(builder, context, &[], propagation);
+            let separate = separate.and_then(|listed| listed.into_iter().map(with_epilogue).collect());
+            fused_and_separate(fused, separate)
+        }
+    };
+    let in_f32 =
+        || f32_fallback::forward(builder, context, relu, propagation)?.map(with_epilogue).transpose();
+    let mut candidates = or_in_f32(context, listed, in_f32)?;
+    let mut others: Vec<Candidate> = Vec::new();
+    match epilogue.addend {
+        None => {
+            candidates.extend(depthwise::candidate(builder, context, Pass::Forward, epilogue.activation)?);
+        }
+        Some(_) => {
+            let identity = FusedActivation::Identity;
+            others.extend(depthwise::candidate(builder, context, Pass::Forward, identity)?);
+        }
+    }
+    others.extend(direct::forward(builder, context, relu)?);
+    others.extend(grouped::candidate(builder, context, Pass::Forward, relu)?);
+    others.extend(winograd::forward(builder, context, relu)?);
+    #[cfg(target_arch = "x86_64")]
+    others.extend(panels::forward(builder, context, relu)?);
+    for candidate in others {
+        candidates.push(with_epilogue(candidate)?);
+    }
+    Ok(candidates)
+}
+
+/// The candidates with the epilogue as post-ops, if it can be, and those with a separate pass; an error only
+/// if there are none.
+fn fused_and_separate(
+    fused: Option<Result<Vec<Candidate>, String>>,
+    separate: Result<Vec<Candidate>, String>,
+) -> Result<Vec<Candidate>, String> {
+    let Some(Ok(mut candidates)) = fused else { return separate };
+    candidates.extend(separate.unwrap_or_default());
+    drop_fallbacks(&mut candidates);
+    Ok(candidates)
+}
+
+/// oneDNN's candidates for the forward pass with post-ops, without the operands of these.
+fn onednn_forward(
+    builder: &KernelBuilder<'_>,
+    context: &ConvContext<'_>,
+    post_ops: &[PostOp<'_>],
+    propagation: Propagation,
 ) -> Result<Vec<Candidate>, String> {
     let onednn = builder.onednn;
     let any = onednn.any(&weight_shape(context.conv), context.compute)?;
     let bias = bias(builder, context.conv)?;
-    let propagation = if training { Propagation::Training } else { Propagation::Inference };
-    let attributes = if relu { &builder.relu } else { &builder.plain };
+    let attributes = onednn.attributes_with(None, post_ops)?;
     let window = window(context.conv);
-    let listed = Candidates {
+    Candidates {
         make: &|weights| {
             let descs = [context.x, weights, context.y];
-            onednn.convolution_forward(propagation, descs, bias.as_ref(), &window, attributes)
+            onednn.convolution_forward(propagation, descs, bias.as_ref(), &window, &attributes)
         },
         operands: &|desc| {
             let mut operands =
@@ -139,16 +230,7 @@ fn forward(
         },
         usable: &|_| true,
     }
-    .list(builder, context.weights, &any);
-    let in_f32 = || f32_fallback::forward(builder, context, relu, propagation);
-    let mut candidates = or_in_f32(context, listed, in_f32)?;
-    candidates.extend(direct::forward(builder, context, relu)?);
-    candidates.extend(depthwise::candidate(builder, context, Pass::Forward, relu)?);
-    candidates.extend(grouped::candidate(builder, context, Pass::Forward, relu)?);
-    candidates.extend(winograd::forward(builder, context, relu)?);
-    #[cfg(target_arch = "x86_64")]
-    candidates.extend(panels::forward(builder, context, relu)?);
-    Ok(candidates)
+    .list(builder, context.weights, &any)
 }
 
 /// Candidates for the input's gradient.
@@ -173,7 +255,7 @@ fn backward_data(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Resu
     .list(builder, context.weights, &any);
     let in_f32 = || f32_fallback::backward_data(builder, context);
     let mut candidates = or_in_f32(context, listed, in_f32)?;
-    candidates.extend(depthwise::candidate(builder, context, Pass::BackwardData, false)?);
+    candidates.extend(depthwise::candidate(builder, context, Pass::BackwardData, FusedActivation::Identity)?);
     candidates.extend(grouped::candidate(builder, context, Pass::BackwardData, false)?);
     candidates.extend(winograd::backward_data(builder, context)?);
     #[cfg(target_arch = "x86_64")]
@@ -215,7 +297,12 @@ fn backward_weights(
     let in_f32 = || f32_fallback::backward_weights(builder, context);
     let mut candidates = or_in_f32(context, listed, in_f32)?;
     candidates.extend(direct::backward_weights(builder, context)?);
-    candidates.extend(depthwise::candidate(builder, context, Pass::BackwardWeights, false)?);
+    candidates.extend(depthwise::candidate(
+        builder,
+        context,
+        Pass::BackwardWeights,
+        FusedActivation::Identity,
+    )?);
     candidates.extend(grouped::candidate(builder, context, Pass::BackwardWeights, false)?);
     candidates.extend(pointwise_gradient::backward_weights(builder, context)?);
     candidates.extend(winograd::backward_weights(builder, context)?);

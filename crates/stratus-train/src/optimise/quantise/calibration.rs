@@ -95,8 +95,13 @@ impl<'a> Calibration<'a> {
         quantisation: Option<&Quantisation>,
         observes_maps: bool,
     ) -> Result<EvaluationSession, TrainError> {
-        let form =
-            InferenceForm { quantisation, observes_maps, first_kernels: true, ..InferenceForm::default() };
+        let form = InferenceForm {
+            quantisation,
+            separates_steps: true,
+            observes_maps,
+            first_kernels: true,
+            ..InferenceForm::default()
+        };
         // The warnings are those of the training, which has printed them.
         inference_session(&self.resolved, self.model, &self.device, form, &mut |_| ())
     }

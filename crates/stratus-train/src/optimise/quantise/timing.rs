@@ -91,7 +91,8 @@ impl Selection<'_> {
             let overrides = [self.overrides, &[precision_key]].concat();
             let quantisation = (!layers.is_empty()).then(|| self.with_layers(precision, layers));
             let checkpoint = self.checkpoint;
-            predictors.push(Predictor::from_run_as(self.run, checkpoint, &overrides, quantisation, warn)?);
+            let predictor = Predictor::from_run_as(self.run, checkpoint, &overrides, quantisation, warn)?;
+            predictors.push(predictor.with_separate_steps());
         }
         let predictors: Vec<&Predictor> = predictors.iter().collect();
         let latencies = measure_latency(&predictors, &[1], LATENCY_RUNS, self.stop, warn)?;

@@ -14,13 +14,19 @@ with_lanes! {
         source: &[E],
         weights: &[f32],
         biases: &[f32],
-        relu: bool,
+        output: RowOutput,
         result: &mut [E],
     )
 }
 
-/// The minimum size of a result whose stores bypass the caches.
-pub(super) const LARGE_MAP_BYTES: usize = 16 << 20;
+/// How results are stored.
+#[derive(Clone, Copy)]
+pub(super) struct RowOutput {
+    /// True if ReLU is applied.
+    pub(super) relu: bool,
+    /// True if the stores bypass the caches; every register must be aligned.
+    pub(super) streams: bool,
+}
 
 /// # Safety
 /// As [`Lanes`] requires.
@@ -33,24 +39,19 @@ unsafe fn correlate_rows_body<V: Lanes, E: LaneElement>(
     source: &[E],
     weights: &[f32],
     biases: &[f32],
-    relu: bool,
+    output: RowOutput,
     result: &mut [E],
 ) {
-    let image_bytes = correlation.result.iter().product::<usize>() * conv.channels * size_of::<E>();
-    // Every register of a pixel must be aligned.
-    let streams = conv.batch * image_bytes >= LARGE_MAP_BYTES
-        && conv.channels.is_multiple_of(LANES)
-        && result.as_ptr().addr().is_multiple_of(LANES * size_of::<E>());
     assert!(weights.len() >= conv.taps() * conv.channels && biases.len() >= conv.channels);
     for (row, result) in rows.zip(result.chunks_exact_mut(correlation.result[1] * conv.channels)) {
         let (class, source) = correlation.row(row, conv.channels, source);
         for segment in SegmentView::of_row(correlation, class, source, conv.channels) {
-            let kernel = SegmentKernel { conv, segment, weights, biases, relu, streams };
+            let kernel = SegmentKernel { conv, segment, weights, biases, output };
             // SAFETY: upheld by the caller; taps are offsets in the packed weights.
             unsafe { kernel.run::<V>(result) };
         }
     }
-    if streams {
+    if output.streams {
         // SAFETY: upheld by the caller.
         unsafe { V::end_stream() };
     }
@@ -62,9 +63,7 @@ struct SegmentKernel<'a, E> {
     segment: SegmentView<'a, E>,
     weights: &'a [f32],
     biases: &'a [f32],
-    relu: bool,
-    /// True if the stores of the result bypass the caches.
-    streams: bool,
+    output: RowOutput,
 }
 
 impl<E: LaneElement> SegmentKernel<'_, E> {
@@ -117,7 +116,7 @@ impl<E: LaneElement> SegmentKernel<'_, E> {
             // of a pixel's channels alternate with those of others.
             let read = PIXELS * self.segment.source_pixels * block_channels;
             prefetch_l1(source, end + block * read..end + (block + 1) * read);
-            if !self.streams {
+            if !self.output.streams {
                 let (next, written) = (PIXELS * step, PIXELS * block_channels);
                 prefetch_l1(result, next + block * written..next + (block + 1) * written);
             }
@@ -142,10 +141,10 @@ impl<E: LaneElement> SegmentKernel<'_, E> {
                 }
                 for (number, sums) in sums.into_iter().enumerate() {
                     for (pixel, sum) in sums.into_iter().enumerate() {
-                        let sum = if self.relu { sum.relu() } else { sum };
+                        let sum = if self.output.relu { sum.relu() } else { sum };
                         let at = pixel * step + channel + number * LANES;
                         let to = result.as_mut_ptr().add(at).cast::<[E; LANES]>();
-                        if self.streams {
+                        if self.output.streams {
                             E::stream_lanes(sum, &mut *to);
                         } else {
                             E::store_lanes(sum, &mut *to);

@@ -22,17 +22,22 @@ mod gradient;
 mod tests;
 
 use super::correlation::{Correlation, Correlations, KernelColumn, LineTap, RowClass};
+use crate::native::activation::activate_in_place;
 use crate::native::elementwise::CpuContext;
 use crate::native::lanes::{LANES, LaneElement};
 use crate::native::simd::Isa;
 use crate::native::threads::{split, split_lengths};
-use correlate::correlate_rows;
+use correlate::{RowOutput, correlate_rows};
 use gradient::gradient_rows;
 use std::ops::Range;
+use stratus_engine::ops::FusedActivation;
 use stratus_graph::ops::Conv2d;
 
 /// The maximum number of taps of a kernel: its sums have to stay in L1.
 const MAX_TAPS: usize = 256;
+
+/// The minimum size of a result whose stores bypass the caches.
+const LARGE_MAP_BYTES: usize = 16 << 20;
 
 /// A tap of the weight gradient, for the rows of a class.
 #[derive(Clone, Debug)]
@@ -155,23 +160,23 @@ impl DepthwiseConv {
         (self.taps() + 1) * self.blocks() * LANES
     }
 
-    /// `y = x * weights + bias`, with ReLU if `relu` (NaN is propagated). Weights are `[C, 1, KH, KW]`;
+    /// `y = f(x * weights + bias)` with an activation `f`; NaN is propagated. Weights are `[C, 1, KH, KW]`;
     /// `bias` may be empty.
     pub fn forward<E: LaneElement>(
         &self,
         x: &[E],
         weights: &[E],
         bias: &[f32],
-        relu: bool,
+        activation: FusedActivation,
         y: &mut [E],
         scratch: &mut [f32],
     ) {
-        self.correlate(&self.forward, x, weights, bias, relu, y, scratch);
+        self.correlate(&self.forward, x, weights, bias, activation, y, scratch);
     }
 
     /// The gradient of `x`.
     pub fn backward_data<E: LaneElement>(&self, dy: &[E], weights: &[E], dx: &mut [E], scratch: &mut [f32]) {
-        self.correlate(&self.backward, dy, weights, &[], false, dx, scratch);
+        self.correlate(&self.backward, dy, weights, &[], FusedActivation::Identity, dx, scratch);
     }
 
     #[allow(clippy::too_many_arguments)] // As `forward`.
@@ -181,7 +186,7 @@ impl DepthwiseConv {
         source: &[E],
         weights: &[E],
         bias: &[f32],
-        relu: bool,
+        activation: FusedActivation,
         result: &mut [E],
         scratch: &mut [f32],
     ) {
@@ -198,10 +203,32 @@ impl DepthwiseConv {
         let (threads, [height, width]) = (self.cpu.team.threads(), correlation.result);
         let rows = |thread| split(self.batch * height, threads, thread);
         let mut parts = split_lengths(result, (0..threads).map(|t| rows(t).len() * width * self.channels));
+        let row_elements = width * self.channels;
         self.cpu.team.run_parts(&mut parts[..threads], &|thread, part| {
-            let rows = rows(thread);
-            correlate_rows(self.cpu.level, self, correlation, rows, source, packed, biases, relu, part);
+            let (level, rows) = (self.cpu.level, rows(thread));
+            if let Some(relu) = activation.as_plain_relu() {
+                let streams = self.streams(correlation, part);
+                let output = RowOutput { relu, streams };
+                correlate_rows(level, self, correlation, rows, source, packed, biases, output, part);
+                return;
+            }
+            // Other activations follow while a row is in the caches.
+            let output = RowOutput { relu: false, streams: false };
+            for (row, part) in rows.zip(part.chunks_exact_mut(row_elements)) {
+                let one = row..row + 1;
+                correlate_rows(level, self, correlation, one, source, packed, biases, output, part);
+                activate_in_place(level, activation, part);
+            }
         });
+    }
+
+    /// Returns whether the stores of a result bypass the caches: if it is large, and every register is
+    /// aligned.
+    fn streams<E>(&self, correlation: &Correlation, result: &[E]) -> bool {
+        let image_bytes = correlation.result.iter().product::<usize>() * self.channels * size_of::<E>();
+        self.batch * image_bytes >= LARGE_MAP_BYTES
+            && self.channels.is_multiple_of(LANES)
+            && result.as_ptr().addr().is_multiple_of(LANES * size_of::<E>())
     }
 
     /// Computes the gradients of weights `[C, 1, KH, KW]` and bias from `x` and `dy`; `bias` may be empty.

@@ -28,11 +28,12 @@ fn check(conv: &Conv2d, batch: usize, input: [usize; 2]) {
         let kernel = DepthwiseConv::new(conv, batch, input, &cpu).unwrap();
         let scratch = |bytes: usize| vec![f32::NAN; bytes / size_of::<f32>()];
         let context = format!("{conv:?} {input:?} {}", level.name());
-        for relu in [false, true] {
+        let clipped = FusedActivation::Relu { ceiling: Some(2.0) };
+        for activation in [FusedActivation::Identity, FusedActivation::RELU, clipped] {
             let mut results = vec![f32::NAN; y.len()];
             let mut room = scratch(kernel.correlation_scratch_bytes());
-            kernel.forward(&x, &weights, &bias, relu, &mut results, &mut room);
-            let expected: Vec<f32> = y.iter().map(|y| if relu { y.max(0.0) } else { *y }).collect();
+            kernel.forward(&x, &weights, &bias, activation, &mut results, &mut room);
+            let expected: Vec<f32> = y.iter().map(|y| activation.value((*y).into()) as f32).collect();
             assert_eq!(results, expected, "{context}");
         }
         let mut results = vec![f32::NAN; dx.len()];
@@ -92,8 +93,8 @@ fn large_results_equal_the_definition_too() {
         let kernel = DepthwiseConv::new(&conv, 1, input, &cpu).unwrap();
         let mut scratch = vec![f32::NAN; kernel.correlation_scratch_bytes() / size_of::<f32>()];
         let y = &mut memory[start..start + x.len()];
-        assert!(size_of_val(y) >= correlate::LARGE_MAP_BYTES);
-        kernel.forward(&x, &weights, &[], false, y, &mut scratch);
+        assert!(size_of_val(y) >= LARGE_MAP_BYTES);
+        kernel.forward(&x, &weights, &[], FusedActivation::Identity, y, &mut scratch);
         assert!(*y == expected, "{}", level.name());
         y.fill(f32::NAN);
     }
