@@ -36,6 +36,7 @@ fn convolutions() -> Vec<Conv2d> {
         grouped(40, 40, 3, 1, 1),
         grouped(17, 17, 5, 2, 2),
         grouped(32, 8, 3, 1, 1),
+        grouped(48, 6, 3, 2, 1),
     ]
 }
 

@@ -44,12 +44,7 @@ pub(super) fn lower(op: &Conv2d, node: &Node, lowering: &mut Lowering) -> Result
 }
 
 /// Checks a (x, weight, y) triple against the attributes.
-pub(super) fn check_triple(
-    conv: &Conv2d,
-    x: &Value,
-    weight: Option<&Value>,
-    y: &Value,
-) -> Result<(), String> {
+fn check_triple(conv: &Conv2d, x: &Value, weight: Option<&Value>, y: &Value) -> Result<(), String> {
     let [n, c, h, w] = image_shape(x)?;
     if c != conv.in_channels {
         return Err(format!("`{}`: expected {} channels, got {c}", x.name, conv.in_channels));
@@ -57,6 +52,19 @@ pub(super) fn check_triple(
     let [height, width] = conv.output_size([h, w]).map_err(|error| error.to_string())?;
     expect_shape(y, &[n, conv.out_channels, height, width])?;
     weight.map_or(Ok(()), |weight| expect_shape(weight, &conv.weight_shape()))
+}
+
+/// Checks the operands of a forward pass with this number of inputs, the first of which are `x`, `weight` and
+/// `bias?`.
+pub(super) fn check_forward(
+    conv: &Conv2d,
+    operands: &[&Value],
+    counts: [usize; 3],
+    inputs: usize,
+) -> Result<(), String> {
+    expect_counts(counts, &[[inputs, 0, 1]])?;
+    check_triple(conv, operands[0], Some(operands[1]), operands[inputs])?;
+    if conv.bias { expect_shape(operands[2], &[conv.out_channels]) } else { Ok(()) }
 }
 
 pub(super) fn flops(conv: &Conv2d, y: &Value) -> u64 {
@@ -69,10 +77,7 @@ impl KernelSpec for Conv2dForward {
     }
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
-        let inputs = if self.conv.bias { 3 } else { 2 };
-        expect_counts(counts, &[[inputs, 0, 1]])?;
-        check_triple(&self.conv, operands[0], Some(operands[1]), operands[inputs])?;
-        if self.conv.bias { expect_shape(operands[2], &[self.conv.out_channels]) } else { Ok(()) }
+        check_forward(&self.conv, operands, counts, if self.conv.bias { 3 } else { 2 })
     }
 
     fn work_kind(&self) -> WorkKind {

@@ -2,8 +2,8 @@
 //! [`fuse_inference`](crate::passes::fuse::fuse_inference) inserts it into evaluation programs, so it has no
 //! derivative.
 
-use super::conv2d::{check_triple, flops};
-use super::{FusedActivation, KernelSpec, Tiling, WorkKind, expect_counts, expect_same_shape, expect_shape};
+use super::conv2d::{check_forward, flops};
+use super::{FusedActivation, KernelSpec, Tiling, WorkKind, expect_same_shape};
 use crate::Value;
 use serde::{Deserialize, Serialize};
 use stratus_graph::ops::Conv2d;
@@ -41,13 +41,8 @@ impl KernelSpec for Conv2dInference {
 
     fn check(&self, operands: &[&Value], counts: [usize; 3]) -> Result<(), String> {
         let inputs = self.inputs();
-        expect_counts(counts, &[[inputs, 0, 1]])?;
-        let y = operands[inputs];
-        check_triple(&self.conv, operands[0], Some(operands[1]), y)?;
-        if self.conv.bias {
-            expect_shape(operands[2], &[self.conv.out_channels])?;
-        }
-        if self.adds { expect_same_shape(operands[inputs - 1], y) } else { Ok(()) }
+        check_forward(&self.conv, operands, counts, inputs)?;
+        if self.adds { expect_same_shape(operands[inputs - 1], operands[inputs]) } else { Ok(()) }
     }
 
     fn work_kind(&self) -> WorkKind {

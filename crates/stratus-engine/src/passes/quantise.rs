@@ -9,6 +9,7 @@
 //! A map stays in int8 between two such layers; other layers read real numbers. The caller knows the scale
 //! of each map and each weight ([`QuantisedLayer`] says which constants it has to set).
 
+use super::fuse::fuse_sums;
 use crate::ops::{Addend, Quantise, QuantisedConv2d, Uint8Scale};
 use crate::program::Mode;
 use crate::{DType, EngineError, Kernel, Phase, Program, Role, Step, ValueId};
@@ -96,7 +97,10 @@ pub fn quantisable(program: &Program, scales: &BTreeMap<String, Uint8Scale>) -> 
     let products = program.steps.iter().filter(|step| {
         matches!(
             step.kernel,
-            Kernel::Conv2dForward(_) | Kernel::Conv2dBackwardData(_) | Kernel::LinearForward(_)
+            Kernel::Conv2dForward(_)
+                | Kernel::Conv2dInference(_)
+                | Kernel::Conv2dBackwardData(_)
+                | Kernel::LinearForward(_)
         )
     });
     products
@@ -152,7 +156,7 @@ pub fn quantise(
     }
     let mut pass = Pass { program: program.clone(), scales, layers: Vec::new(), maps: BTreeMap::new() };
     pass.replace(layers)?;
-    pass.fuse_sums();
+    fuse_sums(&mut pass.program, with_sum);
     pass.store_in_bytes();
     pass.quantise_inputs();
     let Pass { mut program, layers, maps, .. } = pass;
@@ -172,6 +176,16 @@ fn drop_unread_parameters(program: &mut Program) {
         used[program.master_of(id).0] = true;
     }
     program.retain_values(&used);
+}
+
+/// The kernel with a sum, if it is a replaced convolution that nothing was fused with.
+fn with_sum(kernel: &Kernel, relu: bool) -> Option<Kernel> {
+    match *kernel {
+        Kernel::QuantisedConv2d(kernel) if !kernel.relu && kernel.addend == Addend::None => {
+            Some(QuantisedConv2d { relu, addend: Addend::Real, ..kernel }.into())
+        }
+        _ => None,
+    }
 }
 
 struct Pass<'a> {
@@ -228,53 +242,6 @@ impl Pass<'_> {
             Some(layer) => {
                 Err(EngineError::InvalidRequest(format!("the network has no convolution `{layer}`")))
             }
-        }
-    }
-
-    /// The step that writes a value, if it is a replaced convolution that nothing was fused with, whose only
-    /// reader is the step at `reader`.
-    fn fusible(&self, value: ValueId, reader: usize) -> Option<usize> {
-        let mut readers = self.program.readers(value);
-        if readers.next() != Some(reader) || readers.next().is_some() {
-            return None;
-        }
-        let position = self.program.steps.iter().position(|step| step.outputs.contains(&value))?;
-        let Kernel::QuantisedConv2d(kernel) = &self.program.steps[position].kernel else { return None };
-        (!kernel.relu && kernel.addend == Addend::None).then_some(position)
-    }
-
-    /// Moves sums into the convolution that writes one of the summands; if both summands are written by
-    /// convolutions, into the later one.
-    fn fuse_sums(&mut self) {
-        let mut reader = 0;
-        while reader < self.program.steps.len() {
-            let step = self.program.steps[reader].clone();
-            let sum = match (&step.kernel, &step.inputs[..]) {
-                (Kernel::AddForward(sum), &[a, b]) if self.program.value(a).shape.len() == 4 => {
-                    let found = [(a, b), (b, a)].into_iter().filter_map(|(conv, addend)| {
-                        let position = self.fusible(conv, reader)?;
-                        // The addend is not also the convolution's input.
-                        let reads = self.program.steps[position].inputs.contains(&addend);
-                        (!reads).then_some((position, addend))
-                    });
-                    found.max_by_key(|&(position, _)| position).map(|found| (found, sum.relu))
-                }
-                _ => None,
-            };
-            let Some(((position, addend), relu)) = sum else {
-                reader += 1;
-                continue;
-            };
-            // The convolution runs where the sum did: the addend is known there.
-            let mut fused = self.program.steps.remove(position);
-            if let Kernel::QuantisedConv2d(kernel) = &mut fused.kernel {
-                kernel.relu = relu;
-                kernel.addend = Addend::Real;
-            }
-            fused.inputs.push(addend);
-            fused.outputs = step.outputs;
-            fused.layers.extend(step.layers);
-            self.program.steps[reader - 1] = fused;
         }
     }
 

@@ -34,6 +34,17 @@ impl DataType {
     }
 }
 
+impl From<DataType> for DType {
+    fn from(dtype: DataType) -> Self {
+        match dtype {
+            DataType::F32 => Self::F32,
+            DataType::Bf16 => Self::Bf16,
+            DataType::I8 => Self::I8,
+            DataType::U8 => Self::U8,
+        }
+    }
+}
+
 /// The queries of a descriptor (`dnnl_query_*`).
 mod query {
     pub const STRIDES: i32 = 14;

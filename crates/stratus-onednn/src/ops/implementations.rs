@@ -44,3 +44,19 @@ pub(super) fn fill_amx_tiles(channels: [usize; 2]) -> bool {
     const AMX_TILE_CHANNELS: usize = 32;
     channels.iter().all(|channels| channels.is_multiple_of(AMX_TILE_CHANNELS))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_before_a_separate_pass_have_the_properties_of_the_others() {
+        assert!(
+            is_fallback("ref:any") && is_fallback("separate:ref:any") && !is_fallback("separate:jit:avx2")
+        );
+        assert!(is_generalised("jit:avx2", "jit_1x1:avx2"));
+        assert!(is_generalised("separate:jit:avx2", "separate:jit_1x1:avx2"));
+        assert!(!is_generalised("separate:jit:avx2", "jit_1x1:avx2"));
+        assert_eq!(register_bytes("separate:jit_1x1:sse41"), Some(16));
+    }
+}

@@ -4,7 +4,7 @@
 use super::candidates::NativeKernel;
 use super::linear::weight_gradient_matmul::{Product, columns_first, sum_rows};
 use super::linear::{LinearContext, weight_shape};
-use super::{Candidate, CpuOp, Implementation, KernelBuilder, OneDnnUse};
+use super::{Candidate, CpuOp, Implementation, KernelBuilder, OneDnnUse, typed};
 use crate::ffi::{DataType, Kernel, arg};
 use crate::native::elementwise::{CpuContext, SgdConstants};
 use crate::native::simd::{Bf16, Element};
@@ -225,10 +225,6 @@ impl UpdateKernel {
 
 impl StepKernel for UpdateKernel {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        match self.blocks.dtype {
-            DataType::F32 => self.run_as::<f32>(operands),
-            DataType::Bf16 => self.run_as::<Bf16>(operands),
-            other => Err(format!("no kernel for {other:?}")),
-        }
+        typed!(self.blocks.dtype.into(), E => self.run_as::<E>(operands))
     }
 }

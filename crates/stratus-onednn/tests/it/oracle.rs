@@ -1,10 +1,10 @@
 //! Every case of the case tables, in every precision, layout and number of threads, against the reference
 //! backend.
 
-use crate::common::network::offered;
-use crate::common::{LAYOUTS, PRECISIONS, backend, choices, precisions};
+use crate::common::{
+    LAYOUTS, OfferedImplementation, PRECISIONS, backend, choices, implementations, precisions,
+};
 use stratus_conformance::{Case, Report, Suite, cases};
-use stratus_engine::backend::step_key;
 use stratus_engine::ops::KernelSpec;
 use stratus_engine::plan::{Persistent, Plan};
 use stratus_engine::{Backend, Choices, Clock, Kernel, Precision, Section, Session};
@@ -86,25 +86,19 @@ fn every_implementation_matches_the_reference() {
         kinds += if bf16 && has(&["VNNI", "BF16", "FP16"]) { 3 } else { 0 };
         for precision in precisions(&backend) {
             for case in cases::for_precision(precision) {
-                let program = case.program(precision).unwrap();
-                let key = step_key(&program, &program.steps[0]);
                 let mut expected = None;
-                for layout in LAYOUTS {
-                    let choices = choices(&case, layout);
-                    for name in offered(&backend, &program, &choices, &key) {
-                        let mut choices = choices.clone();
-                        choices.implementations.insert(key.clone(), name.clone());
-                        let got = case.run(&backend, precision, choices).unwrap();
-                        let expected = expected.get_or_insert_with(|| case.expected(precision).unwrap());
-                        case.compare(precision, expected, &got).unwrap_or_else(|failure| {
-                            panic!("{precision} `{}` {layout} by {name}: {failure}", case.name)
-                        });
-                        compared += 1;
-                        let own =
-                            ["stratus:winograd:vnni:", "stratus:winograd:", "stratus:", "product:", "f32:"];
-                        let own = own.into_iter().find(|own| name.starts_with(own));
-                        ours.extend(own.map(|own| format!("{own}{}", case.kernel.name())));
-                    }
+                for OfferedImplementation { layout, name, choices } in
+                    implementations(&backend, &case, precision)
+                {
+                    let got = case.run(&backend, precision, choices).unwrap();
+                    let expected = expected.get_or_insert_with(|| case.expected(precision).unwrap());
+                    case.compare(precision, expected, &got).unwrap_or_else(|failure| {
+                        panic!("{precision} `{}` {layout} by {name}: {failure}", case.name)
+                    });
+                    compared += 1;
+                    let own = ["stratus:winograd:vnni:", "stratus:winograd:", "stratus:", "product:", "f32:"];
+                    let own = own.into_iter().find(|own| name.starts_with(own));
+                    ours.extend(own.map(|own| format!("{own}{}", case.kernel.name())));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! `stratus optimise --int8` chooses layers that run in int8; `infer`, `eval` and `bench infer` use
 //! them.
 
-use crate::common::{RunResult, SplitMix64, TestDir, json};
+use crate::common::{RunResult, SplitMix64, TestDir, json, train_arguments};
 use std::fs;
 use std::process::Stdio;
 use std::thread::sleep;
@@ -91,6 +91,88 @@ fn a_pruned_network_is_quantised_too_and_kills_do_not_change_it() {
     }
     dir.run(&request).expect(0);
     assert_eq!((RunResult::read(&dir.path("bytes")), read("optimise/quantisation.json")), expected);
+}
+
+/// A residual block with an activation that no int8 layer includes.
+const RESIDUAL: &str = r#"
+name = "residual"
+input = [1, 28, 28]
+
+[[layer]]
+name = "stem"
+op = "conv2d"
+out_channels = 8
+kernel = 3
+stride = 2
+padding = 1
+
+[[layer]]
+name = "stem_relu"
+op = "relu"
+
+[[layer]]
+name = "a"
+op = "conv2d"
+out_channels = 8
+kernel = 3
+padding = 1
+
+[[layer]]
+name = "silu"
+op = "silu"
+
+[[layer]]
+name = "b"
+op = "conv2d"
+out_channels = 8
+kernel = 1
+
+[[layer]]
+name = "sum"
+op = "add"
+inputs = ["b", "stem_relu"]
+
+[[layer]]
+name = "sum_relu"
+op = "relu"
+
+[[layer]]
+name = "mean"
+op = "adaptive_avg_pool2d"
+output = 1
+
+[[layer]]
+name = "flatten"
+op = "flatten"
+
+[[layer]]
+name = "fc"
+op = "linear"
+out_features = 10
+"#;
+
+/// Without int8, inference fuses the convolutions with the sum and the activation; they are chosen all the
+/// same.
+#[test]
+fn convolutions_before_sums_and_activations_are_quantised() {
+    let dir = TestDir::new();
+    fs::write(dir.path("residual.toml"), RESIDUAL).unwrap();
+    let arguments = train_arguments("run", 1, &["--set", "data.name=mnist"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let arguments: Vec<&str> =
+        arguments.into_iter().map(|word| if word == "digits" { "residual.toml" } else { word }).collect();
+    dir.run(&arguments).expect(0);
+    assert!(kernels(&dir, "run").iter().any(|kernel| kernel == "conv2d_add_activation_inference"));
+    let report = json(&dir.run(&[&INT8[..], &["--json"]].concat()).expect(0).out);
+    let names = |list: &str| -> Vec<String> {
+        let list = report["quantisation"][list].as_array().unwrap();
+        list.iter().map(|layer| layer["layer"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut found = [names("layers"), names("kept")].concat();
+    found.sort();
+    assert_eq!(found, ["a", "b", "fc", "stem"]);
+    assert!(names("layers").contains(&"a".to_owned()), "{report}");
+    assert!(kernels(&dir, "bytes").iter().any(|kernel| kernel.starts_with("quantised_conv2d")));
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Fusion of a batch norm and the following activation.
 
+use super::activation;
 use crate::Kernel;
-use crate::ops::{ActivationForward, BatchNormApply, BatchNormInference, FusedActivation, ReluForward};
+use crate::ops::{BatchNormApply, BatchNormInference, FusedActivation};
 
 pub(super) fn fuse(producer: &Kernel, reader: &Kernel) -> Option<Kernel> {
-    let activation = match reader {
-        Kernel::ReluForward(ReluForward { ceiling }) => FusedActivation::Relu { ceiling: *ceiling },
-        Kernel::ActivationForward(ActivationForward(activation)) => FusedActivation::after_norm(*activation)?,
-        _ => return None,
+    let activation = match activation(reader)? {
+        FusedActivation::Activation(activation) => FusedActivation::after_norm(activation)?,
+        rectifier => rectifier,
     };
     let is_alone = |before: FusedActivation, pooled: bool| before == FusedActivation::Identity && !pooled;
     match producer {

@@ -11,11 +11,14 @@ mod horizontal;
 mod inference;
 mod relu_pool;
 mod stem;
+mod sum;
 
 pub use inference::fuse_inference;
+pub(super) use sum::fuse_sums;
 
 use crate::fusions::Fusions;
-use crate::{EngineError, Kernel, Program, ValueId};
+use crate::ops::{ActivationForward, FusedActivation, ReluForward};
+use crate::{EngineError, Kernel, Program, Role, ValueId};
 
 /// A rewrite rule: returns the fused kernel for a producer and its only reader, if the two can be fused.
 type Fusion = (&'static str, fn(&Kernel, &Kernel) -> Option<Kernel>);
@@ -103,9 +106,21 @@ fn apply(program: &mut Program, rule: fn(&Kernel, &Kernel) -> Option<Kernel>) ->
     fused
 }
 
-/// The step that reads a value, if it is the only one.
+/// The activation that a step computes, if it is one.
+fn activation(kernel: &Kernel) -> Option<FusedActivation> {
+    match *kernel {
+        Kernel::ActivationForward(ActivationForward(activation)) => {
+            Some(FusedActivation::Activation(activation))
+        }
+        Kernel::ReluForward(ReluForward { ceiling }) => Some(FusedActivation::Relu { ceiling }),
+        _ => None,
+    }
+}
+
+/// The step that reads a value, if it is the only one, and the value is not kept for the caller.
 fn only_reader(program: &Program, value: ValueId) -> Option<usize> {
     let mut readers = program.readers(value);
     let first = readers.next()?;
-    readers.next().is_none().then_some(first)
+    let is_only = readers.next().is_none() && program.value(value).role != Role::Observed;
+    is_only.then_some(first)
 }

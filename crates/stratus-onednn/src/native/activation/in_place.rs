@@ -1,7 +1,6 @@
 //! Activations in place, of what another kernel has just written.
 
-use super::functions::ClippedRelu;
-use super::{ActivationLoop, Constants, NativeActivation, Rectifier};
+use super::{ActivationLoop, Constants, NativeActivation, run_activated};
 use crate::native::elementwise::CpuContext;
 use crate::native::simd::{Element, IsaLevel, multiversion};
 use stratus_engine::ops::FusedActivation;
@@ -13,12 +12,10 @@ macro_rules! functions {
         /// Runs a loop with the function of any activation.
         fn run_with(activation: FusedActivation, body: impl ActivationLoop) {
             match activation {
-                FusedActivation::Identity => body.run::<Rectifier>(Rectifier::NONE),
-                FusedActivation::Relu { ceiling: None } => body.run::<Rectifier>(Rectifier::RELU),
-                FusedActivation::Relu { ceiling: Some(ceiling) } => body.run::<ClippedRelu>([ceiling, 0.0]),
                 FusedActivation::Activation(activation) => match activation {
                     $(Activation::$name(_) => body.run::<ops::$name>(activation.constants()),)*
                 },
+                rectifier => run_activated(rectifier, body),
             }
         }
     };

@@ -7,9 +7,9 @@ use super::context::ConvContext;
 use crate::ffi::{DataType, Desc, PostOp, arg};
 use crate::native::elementwise::CpuContext;
 use crate::native::rows::MapGeometry;
-use crate::native::simd::{Bf16, Element};
+use crate::native::simd::Element;
 use crate::ops::candidates::NativeKernel;
-use crate::ops::{Candidate, Implementation, KernelBuilder, SEPARATE};
+use crate::ops::{Candidate, Implementation, KernelBuilder, SEPARATE, typed};
 use stratus_engine::ops::FusedActivation;
 use stratus_engine::{Operands, StepKernel};
 use stratus_graph::ops::Activation;
@@ -65,7 +65,7 @@ impl<'a> Epilogue<'a> {
         &self,
         builder: &KernelBuilder<'_>,
         context: &ConvContext<'_>,
-        mut conv: Candidate,
+        conv: Candidate,
     ) -> Result<Candidate, String> {
         let layout = context.y.layout()?;
         if let Some(addend) = self.addend
@@ -80,10 +80,8 @@ impl<'a> Epilogue<'a> {
         if clears && geometry.is_none() {
             return Err(format!("the padding of layout {} cannot be cleared", layout.tag));
         }
-        let operands = std::mem::take(&mut conv.operands);
-        let duplicates: Result<_, String> =
-            operands.iter().map(|(arg, desc)| Ok((*arg, desc.duplicate()?))).collect();
-        conv.operands = duplicates?;
+        let operands = conv.operands.iter().map(|(arg, desc)| Ok((*arg, desc.duplicate()?)));
+        let operands = operands.collect::<Result<_, String>>()?;
         let prefix = if conv.is_native() { "" } else { SEPARATE };
         let name = format!("{prefix}{}", conv.name);
         let (dtype, cpu) = (context.compute, builder.cpu.clone());
@@ -163,11 +161,7 @@ impl StepKernel for ConvWithEpilogueKernel {
         of_conv.set(*inputs, &mut *y);
         of_conv.set(*inputs + 1, operands.take(output + 1));
         conv.run(&mut of_conv)?;
-        match epilogue.dtype {
-            DataType::F32 => epilogue.run::<f32>(addend, y),
-            DataType::Bf16 => epilogue.run::<Bf16>(addend, y),
-            other => return Err(format!("no kernel for {other:?}")),
-        }
+        typed!(epilogue.dtype.into(), E => epilogue.run::<E>(addend, y));
         Ok(())
     }
 }

@@ -21,28 +21,21 @@ pub(crate) use context::ConvContext;
 use super::candidates::{Candidates, descs, drop_fallbacks};
 use super::implementations::multiplies_bf16;
 use super::{Candidate, CpuOp, KernelBuilder, OneDnnUse};
-use crate::ffi::{DataType, Desc, MemoryDescQuery, PostOp, Propagation, arg};
+use crate::ffi::{DataType, MemoryDescQuery, PostOp, Propagation, arg};
 use crate::prepare::{LayoutNeeds, PlanBuilder};
 use context::{Pass, bias, hint, is_hazardous};
 pub(in crate::ops) use context::{fills_amx_tiles, weight_shape, window};
 use epilogue::Epilogue;
-use stratus_engine::Step;
 use stratus_engine::ops::{
     Conv2dBackwardData, Conv2dBackwardWeights, Conv2dForward, Conv2dInference, FusedActivation,
 };
+use stratus_engine::{Step, ValueId};
 use stratus_graph::ops::Conv2d;
 
 impl CpuOp for Conv2dForward {
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
-        let conv = &self.conv;
-        let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
-        let weights = plan.weight_desc(step.inputs[1], &weight_shape(conv))?;
-        let compute = plan.data_type(step.inputs[1])?;
-        let context = ConvContext { conv, x: &x, y: &y, weights: weights.as_ref(), compute };
-        let epilogue = Epilogue { addend: None, activation: FusedActivation::relu_if(self.relu) };
         let propagation = if plan.trains() { Propagation::Training } else { Propagation::Inference };
-        let candidates = forward(plan.kernel_builder(), &context, &epilogue, propagation)?;
-        plan.add_weight_reader(step, candidates)
+        prepare_forward(&self.conv, FusedActivation::relu_if(self.relu), None, propagation, step, plan)
     }
 
     fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
@@ -56,16 +49,8 @@ impl CpuOp for Conv2dForward {
 
 impl CpuOp for Conv2dInference {
     fn prepare(&self, step: &Step, plan: &mut PlanBuilder<'_>) -> Result<(), String> {
-        let conv = &self.conv;
-        let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
-        let addend: Option<Desc> =
-            self.adds.then(|| plan.map_desc(step.inputs[self.inputs() - 1])).transpose()?;
-        let weights = plan.weight_desc(step.inputs[1], &weight_shape(conv))?;
-        let compute = plan.data_type(step.inputs[1])?;
-        let context = ConvContext { conv, x: &x, y: &y, weights: weights.as_ref(), compute };
-        let epilogue = Epilogue { addend: addend.as_ref(), activation: self.activation };
-        let candidates = forward(plan.kernel_builder(), &context, &epilogue, Propagation::Inference)?;
-        plan.add_weight_reader(step, candidates)
+        let addend = self.adds.then(|| step.inputs[self.inputs() - 1]);
+        prepare_forward(&self.conv, self.activation, addend, Propagation::Inference, step, plan)
     }
 
     fn layouts(&self, step: &Step, needs: &mut LayoutNeeds) {
@@ -115,6 +100,25 @@ impl CpuOp for Conv2dBackwardWeights {
     fn onednn_use(&self) -> Option<OneDnnUse> {
         Some(library_use(&self.conv))
     }
+}
+
+/// Adds a forward pass with a sum and an activation to the plan.
+fn prepare_forward(
+    conv: &Conv2d,
+    activation: FusedActivation,
+    addend: Option<ValueId>,
+    propagation: Propagation,
+    step: &Step,
+    plan: &mut PlanBuilder<'_>,
+) -> Result<(), String> {
+    let (x, y) = (plan.map_desc(step.inputs[0])?, plan.map_desc(step.outputs[0])?);
+    let addend = addend.map(|addend| plan.map_desc(addend)).transpose()?;
+    let weights = plan.weight_desc(step.inputs[1], &weight_shape(conv))?;
+    let compute = plan.data_type(step.inputs[1])?;
+    let context = ConvContext { conv, x: &x, y: &y, weights: weights.as_ref(), compute };
+    let epilogue = Epilogue { addend: addend.as_ref(), activation };
+    let candidates = forward(plan.kernel_builder(), &context, &epilogue, propagation)?;
+    plan.add_weight_reader(step, candidates)
 }
 
 fn library_use(conv: &Conv2d) -> OneDnnUse {

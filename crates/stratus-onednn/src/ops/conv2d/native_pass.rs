@@ -3,9 +3,8 @@
 use super::context::{ConvContext, Pass};
 use crate::ffi::DataType;
 use crate::native::lanes::LaneElement;
-use crate::native::simd::Bf16;
 use crate::ops::candidates::NativeKernel;
-use crate::ops::{Candidate, Implementation, KernelBuilder};
+use crate::ops::{Candidate, Implementation, KernelBuilder, typed};
 use stratus_engine::{Operands, StepKernel};
 
 /// A native kernel of one pass, for maps of f32 and of bf16.
@@ -80,11 +79,7 @@ impl<K: PassKernel> NativePass<K> {
 
 impl<K: PassKernel> StepKernel for NativePass<K> {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        match self.dtype {
-            DataType::F32 => self.run_as::<f32>(operands),
-            DataType::Bf16 => self.run_as::<Bf16>(operands),
-            other => return Err(format!("no kernel for {other:?}")),
-        }
+        typed!(self.dtype.into(), E => self.run_as::<E>(operands));
         Ok(())
     }
 }

@@ -7,10 +7,9 @@ use crate::native::bias::bias_gradient;
 use crate::native::by_channel::sums_scratch_bytes;
 use crate::native::elementwise::CpuContext;
 use crate::native::rows::MapGeometry;
-use crate::native::simd::Bf16;
 use crate::ops::candidates::NativeKernel;
 use crate::ops::linear::weight_gradient_matmul::{Product, columns_first};
-use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED};
+use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED, typed};
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// The gradient as `[O, P] [P, I]`, or transposed as `[I, P] [P, O]`, over P pixels.
@@ -93,15 +92,9 @@ impl StepKernel for PointwiseGradientKernel {
         let scratch = operands.take(if self.sums.is_some() { 4 } else { 3 });
         if let Some(BiasSums { geometry, dtype }) = &self.sums {
             let (cpu, dbias) = (&self.cpu, operands.elements(3));
-            match dtype {
-                DataType::F32 => {
-                    bias_gradient::<f32>(cpu, geometry, bytemuck::cast_slice(dy), dbias, scratch);
-                }
-                DataType::Bf16 => {
-                    bias_gradient::<Bf16>(cpu, geometry, bytemuck::cast_slice(dy), dbias, scratch);
-                }
-                other => return Err(format!("no kernel for {other:?}")),
-            }
+            typed!((*dtype).into(), E => {
+                bias_gradient::<E>(cpu, geometry, bytemuck::cast_slice(dy), dbias, scratch);
+            });
         }
         let [first, second] = if self.transposed { [x, dy] } else { [dy, x] };
         let mut slices = [first, second, dweight, scratch];

@@ -4,9 +4,8 @@ use super::{LinearContext, rows_first};
 use crate::ffi::{DataType, arg};
 use crate::native::few_outputs::FewOutputsProduct;
 use crate::native::lanes::LaneElement;
-use crate::native::simd::Bf16;
 use crate::ops::candidates::{NativeKernel, native_name};
-use crate::ops::{Candidate, Implementation, KernelBuilder};
+use crate::ops::{Candidate, Implementation, KernelBuilder, typed};
 use stratus_engine::{Operands, StepKernel};
 
 #[derive(Clone)]
@@ -53,11 +52,7 @@ impl FewOutputsStep {
 
 impl StepKernel for FewOutputsStep {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        match self.dtype {
-            DataType::F32 => self.run_as::<f32>(operands),
-            DataType::Bf16 => self.run_as::<Bf16>(operands),
-            other => return Err(format!("no kernel for {other:?}")),
-        }
+        typed!(self.dtype.into(), E => self.run_as::<E>(operands));
         Ok(())
     }
 }

@@ -4,10 +4,10 @@
 
 use super::LinearContext;
 use crate::ffi::{Argument, DataType, Desc, Kernel, PrimitiveDesc, arg};
-use crate::native::simd::{Bf16, Element};
+use crate::native::simd::Element;
 use crate::native::threads::ThreadTeam;
 use crate::ops::candidates::NativeKernel;
-use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED, is_fallback};
+use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED, is_fallback, typed};
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// A product of two matrices with an f32 result.
@@ -138,10 +138,6 @@ impl WeightGradientMatmulKernel {
 
 impl StepKernel for WeightGradientMatmulKernel {
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        match self.dtype {
-            DataType::F32 => self.run_as::<f32>(operands),
-            DataType::Bf16 => self.run_as::<Bf16>(operands),
-            other => Err(format!("no kernel for {other:?}")),
-        }
+        typed!(self.dtype.into(), E => self.run_as::<E>(operands))
     }
 }

@@ -4,6 +4,7 @@ pub mod guarded;
 pub mod network;
 
 use stratus_conformance::Case;
+use stratus_engine::backend::step_key;
 use stratus_engine::{Choices, Precision};
 use stratus_onednn::OneDnn;
 
@@ -40,4 +41,27 @@ pub fn choices(case: &Case, layout: &str) -> Choices {
     let maps = case.operands().filter(|operand| operand.shape.len() == 4);
     let layouts = maps.map(|operand| (operand.name.to_owned(), layout.to_owned())).collect();
     Choices { layouts, ..Choices::default() }
+}
+
+/// An implementation of the step of a case, in a layout of feature maps, with the choices that require both.
+pub struct OfferedImplementation {
+    pub layout: &'static str,
+    pub name: String,
+    pub choices: Choices,
+}
+
+/// Every implementation of the step of a case, in every layout of feature maps.
+pub fn implementations(backend: &OneDnn, case: &Case, precision: Precision) -> Vec<OfferedImplementation> {
+    let program = case.program(precision).unwrap();
+    let key = step_key(&program, &program.steps[0]);
+    let mut found = Vec::new();
+    for layout in LAYOUTS {
+        let plain = choices(case, layout);
+        for name in network::offered(backend, &program, &plain, &key) {
+            let mut choices = plain.clone();
+            choices.implementations.insert(key.clone(), name.clone());
+            found.push(OfferedImplementation { layout, name, choices });
+        }
+    }
+    found
 }
