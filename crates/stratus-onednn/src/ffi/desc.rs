@@ -172,6 +172,22 @@ impl Desc {
         unsafe { Self::copied(&self.context, self.handle) }
     }
 
+    /// The same bytes with the first two dimensions exchanged.
+    ///
+    /// # Errors
+    /// oneDNN's error message.
+    pub fn transposed(&self) -> Result<Self, String> {
+        let mut order: [c_int; MAX_DIMENSIONS] = std::array::from_fn(|dimension| dimension as c_int);
+        order.swap(0, 1);
+        let mut handle = null_mut();
+        let functions = self.context.functions();
+        // SAFETY: the handle is alive, and `order` has at least as many numbers as it has dimensions.
+        unsafe {
+            call!(functions, dnnl_memory_desc_permute_axes(&raw mut handle, self.handle, order.as_ptr()))
+        }?;
+        Ok(Self { context: self.context.clone(), handle })
+    }
+
     /// The size in bytes of the described memory.
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -167,6 +167,7 @@ functions! {
     dnnl_stream_destroy: fn(Handle) -> Status;
     dnnl_memory_desc_create_with_tag: fn(*mut Handle, c_int, *const i64, c_int, c_int) -> Status;
     dnnl_memory_desc_create_with_strides: fn(*mut Handle, c_int, *const i64, c_int, *const i64) -> Status;
+    dnnl_memory_desc_permute_axes: fn(*mut Handle, Handle, *const c_int) -> Status;
     dnnl_memory_desc_clone: fn(*mut Handle, Handle) -> Status;
     dnnl_memory_desc_destroy: fn(Handle) -> Status;
     dnnl_memory_desc_query: fn(Handle, c_int, *mut c_void) -> Status;

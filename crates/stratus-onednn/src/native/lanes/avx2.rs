@@ -36,6 +36,7 @@ unsafe fn packed(values: Avx2) -> __m256i {
 
 // SAFETY: as above; this applies to every block below.
 unsafe impl Lanes for Avx2 {
+    const MAX_SUMS: usize = 4;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         unsafe { Self(_mm256_set1_ps(value), _mm256_set1_ps(value)) }

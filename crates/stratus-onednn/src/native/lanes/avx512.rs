@@ -27,6 +27,7 @@ unsafe fn rounded(values: Avx512) -> __m256i {
 // SAFETY: this applies to every block below. The trait's contract guarantees the instructions, and the arrays
 // have the length of a register.
 unsafe impl Lanes for Avx512 {
+    const MAX_SUMS: usize = 16;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Self(unsafe { _mm512_set1_ps(value) })

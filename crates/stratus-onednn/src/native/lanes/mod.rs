@@ -30,6 +30,8 @@ const HALF: usize = LANES / 2;
 /// # Safety
 /// Operations may be called only if the CPU has the instructions that the type is named after.
 pub unsafe trait Lanes: Copy {
+    /// The number of these values that stay in registers as the sums of a product, beside its factors.
+    const MAX_SUMS: usize;
     /// All lanes the same.
     ///
     /// # Safety
@@ -101,6 +103,9 @@ pub unsafe trait Lanes: Copy {
 
 /// Elements that are loaded and stored sixteen at a time, as `f32`.
 pub trait LaneElement: Element {
+    /// [`with_wide_lanes!`] functions have code for AVX2. CPUs without AVX-512 have no fast arithmetic of
+    /// bf16, so that maps of it are rare there.
+    const HAS_WIDE_KERNELS_ON_AVX2: bool;
     /// Loads their values.
     ///
     /// # Safety
@@ -119,6 +124,7 @@ pub trait LaneElement: Element {
 }
 
 impl LaneElement for f32 {
+    const HAS_WIDE_KERNELS_ON_AVX2: bool = true;
     #[inline(always)]
     unsafe fn load_lanes<V: Lanes>(from: &[Self; LANES]) -> V {
         // SAFETY: upheld by the caller.
@@ -137,6 +143,7 @@ impl LaneElement for f32 {
 }
 
 impl LaneElement for Bf16 {
+    const HAS_WIDE_KERNELS_ON_AVX2: bool = false;
     #[inline(always)]
     unsafe fn load_lanes<V: Lanes>(from: &[Self; LANES]) -> V {
         // SAFETY: upheld by the caller.
@@ -193,13 +200,14 @@ macro_rules! with_lanes {
 }
 pub(crate) use with_lanes;
 
-/// [`with_lanes!`] for kernels that are only offered on AVX-512. It omits the code for other levels, which
-/// would be most of the machine code. Tests run them at every level.
+/// [`with_lanes!`] for large kernels, which are offered only on AVX-512 and, for `f32`, on AVX2. It omits the
+/// other code, which would be most of the machine code. Tests run them at every level.
 #[cfg(not(test))]
 macro_rules! with_wide_lanes {
     ($visibility:vis fn $name:ident / $body:ident ($($argument:ident: $type:ty),* $(,)?)) => {
         /// # Panics
-        /// Below AVX-512.
+        /// Below AVX2; below AVX-512 for elements without
+        /// [`HAS_WIDE_KERNELS_ON_AVX2`]($crate::native::lanes::LaneElement::HAS_WIDE_KERNELS_ON_AVX2).
         #[allow(clippy::too_many_arguments)] // Inner loops take slices and constants, not structures of them.
         $visibility fn $name<E: $crate::native::lanes::LaneElement>(
             level: $crate::native::simd::IsaLevel,
@@ -213,9 +221,20 @@ macro_rules! with_wide_lanes {
                     // SAFETY: the function has the instructions.
                     unsafe { $body::<lanes::Avx512, E>($($argument),*) };
                 }
-                if level.isa() == $crate::native::simd::Isa::Avx512 {
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2<E: lanes::LaneElement>($($argument: $type),*) {
+                    // SAFETY: as above.
+                    unsafe { $body::<lanes::Avx2, E>($($argument),*) };
+                }
+                use $crate::native::simd::Isa;
+                match level.isa() {
                     // SAFETY: the level proves that the CPU has these instructions.
-                    return unsafe { avx512::<E>($($argument),*) };
+                    Isa::Avx512 => return unsafe { avx512::<E>($($argument),*) },
+                    Isa::Avx2 if const { E::HAS_WIDE_KERNELS_ON_AVX2 } => {
+                        // SAFETY: as above.
+                        return unsafe { avx2::<E>($($argument),*) };
+                    }
+                    _ => {}
                 }
             }
             #[cfg(not(target_arch = "x86_64"))]
@@ -223,7 +242,7 @@ macro_rules! with_wide_lanes {
                 $(let _ = $argument;)*
                 let _ = $body::<$crate::native::lanes::Portable, E>;
             }
-            unreachable!("a kernel for AVX-512 at level {}", level.name());
+            unreachable!("a large kernel at level {}", level.name());
         }
     };
 }

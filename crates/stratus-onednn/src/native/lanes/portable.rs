@@ -8,6 +8,7 @@ pub struct Portable([f32; LANES]);
 
 // SAFETY: requires no special instructions.
 unsafe impl Lanes for Portable {
+    const MAX_SUMS: usize = 4;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Self([value; LANES])

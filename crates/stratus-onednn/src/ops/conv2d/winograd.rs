@@ -8,7 +8,7 @@ use crate::native::conv::winograd::{
 };
 use crate::native::lanes::LaneElement;
 use crate::native::simd::Isa;
-use crate::ops::{Candidate, KernelBuilder};
+use crate::ops::{Candidate, KernelBuilder, typed};
 use bytemuck::cast_slice_mut;
 
 /// The name prefix of candidates with f32 products.
@@ -87,16 +87,18 @@ pub(super) fn backward_weights(
 }
 
 /// The number of images and their extent, if the kernels are worth trying: for channels-last maps on AVX-512,
-/// with enough channels to fill the registers. AMX multiplies bf16 faster than they save products.
+/// or of f32 on AVX2, with enough channels to fill the registers. AMX multiplies bf16 faster than they save
+/// products.
 fn applicable_shape(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
 ) -> Result<Option<(usize, [usize; 2])>, String> {
-    let on_amx = context.compute == DataType::Bf16 && builder.onednn.has_amx();
-    if on_amx || builder.cpu.level.isa() != Isa::Avx512 {
-        return Ok(None);
-    }
-    context.channels_last()
+    let is_fast = match builder.cpu.level.isa() {
+        Isa::Avx512 => context.compute != DataType::Bf16 || !builder.onednn.has_amx(),
+        Isa::Avx2 => typed!(context.compute.into(), E => E::HAS_WIDE_KERNELS_ON_AVX2),
+        Isa::Baseline => false,
+    };
+    if is_fast { context.channels_last() } else { Ok(None) }
 }
 
 impl PassKernel for WinogradKernel {

@@ -1,14 +1,17 @@
-//! A product of `f32` matrices whose sums stay in registers: eight rows by one or two registers of sixteen
-//! columns.
+//! A product of `f32` matrices whose sums stay in registers.
 //!
-//! With AVX-512 the 8×2 sums fill 16 of 32 registers; each term is 2 loads of the right matrix and 8
-//! broadcasts of the left one for 16 multiply-adds. The right matrix is packed in panels of 32 columns, `[K,
-//! 32]`, so that it is read in order.
+//! With AVX-512 they are eight rows by one or two registers of sixteen columns, 16 of 32 registers; each term
+//! is 2 loads of the right matrix and 8 broadcasts of the left one for 16 multiply-adds. With AVX2 they are
+//! four rows by sixteen columns, 8 of 16 registers, which hide the latency of multiply-adds; each term is 2
+//! loads and 4 broadcasts for 8 multiply-adds. The right matrix is packed in panels of 32 columns, `[K, 32]`,
+//! so that it is read in order.
 
 use crate::native::lanes::{LANES, Lanes};
 
-/// The rows whose sums are in registers.
+/// The rows of a product are a multiple of this.
 pub const ROWS: usize = 8;
+/// The rows whose sums are in registers at once if registers are few.
+const FEW_ROWS: usize = 4;
 /// The columns of a panel.
 pub const PANEL: usize = 2 * LANES;
 
@@ -50,19 +53,31 @@ pub unsafe fn product<V: Lanes, const WIDE: usize>(
             && to.len() >= last(rows) * stride + WIDE * LANES,
         "unexpected matrix sizes"
     );
+    let start = to.as_mut_ptr();
     for row in (0..rows).step_by(ROWS) {
         // SAFETY: the rows and columns are within the matrices, as was asserted.
         unsafe {
-            let from = left.elements.as_ptr().add(row * left.strides[0]);
-            tile::<V, WIDE>(from, left.strides, right, to.as_mut_ptr().add(row * stride), stride, terms, add);
+            let from = |row: usize| left.elements.as_ptr().add(row * left.strides[0]);
+            let to = |row: usize| start.add(row * stride);
+            if const { V::MAX_SUMS >= ROWS * WIDE } {
+                tile::<V, ROWS, WIDE>(from(row), left.strides, right, to(row), stride, terms, add);
+                continue;
+            }
+            for (part, register) in right.registers.into_iter().enumerate() {
+                let right = RightPanel { registers: [register], stride: right.stride };
+                for row in [row, row + FEW_ROWS] {
+                    let to = to(row).add(part * LANES);
+                    tile::<V, FEW_ROWS, 1>(from(row), left.strides, right, to, stride, terms, add);
+                }
+            }
         }
     }
 }
 
 /// # Safety
-/// As [`Lanes`] requires; [`ROWS`] rows and `WIDE` registers of columns must be within the matrices.
+/// As [`Lanes`] requires; `HEIGHT` rows and `WIDE` registers of columns must be within the matrices.
 #[inline(always)]
-unsafe fn tile<V: Lanes, const WIDE: usize>(
+unsafe fn tile<V: Lanes, const HEIGHT: usize, const WIDE: usize>(
     left: *const f32,
     strides: [usize; 2],
     right: RightPanel<'_, WIDE>,
@@ -74,7 +89,7 @@ unsafe fn tile<V: Lanes, const WIDE: usize>(
     // SAFETY: upheld by the caller.
     unsafe {
         let at = |row: usize, part: usize| to.add(row * stride + part * LANES).cast::<[f32; LANES]>();
-        let mut sums = [[V::splat(0.0); WIDE]; ROWS];
+        let mut sums = [[V::splat(0.0); WIDE]; HEIGHT];
         if add {
             for (row, sums) in sums.iter_mut().enumerate() {
                 for (part, sum) in sums.iter_mut().enumerate() {

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Compares training iterations with what their operations and memory traffic allow.
+
+    stratus bench kernels NETWORK … --json > NETWORK.json
+    python3 scripts/kernel-floors.py NETWORK.json...
+
+Prints a Markdown table. The rates of the processor are taken from the kernels themselves: that of products is
+the fastest large convolution that multiplies what its operations say (Winograd convolutions multiply less),
+that of memory the fastest kernel that moves at least 32 MB. A step cannot be faster than its operations at the
+first rate, unless Winograd convolution saves some of them, or than its bytes at the second.
+"""
+import argparse
+import json
+import pathlib
+
+MIN_FLOPS = 1e9
+MIN_BYTES = 32e6
+KINDS = {
+    "convolutions": ("conv2d", "conv_transpose2d", "linear"),
+    "norms": ("batch_norm", "layer_norm", "group_norm"),
+}
+
+
+def kind(kernel):
+    """The column of a kernel."""
+    name = kernel["kernel"]
+    return next((kind for kind, prefixes in KINDS.items() if name.startswith(prefixes)), "others")
+
+
+def rates(reports):
+    """The highest rates of products, in operations a second, and of memory, in bytes a second."""
+    kernels = [kernel for report in reports for kernel in report["kernels"] if kernel["alone_s"]]
+    products = [kernel["flops"] / kernel["alone_s"] for kernel in kernels
+                if kernel["flops"] >= MIN_FLOPS and "winograd" not in kernel["implementation"]]
+    copies = [kernel["bytes"] / kernel["alone_s"] for kernel in kernels
+              if kernel["bytes"] >= MIN_BYTES and kind(kernel) != "convolutions"]
+    return max(products), max(copies)
+
+
+def row(report, product_rate, memory_rate):
+    """The cells of a network."""
+    kernels = report["kernels"]
+    flops, moved = (sum(kernel[field] for kernel in kernels) for field in ("flops", "bytes"))
+    alone = {name: 0.0 for name in (*KINDS, "others")}
+    for kernel in kernels:
+        alone[kind(kernel)] += 1e3 * (kernel["alone_s"] or 0.0)
+    iteration = 1e3 * report["step_s"]
+    return [f"{report['network']}, {report['batch']}", f"{flops / 1e9:,.0f}", f"{moved / 1e9:.1f}",
+            f"{1e3 * flops / product_rate:,.0f}", f"{1e3 * moved / memory_rate:,.0f}",
+            *(f"{value:,.0f}" for value in alone.values()), f"{iteration:,.0f}",
+            f"{100 * sum(alone.values()) / iteration:.0f} %"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("reports", nargs="+", type=pathlib.Path, help="output of bench kernels --json")
+    arguments = parser.parse_args()
+    reports = [json.loads(path.read_text()) for path in arguments.reports]
+    product_rate, memory_rate = rates(reports)
+    print(f"Products: {product_rate / 1e9:.0f} GFLOP/s. Memory: {memory_rate / 1e9:.0f} GB/s.\n")
+    heads = ["network, batch", "GFLOP", "GB", "operations alone, ms", "memory alone, ms", *KINDS, "others",
+             "iteration, ms", "kernels / iteration"]
+    print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
+    for report in reports:
+        print("| " + " | ".join(row(report, product_rate, memory_rate)) + " |")
+
+
+if __name__ == "__main__":
+    main()
