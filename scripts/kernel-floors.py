@@ -5,16 +5,17 @@
     python3 scripts/kernel-floors.py NETWORK.json...
 
 Prints a Markdown table. The rates of the processor are taken from the kernels themselves: that of products is
-the fastest large convolution that multiplies what its operations say (Winograd convolutions multiply less),
-that of memory the fastest kernel that moves at least 32 MB. A step cannot be faster than its operations at the
-first rate, unless Winograd convolution saves some of them, or than its bytes at the second.
+the fastest large convolution other than Winograd convolutions, which multiply less than is counted; that of
+memory is the fastest kernel that moves at least 128 MB. An iteration cannot be faster than its operations at
+the first rate, unless Winograd convolutions save some of them, or than its bytes at the second. The reports
+must have one number format and library.
 """
 import argparse
 import json
 import pathlib
 
 MIN_FLOPS = 1e9
-MIN_BYTES = 32e6
+MIN_BYTES = 128e6
 KINDS = {
     "convolutions": ("conv2d", "conv_transpose2d", "linear"),
     "norms": ("batch_norm", "layer_norm", "group_norm"),
@@ -31,9 +32,12 @@ def rates(reports):
     """The highest rates of products, in operations a second, and of memory, in bytes a second."""
     kernels = [kernel for report in reports for kernel in report["kernels"] if kernel["alone_s"]]
     products = [kernel["flops"] / kernel["alone_s"] for kernel in kernels
-                if kernel["flops"] >= MIN_FLOPS and "winograd" not in kernel["implementation"]]
+                if kernel["flops"] >= MIN_FLOPS and kind(kernel) == "convolutions"
+                and "winograd" not in kernel["implementation"]]
     copies = [kernel["bytes"] / kernel["alone_s"] for kernel in kernels
               if kernel["bytes"] >= MIN_BYTES and kind(kernel) != "convolutions"]
+    if not products or not copies:
+        raise SystemExit("no kernel is large enough to show the rates of the processor")
     return max(products), max(copies)
 
 
@@ -56,6 +60,8 @@ def main():
     parser.add_argument("reports", nargs="+", type=pathlib.Path, help="output of bench kernels --json")
     arguments = parser.parse_args()
     reports = [json.loads(path.read_text()) for path in arguments.reports]
+    if len({(report["precision"], report["library"]) for report in reports}) > 1:
+        raise SystemExit("the reports differ in number format or library")
     product_rate, memory_rate = rates(reports)
     print(f"Products: {product_rate / 1e9:.0f} GFLOP/s. Memory: {memory_rate / 1e9:.0f} GB/s.\n")
     heads = ["network, batch", "GFLOP", "GB", "operations alone, ms", "memory alone, ms", *KINDS, "others",

@@ -30,6 +30,9 @@ fn tests() -> Vec<Case> {
         (dense(8, 24, 1, 2, 0), 2, [9, 9]),
         (bias(dense(3, 5, 1, 2, 0)), 1, [4, 6]),
         (dense(64, 16, 1, 1, 0), 1, [1, 1]),
+        // Channels that do not fill registers.
+        (dense(17, 5, 1, 1, 0), 2, [5, 3]),
+        (bias(dense(24, 40, 1, 1, 0)), 2, [6, 7]),
         (bias(dense(4, 4, 3, 1, 1)), 1, [1, 1]),
         (dense(2, 3, 5, 5, 2), 1, [1, 1]),
         // Even and large kernels, strides larger than the kernel, kernels as large as the image.

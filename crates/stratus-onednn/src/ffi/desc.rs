@@ -172,7 +172,7 @@ impl Desc {
         unsafe { Self::copied(&self.context, self.handle) }
     }
 
-    /// The same bytes with the first two dimensions exchanged.
+    /// Describes the same memory with the first two dimensions exchanged.
     ///
     /// # Errors
     /// oneDNN's error message.

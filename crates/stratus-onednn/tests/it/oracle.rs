@@ -66,6 +66,10 @@ fn cases_match_the_reference_on_three_threads() {
     compare(3, 2, 1);
 }
 
+/// The prefixes of the names of native implementations, and of oneDNN's in another role; longer ones first.
+const PREFIXES: [&str; 6] =
+    ["stratus:winograd:vnni:", "stratus:winograd:", "stratus:", "product:", "transposed:", "f32:"];
+
 /// Every implementation of a step, oneDNN's or native: unmeasured plans take the first, so here each is
 /// requested by name.
 #[test]
@@ -78,10 +82,13 @@ fn every_implementation_matches_the_reference() {
         // gradients of convolutions and of linear layers as products, and the input's gradient of a
         // linear layer.
         kinds = 7;
-        // With AVX-512, which bf16 needs too, dense 3x3 convolutions and their gradients have one more
-        // implementation. Convolutions of bf16 maps also run in f32.
+        // With AVX2 or AVX-512, which bf16 needs too, dense 3x3 convolutions and their gradients have one
+        // more implementation. Convolutions of bf16 maps also run in f32; the input's gradient of 1x1
+        // convolutions runs on a forward kernel with AVX2.
         let bf16 = precisions(&backend).contains(&Precision::Bf16);
+        let avx2 = !bf16 && has(&["AVX2"]);
         kinds += if bf16 { 8 } else { 0 };
+        kinds += if avx2 { 5 } else { 0 };
         // Integer products (VNNI) add one for the forward passes and the input's gradient.
         kinds += if bf16 && has(&["VNNI", "BF16", "FP16"]) { 3 } else { 0 };
         for precision in precisions(&backend) {
@@ -96,8 +103,7 @@ fn every_implementation_matches_the_reference() {
                         panic!("{precision} `{}` {layout} by {name}: {failure}", case.name)
                     });
                     compared += 1;
-                    let own = ["stratus:winograd:vnni:", "stratus:winograd:", "stratus:", "product:", "f32:"];
-                    let own = own.into_iter().find(|own| name.starts_with(own));
+                    let own = PREFIXES.into_iter().find(|own| name.starts_with(own));
                     ours.extend(own.map(|own| format!("{own}{}", case.kernel.name())));
                 }
             }

@@ -180,6 +180,8 @@ fn program(fixture: &Fixture, graph: &Graph, tile_bytes: usize, fusions: Fusions
 /// Selects minimal filtering for every convolution, and gradient of one, that supports it; returns their
 /// number.
 fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut Choices) -> usize {
+    let instructions = if backend.describe().contains("AVX2") { "avx2" } else { "avx512" };
+    let implementation = format!("stratus:winograd:{instructions}");
     let is_dense = |conv: &Conv2d| conv.kernel == [3; 2] && conv.stride == [1; 2] && conv.groups == 1;
     let mut found = 0;
     for step in &program.steps {
@@ -193,7 +195,7 @@ fn by_minimal_filtering(backend: &dyn Backend, program: &Program, choices: &mut 
             continue;
         }
         let mut with = choices.clone();
-        with.implementations.insert(step_key(program, step), "stratus:winograd:avx512".to_owned());
+        with.implementations.insert(step_key(program, step), implementation.clone());
         if Plan::prepare(backend, program, with.clone(), false, &mut Persistent::default()).is_ok() {
             *choices = with;
             found += 1;
@@ -375,10 +377,11 @@ fn dilated_networks_in_blocks() {
 /// Minimal filtering is normally chosen only if it is measured to be fastest; here it is forced.
 fn on_minimal_filtering(network: &str) {
     let Some(backend) = onednn() else { return };
-    if !backend.supports(Precision::Bf16) {
-        return eprintln!("SKIPPED: minimal filtering is for processors with AVX-512, as bf16 is");
+    if !backend.supports(Precision::Bf16) && !backend.describe().contains("AVX2") {
+        return eprintln!("SKIPPED: minimal filtering is for processors with AVX2 or AVX-512");
     }
-    trains(&backend, network, &Variant { layout: Some("nhwc"), filtering: true, ..PLAIN });
+    let fixture = fixture_for(&backend, network);
+    trains(&backend, &fixture, &Variant { layout: Some("nhwc"), filtering: true, ..PLAIN });
 }
 
 /// Convolutions that read the same feature map are fused horizontally if it is large; here also if it is

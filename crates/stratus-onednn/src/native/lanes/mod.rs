@@ -30,7 +30,7 @@ const HALF: usize = LANES / 2;
 /// # Safety
 /// Operations may be called only if the CPU has the instructions that the type is named after.
 pub unsafe trait Lanes: Copy {
-    /// The number of these values that stay in registers as the sums of a product, beside its factors.
+    /// The number of sums of a product that fit in registers, which leaves room for its factors.
     const MAX_SUMS: usize;
     /// All lanes the same.
     ///
@@ -103,8 +103,8 @@ pub unsafe trait Lanes: Copy {
 
 /// Elements that are loaded and stored sixteen at a time, as `f32`.
 pub trait LaneElement: Element {
-    /// [`with_wide_lanes!`] functions have code for AVX2. CPUs without AVX-512 have no fast arithmetic of
-    /// bf16, so that maps of it are rare there.
+    /// True if [`with_wide_lanes!`] compiles code for AVX2. It does not for bf16, which the backend supports
+    /// only with AVX-512.
     const HAS_WIDE_KERNELS_ON_AVX2: bool;
     /// Loads their values.
     ///
@@ -242,7 +242,7 @@ macro_rules! with_wide_lanes {
                 $(let _ = $argument;)*
                 let _ = $body::<$crate::native::lanes::Portable, E>;
             }
-            unreachable!("a large kernel at level {}", level.name());
+            unreachable!("no code for this element at level {}", level.name());
         }
     };
 }

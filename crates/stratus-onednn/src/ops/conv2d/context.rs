@@ -147,6 +147,14 @@ fn has_tap_on_padding(conv: &Conv2d, [input, output]: [usize; 2]) -> bool {
         .any(|tap| !(0..output).any(|x| is_inside(x * stride + tap)))
 }
 
+/// Returns whether each output reads one pixel, the one at its own position: a product of matrices.
+pub(super) fn is_pointwise(conv: &Conv2d) -> bool {
+    conv.kernel == [1, 1]
+        && conv.stride == [1, 1]
+        && [conv.padding_before, conv.padding_after] == [[0, 0]; 2]
+        && conv.groups == 1
+}
+
 /// Returns whether a convolution's channels fill the tiles of AMX; each group has its own tiles.
 pub(in crate::ops) fn fills_amx_tiles(conv: &Conv2d) -> bool {
     let channels = [conv.in_channels, conv.out_channels];

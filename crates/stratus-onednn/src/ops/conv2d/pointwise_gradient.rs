@@ -1,7 +1,7 @@
 //! The gradients of the weights and the bias of a 1×1 convolution, as a matrix product over the pixels of the
 //! batch, which oneDNN implements differently from its convolution.
 
-use super::context::{ConvContext, Pass};
+use super::context::{ConvContext, Pass, is_pointwise};
 use crate::ffi::{DataType, Desc, Kernel};
 use crate::native::bias::bias_gradient;
 use crate::native::by_channel::sums_scratch_bytes;
@@ -41,11 +41,7 @@ pub(super) fn backward_weights(
 ) -> Result<Option<Candidate>, String> {
     let Some((batch, input)) = context.channels_last()? else { return Ok(None) };
     let conv = context.conv;
-    let is_product = conv.kernel == [1, 1]
-        && conv.stride == [1, 1]
-        && [conv.padding_before, conv.padding_after] == [[0, 0]; 2]
-        && conv.groups == 1;
-    if !is_product {
+    if !is_pointwise(conv) {
         return Ok(None);
     }
     let pixels = batch * input[0] * input[1];

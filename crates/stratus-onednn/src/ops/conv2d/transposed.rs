@@ -1,8 +1,9 @@
 //! The gradient of the input of a 1×1 convolution, as a convolution of the output's gradient with transposed
 //! weights. oneDNN's kernels for AVX2 compute the forward pass faster than the gradient.
 
-use super::context::{ConvContext, Pass, window};
+use super::context::{ConvContext, Pass, is_pointwise, window};
 use crate::ffi::{Argument, Desc, Kernel, MemoryDescQuery, PrimitiveDesc, Propagation, arg};
+use crate::native::simd::Isa;
 use crate::native::threads::ThreadTeam;
 use crate::ops::candidates::NativeKernel;
 use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED};
@@ -12,8 +13,8 @@ use stratus_graph::ops::Conv2d;
 /// The prefix of the names of these candidates.
 const PREFIX: &str = "transposed:";
 
-/// The only kernels that differ between the passes: those of the `brgconv` family use one for both.
-const IMPLEMENTATION_PREFIX: &str = "jit_1x1";
+/// The kernels that are tried. The `brgconv` family uses its forward kernels for this gradient already.
+const FAMILY: &str = "jit_1x1";
 
 struct TransposedConvolution {
     desc: PrimitiveDesc,
@@ -30,48 +31,40 @@ pub(super) fn backward_data(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
 ) -> Result<Option<Candidate>, String> {
-    let Some(transposed) = transposed(context.conv) else { return Ok(None) };
-    let onednn = builder.onednn;
-    let of_conv = |desc: &PrimitiveDesc| desc.desc(MemoryDescQuery::Weights)?.transposed();
-    let candidate = |desc: PrimitiveDesc, suffix: &str| -> Result<Candidate, String> {
-        let name = format!("{PREFIX}{}{suffix}", desc.implementation());
-        let operands = context.operands(builder, Pass::BackwardData, of_conv(&desc)?)?;
-        let convolution = TransposedConvolution { desc, team: builder.cpu.team.clone() };
-        Ok(Candidate { name, implementation: Implementation::Native(Box::new(convolution)), operands })
-    };
-    let find = |weights: &Desc| {
-        let (propagation, window) = (Propagation::Training, window(&transposed));
-        let descs = [context.y, weights, context.x];
-        let mut desc = onednn.convolution_forward(propagation, descs, None, &window, &builder.plain).ok()?;
-        while !desc.implementation().starts_with(IMPLEMENTATION_PREFIX) {
-            if !desc.advance() {
-                return None;
-            }
-        }
-        Some(desc)
-    };
-    if let Some(decided) = context.weights
-        && let Some(desc) = find(&decided.transposed()?)
-    {
-        return candidate(desc, "").map(Some);
+    if builder.cpu.level.isa() != Isa::Avx2 || !is_pointwise(context.conv) {
+        return Ok(None);
     }
-    let any = onednn.any(&transposed.weight_shape(), context.compute)?;
-    let Some(desc) = find(&any) else { return Ok(None) };
-    candidate(desc, if context.weights.is_some() { REORDERED } else { "" }).map(Some)
+    let Some(desc) = convolution_of_gradient(builder, context)? else { return Ok(None) };
+    let weights = desc.desc(MemoryDescQuery::Weights)?.transposed()?;
+    let Ok(layout) = weights.layout() else { return Ok(None) };
+    let decided = context.weights.map(Desc::layout).transpose()?;
+    let suffix = if decided.is_none_or(|decided| decided.same_bytes(&layout)) { "" } else { REORDERED };
+    let name = format!("{PREFIX}{}{suffix}", desc.implementation());
+    let operands = context.operands(builder, Pass::BackwardData, weights)?;
+    let convolution = TransposedConvolution { desc, team: builder.cpu.team.clone() };
+    Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(convolution)), operands }))
 }
 
-/// The convolution of the output's gradient, if it is one: with one tap, and an output for each input pixel.
-fn transposed(conv: &Conv2d) -> Option<Conv2d> {
-    let is_product = conv.kernel == [1, 1]
-        && conv.stride == [1, 1]
-        && [conv.padding_before, conv.padding_after] == [[0, 0]; 2]
-        && conv.groups == 1;
-    is_product.then_some(Conv2d {
-        in_channels: conv.out_channels,
-        out_channels: conv.in_channels,
-        bias: false,
-        ..*conv
-    })
+/// The forward convolution that computes the input's gradient, with weights in the layout that oneDNN
+/// prefers.
+fn convolution_of_gradient(
+    builder: &KernelBuilder<'_>,
+    context: &ConvContext<'_>,
+) -> Result<Option<PrimitiveDesc>, String> {
+    let conv = context.conv;
+    let reversed =
+        Conv2d { in_channels: conv.out_channels, out_channels: conv.in_channels, bias: false, ..*conv };
+    let weights = builder.onednn.any(&reversed.weight_shape(), context.compute)?;
+    let (descs, window) = ([context.y, &weights, context.x], window(&reversed));
+    let made =
+        builder.onednn.convolution_forward(Propagation::Training, descs, None, &window, &builder.plain);
+    let Ok(mut desc) = made else { return Ok(None) };
+    while !desc.implementation().starts_with(FAMILY) {
+        if !desc.advance() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(desc))
 }
 
 impl NativeKernel for TransposedConvolution {

@@ -93,12 +93,12 @@ fn applicable_shape(
     builder: &KernelBuilder<'_>,
     context: &ConvContext<'_>,
 ) -> Result<Option<(usize, [usize; 2])>, String> {
-    let is_fast = match builder.cpu.level.isa() {
+    let is_offered = match builder.cpu.level.isa() {
         Isa::Avx512 => context.compute != DataType::Bf16 || !builder.onednn.has_amx(),
         Isa::Avx2 => typed!(context.compute.into(), E => E::HAS_WIDE_KERNELS_ON_AVX2),
         Isa::Baseline => false,
     };
-    if is_fast { context.channels_last() } else { Ok(None) }
+    if is_offered { context.channels_last() } else { Ok(None) }
 }
 
 impl PassKernel for WinogradKernel {

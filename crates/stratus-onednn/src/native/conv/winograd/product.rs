@@ -10,7 +10,7 @@ use crate::native::lanes::{LANES, Lanes};
 
 /// The rows of a product are a multiple of this.
 pub const ROWS: usize = 8;
-/// The rows whose sums are in registers at once if registers are few.
+/// The rows of a tile if [`ROWS`] do not fit in registers.
 const FEW_ROWS: usize = 4;
 /// The columns of a panel.
 pub const PANEL: usize = 2 * LANES;
@@ -63,6 +63,7 @@ pub unsafe fn product<V: Lanes, const WIDE: usize>(
                 tile::<V, ROWS, WIDE>(from(row), left.strides, right, to(row), stride, terms, add);
                 continue;
             }
+            const { assert!(V::MAX_SUMS >= FEW_ROWS) };
             for (part, register) in right.registers.into_iter().enumerate() {
                 let right = RightPanel { registers: [register], stride: right.stride };
                 for row in [row, row + FEW_ROWS] {
