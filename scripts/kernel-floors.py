@@ -4,11 +4,11 @@
     stratus bench kernels NETWORK … --json > NETWORK.json
     python3 scripts/kernel-floors.py NETWORK.json...
 
-Prints a Markdown table. The rates of the processor are taken from the kernels themselves: that of products is
-the fastest large convolution other than Winograd convolutions, which multiply less than is counted; that of
-memory is the fastest kernel that moves at least 128 MB. An iteration cannot be faster than its operations at
-the first rate, unless Winograd convolutions save some of them, or than its bytes at the second. The reports
-must have one number format and library.
+Prints a Markdown table: operations, bytes, the milliseconds that both would take at the highest rates that a
+kernel of these reports reached, and the isolated times of the kernels (convolutions with linear layers).
+The rate of products is that of the fastest large convolution other than Winograd convolutions, which
+multiply less than is counted; that of memory is the rate of the fastest kernel that moves at least 128 MB.
+The processor may be faster than both rates. The reports must have one number format and library.
 """
 import argparse
 import json
@@ -63,9 +63,9 @@ def main():
     if len({(report["precision"], report["library"]) for report in reports}) > 1:
         raise SystemExit("the reports differ in number format or library")
     product_rate, memory_rate = rates(reports)
-    print(f"Products: {product_rate / 1e9:.0f} GFLOP/s. Memory: {memory_rate / 1e9:.0f} GB/s.\n")
-    heads = ["network, batch", "GFLOP", "GB", "operations alone, ms", "memory alone, ms", *KINDS, "others",
-             "iteration, ms", "kernels / iteration"]
+    heads = ["network, batch", "GFLOP", "GB", f"at {product_rate / 1e9:.0f} GFLOP/s, ms",
+             f"at {memory_rate / 1e9:.0f} GB/s, ms", *(f"{name}, ms" for name in (*KINDS, "others")),
+             "iteration, ms", "sum of isolated times / iteration"]
     print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
     for report in reports:
         print("| " + " | ".join(row(report, product_rate, memory_rate)) + " |")

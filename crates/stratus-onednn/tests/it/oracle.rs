@@ -68,7 +68,7 @@ fn cases_match_the_reference_on_three_threads() {
 
 /// The prefixes of the names of native implementations, and of oneDNN's in another role; longer ones first.
 const PREFIXES: [&str; 6] =
-    ["stratus:winograd:vnni:", "stratus:winograd:", "stratus:", "product:", "transposed:", "f32:"];
+    ["stratus:winograd:vnni:", "stratus:winograd:", "stratus:", "product:", "forward:", "f32:"];
 
 /// Every implementation of a step, oneDNN's or native: unmeasured plans take the first, so here each is
 /// requested by name.

@@ -1,6 +1,6 @@
 //! Convolution, in inference with a sum and an activation ([`epilogue`]). The candidates of each pass, in
 //! this order: oneDNN's implementations, oneDNN's f32 implementations for bf16 maps ([`f32_fallback`]),
-//! oneDNN's forward pass for input gradients ([`mod@transposed`]), depthwise convolution
+//! oneDNN's forward pass for input gradients ([`forward_as_gradient`]), depthwise convolution
 //! ([`mod@depthwise`]), direct convolution for few channels ([`direct`]), convolution in groups
 //! ([`grouped`]), products over pixels ([`pointwise_gradient`]), minimal filtering ([`winograd`]), and
 //! products of packed panels ([`panels`]).
@@ -10,12 +10,12 @@ mod depthwise;
 mod direct;
 mod epilogue;
 mod f32_fallback;
+mod forward_as_gradient;
 mod grouped;
 mod native_pass;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 mod pointwise_gradient;
-mod transposed;
 mod winograd;
 
 pub(crate) use context::ConvContext;
@@ -261,7 +261,7 @@ fn backward_data(builder: &KernelBuilder<'_>, context: &ConvContext<'_>) -> Resu
     .list(builder, context.weights, &any);
     let in_f32 = || f32_fallback::backward_data(builder, context);
     let mut candidates = or_in_f32(context, listed, in_f32)?;
-    candidates.extend(transposed::backward_data(builder, context)?);
+    candidates.extend(forward_as_gradient::backward_data(builder, context)?);
     candidates.extend(depthwise::candidate(builder, context, Pass::BackwardData, FusedActivation::Identity)?);
     candidates.extend(grouped::candidate(builder, context, Pass::BackwardData, false)?);
     candidates.extend(winograd::backward_data(builder, context)?);

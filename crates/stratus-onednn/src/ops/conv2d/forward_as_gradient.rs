@@ -11,17 +11,17 @@ use stratus_engine::{Operands, StepKernel};
 use stratus_graph::ops::Conv2d;
 
 /// The prefix of the names of these candidates.
-const PREFIX: &str = "transposed:";
+const PREFIX: &str = "forward:";
 
-/// The kernels that are tried. The `brgconv` family uses its forward kernels for this gradient already.
+/// Only this family is tried: `brgconv` uses its forward kernels for this gradient already.
 const FAMILY: &str = "jit_1x1";
 
-struct TransposedConvolution {
+struct ForwardAsGradient {
     desc: PrimitiveDesc,
     team: ThreadTeam,
 }
 
-struct TransposedConvolutionKernel {
+struct ForwardAsGradientKernel {
     kernel: Kernel,
     team: ThreadTeam,
 }
@@ -41,7 +41,7 @@ pub(super) fn backward_data(
     let suffix = if decided.is_none_or(|decided| decided.same_bytes(&layout)) { "" } else { REORDERED };
     let name = format!("{PREFIX}{}{suffix}", desc.implementation());
     let operands = context.operands(builder, Pass::BackwardData, weights)?;
-    let convolution = TransposedConvolution { desc, team: builder.cpu.team.clone() };
+    let convolution = ForwardAsGradient { desc, team: builder.cpu.team.clone() };
     Ok(Some(Candidate { name, implementation: Implementation::Native(Box::new(convolution)), operands }))
 }
 
@@ -52,10 +52,10 @@ fn convolution_of_gradient(
     context: &ConvContext<'_>,
 ) -> Result<Option<PrimitiveDesc>, String> {
     let conv = context.conv;
-    let reversed =
+    let swapped_channels =
         Conv2d { in_channels: conv.out_channels, out_channels: conv.in_channels, bias: false, ..*conv };
-    let weights = builder.onednn.any(&reversed.weight_shape(), context.compute)?;
-    let (descs, window) = ([context.y, &weights, context.x], window(&reversed));
+    let weights = builder.onednn.any(&swapped_channels.weight_shape(), context.compute)?;
+    let (descs, window) = ([context.y, &weights, context.x], window(&swapped_channels));
     let made =
         builder.onednn.convolution_forward(Propagation::Training, descs, None, &window, &builder.plain);
     let Ok(mut desc) = made else { return Ok(None) };
@@ -67,7 +67,7 @@ fn convolution_of_gradient(
     Ok(Some(desc))
 }
 
-impl NativeKernel for TransposedConvolution {
+impl NativeKernel for ForwardAsGradient {
     fn scratch_bytes(&self) -> usize {
         self.desc.scratch_bytes()
     }
@@ -80,11 +80,11 @@ impl NativeKernel for TransposedConvolution {
         ];
         let arguments = descs.each_ref().map(|(arg, desc)| Argument { arg: *arg, desc });
         let kernel = Kernel::new(&self.desc, &arguments)?;
-        Ok(Box::new(TransposedConvolutionKernel { kernel, team: self.team.clone() }))
+        Ok(Box::new(ForwardAsGradientKernel { kernel, team: self.team.clone() }))
     }
 }
 
-impl StepKernel for TransposedConvolutionKernel {
+impl StepKernel for ForwardAsGradientKernel {
     /// The step has `dy, weights, dx, scratch?`, as the primitive does.
     fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
         // The thread count is per calling thread, which may differ from the one that prepared the step.
