@@ -3,9 +3,9 @@
 
     python3 scripts/benchmark-networks-peer.py --batch 32 mobilenet_v2
 
-Prints a JSON line per precision: the median over rounds of the shortest of five iterations in seconds, and the
-median of all iterations. Networks are torchvision's, with its initial weights, in channels last, or with
---default-layout in the default layout; images are random. Needs torch and torchvision.
+Prints a JSON line per precision: the median over rounds of the shortest of five iterations in seconds, and
+the median of all iterations. Networks are those of torchvision, with its initial weights, in channels last
+unless --default-layout is given; images are random. Needs torch and torchvision.
 """
 import argparse
 import json
