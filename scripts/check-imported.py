@@ -50,7 +50,7 @@ NETWORKS = {
     "regnet_y_400mf": (96, 0.5, 2.0),
     "shufflenet_v2_x1_0": (96, 0.5, 2.0),
     "convnext_tiny": (96, 1.0, 0.0),
-    "densenet121": (96, 0.5, 2.0),
+    "densenet121": (96, 0.4, 2.5),
 }
 
 
