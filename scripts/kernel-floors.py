@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares training iterations with what their operations and memory traffic allow.
+"""Compares training iterations with the time of their operations and memory traffic at the fastest rates.
 
     stratus bench kernels NETWORK … --json > NETWORK.json
     python3 scripts/kernel-floors.py NETWORK.json...

@@ -56,7 +56,7 @@ impl Candidate {
             Implementation::Primitive(desc) => {
                 let operands = self.operands.iter();
                 let arguments: Vec<_> = operands.map(|(arg, desc)| Argument { arg: *arg, desc }).collect();
-                Box::new(Primitive { kernel: Kernel::new(desc, &arguments)?, team: team.clone() })
+                primitive_step(desc, &arguments, team)?
             }
             Implementation::Native(native) => native.kernel()?,
         })
@@ -96,6 +96,24 @@ impl StepKernel for Primitive {
     }
 }
 
+/// A oneDNN primitive as a step whose operands are `arguments`, and the scratch if it has one.
+///
+/// # Errors
+/// oneDNN's error message.
+pub(crate) fn primitive_step(
+    desc: &PrimitiveDesc,
+    arguments: &[Argument<'_>],
+    team: &ThreadTeam,
+) -> Result<Box<dyn StepKernel>, String> {
+    Ok(Box::new(Primitive { kernel: Kernel::new(desc, arguments)?, team: team.clone() }))
+}
+
+/// [`REORDERED`] if weights, or their gradient, in the layout `takes` differ from their `decided` layout.
+pub(crate) fn reorder_suffix(decided: Option<&Desc>, takes: &Layout) -> Result<&'static str, String> {
+    let decided = decided.map(Desc::layout).transpose()?;
+    Ok(if decided.is_none_or(|layout| layout.same_bytes(takes)) { "" } else { REORDERED })
+}
+
 /// The name of a native kernel, with its `family` if a step has several. `takes` is the layout in which it
 /// reads weights or writes their gradient; `decided` is their layout, if decided.
 pub(super) fn native_name(
@@ -104,8 +122,7 @@ pub(super) fn native_name(
     decided: Option<&Desc>,
     takes: &Layout,
 ) -> Result<String, String> {
-    let decided = decided.map(Desc::layout).transpose()?;
-    let suffix = if decided.is_none_or(|layout| layout.same_bytes(takes)) { "" } else { REORDERED };
+    let suffix = reorder_suffix(decided, takes)?;
     Ok(format!("{NATIVE_PREFIX}{family}{}{suffix}", cpu.level.name()))
 }
 

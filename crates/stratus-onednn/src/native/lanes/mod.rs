@@ -161,6 +161,38 @@ impl LaneElement for Bf16 {
     }
 }
 
+/// Runs `$body`, compiled for the level, and returns, if the level is AVX-512, or AVX2 and `$on_avx2` is true.
+/// `E` is the element of the enclosing function.
+macro_rules! return_from_wide {
+    ($level:ident, $body:ident, $on_avx2:expr, ($($argument:ident: $type:ty),*)) => {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use $crate::native::lanes;
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
+            fn avx512<E: lanes::LaneElement>($($argument: $type),*) {
+                // SAFETY: the function has the instructions.
+                unsafe { $body::<lanes::Avx512, E>($($argument),*) };
+            }
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2<E: lanes::LaneElement>($($argument: $type),*) {
+                // SAFETY: as above.
+                unsafe { $body::<lanes::Avx2, E>($($argument),*) };
+            }
+            use $crate::native::simd::Isa;
+            match $level.isa() {
+                // SAFETY: the level proves that the CPU has these instructions.
+                Isa::Avx512 => return unsafe { avx512::<E>($($argument),*) },
+                Isa::Avx2 if const { $on_avx2 } => {
+                    // SAFETY: as above.
+                    return unsafe { avx2::<E>($($argument),*) };
+                }
+                _ => {}
+            }
+        }
+    };
+}
+pub(crate) use return_from_wide;
+
 /// Defines `$name(level, ...)`, which runs `$body`, compiled for the level. `$body` is an `#[inline(always)]`
 /// unsafe function of two generic parameters: the [`Lanes`] of the level, and an element.
 macro_rules! with_lanes {
@@ -170,31 +202,10 @@ macro_rules! with_lanes {
             level: $crate::native::simd::IsaLevel,
             $($argument: $type),*
         ) {
-            use $crate::native::lanes;
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
-                fn avx512<E: lanes::LaneElement>($($argument: $type),*) {
-                    // SAFETY: the function has the instructions.
-                    unsafe { $body::<lanes::Avx512, E>($($argument),*) };
-                }
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2<E: lanes::LaneElement>($($argument: $type),*) {
-                    // SAFETY: as above.
-                    unsafe { $body::<lanes::Avx2, E>($($argument),*) };
-                }
-                use $crate::native::simd::Isa;
-                match level.isa() {
-                    // SAFETY: the level proves that the CPU has these instructions.
-                    Isa::Avx512 => return unsafe { avx512::<E>($($argument),*) },
-                    // SAFETY: as above.
-                    Isa::Avx2 => return unsafe { avx2::<E>($($argument),*) },
-                    Isa::Baseline => {}
-                }
-            }
+            $crate::native::lanes::return_from_wide!(level, $body, true, ($($argument: $type),*));
             let _ = level;
             // SAFETY: requires no special instructions.
-            unsafe { $body::<lanes::Portable, E>($($argument),*) };
+            unsafe { $body::<$crate::native::lanes::Portable, E>($($argument),*) };
         }
     };
 }
@@ -213,30 +224,9 @@ macro_rules! with_wide_lanes {
             level: $crate::native::simd::IsaLevel,
             $($argument: $type),*
         ) {
-            #[cfg(target_arch = "x86_64")]
-            {
-                use $crate::native::lanes;
-                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")]
-                fn avx512<E: lanes::LaneElement>($($argument: $type),*) {
-                    // SAFETY: the function has the instructions.
-                    unsafe { $body::<lanes::Avx512, E>($($argument),*) };
-                }
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2<E: lanes::LaneElement>($($argument: $type),*) {
-                    // SAFETY: as above.
-                    unsafe { $body::<lanes::Avx2, E>($($argument),*) };
-                }
-                use $crate::native::simd::Isa;
-                match level.isa() {
-                    // SAFETY: the level proves that the CPU has these instructions.
-                    Isa::Avx512 => return unsafe { avx512::<E>($($argument),*) },
-                    Isa::Avx2 if const { E::HAS_WIDE_KERNELS_ON_AVX2 } => {
-                        // SAFETY: as above.
-                        return unsafe { avx2::<E>($($argument),*) };
-                    }
-                    _ => {}
-                }
-            }
+            $crate::native::lanes::return_from_wide!(
+                level, $body, E::HAS_WIDE_KERNELS_ON_AVX2, ($($argument: $type),*)
+            );
             #[cfg(not(target_arch = "x86_64"))]
             {
                 $(let _ = $argument;)*

@@ -2,12 +2,12 @@
 //! weights. oneDNN's kernels for AVX2 compute the forward pass faster than the gradient.
 
 use super::context::{ConvContext, Pass, is_pointwise, window};
-use crate::ffi::{Argument, Desc, Kernel, MemoryDescQuery, PrimitiveDesc, Propagation, arg};
+use crate::ffi::{Argument, MemoryDescQuery, PrimitiveDesc, Propagation, arg};
 use crate::native::simd::Isa;
 use crate::native::threads::ThreadTeam;
-use crate::ops::candidates::NativeKernel;
-use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED};
-use stratus_engine::{Operands, StepKernel};
+use crate::ops::candidates::{NativeKernel, primitive_step, reorder_suffix};
+use crate::ops::{Candidate, Implementation, KernelBuilder};
+use stratus_engine::StepKernel;
 use stratus_graph::ops::Conv2d;
 
 /// The prefix of the names of these candidates.
@@ -18,11 +18,6 @@ const FAMILY: &str = "jit_1x1";
 
 struct ForwardAsGradient {
     desc: PrimitiveDesc,
-    team: ThreadTeam,
-}
-
-struct ForwardAsGradientKernel {
-    kernel: Kernel,
     team: ThreadTeam,
 }
 
@@ -37,8 +32,7 @@ pub(super) fn backward_data(
     let Some(desc) = convolution_of_gradient(builder, context)? else { return Ok(None) };
     let weights = desc.desc(MemoryDescQuery::Weights)?.transposed()?;
     let Ok(layout) = weights.layout() else { return Ok(None) };
-    let decided = context.weights.map(Desc::layout).transpose()?;
-    let suffix = if decided.is_none_or(|decided| decided.same_bytes(&layout)) { "" } else { REORDERED };
+    let suffix = reorder_suffix(context.weights, &layout)?;
     let name = format!("{PREFIX}{}{suffix}", desc.implementation());
     let operands = context.operands(builder, Pass::BackwardData, weights)?;
     let convolution = ForwardAsGradient { desc, team: builder.cpu.team.clone() };
@@ -72,6 +66,7 @@ impl NativeKernel for ForwardAsGradient {
         self.desc.scratch_bytes()
     }
 
+    /// The step has `dy, weights, dx, scratch?`, as the primitive does.
     fn kernel(&self) -> Result<Box<dyn StepKernel>, String> {
         let descs = [
             (arg::SRC, self.desc.desc(MemoryDescQuery::Src)?),
@@ -79,16 +74,6 @@ impl NativeKernel for ForwardAsGradient {
             (arg::DST, self.desc.desc(MemoryDescQuery::Dst)?),
         ];
         let arguments = descs.each_ref().map(|(arg, desc)| Argument { arg: *arg, desc });
-        let kernel = Kernel::new(&self.desc, &arguments)?;
-        Ok(Box::new(ForwardAsGradientKernel { kernel, team: self.team.clone() }))
-    }
-}
-
-impl StepKernel for ForwardAsGradientKernel {
-    /// The step has `dy, weights, dx, scratch?`, as the primitive does.
-    fn run(&mut self, operands: &mut Operands<'_>) -> Result<(), String> {
-        // The thread count is per calling thread, which may differ from the one that prepared the step.
-        self.team.apply_thread_count();
-        self.kernel.execute(|position| operands.take(position))
+        primitive_step(&self.desc, &arguments, &self.team)
     }
 }

@@ -7,9 +7,9 @@ use crate::native::bias::bias_gradient;
 use crate::native::by_channel::sums_scratch_bytes;
 use crate::native::elementwise::CpuContext;
 use crate::native::rows::MapGeometry;
-use crate::ops::candidates::NativeKernel;
+use crate::ops::candidates::{NativeKernel, reorder_suffix};
 use crate::ops::linear::weight_gradient_matmul::{Product, columns_first};
-use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED, typed};
+use crate::ops::{Candidate, Implementation, KernelBuilder, typed};
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// The gradient as `[O, P] [P, I]`, or transposed as `[I, P] [P, O]`, over P pixels.
@@ -58,7 +58,7 @@ pub(super) fn backward_weights(
     let y = context.y.layout()?;
     let geometry = MapGeometry::from_layout(&y.shape, &y).filter(|_| conv.bias);
     let sums = geometry.map(|geometry| BiasSums { geometry, dtype: context.compute });
-    let suffix = if wanted.is_none() || is_wanted(&makes) { "" } else { REORDERED };
+    let suffix = reorder_suffix(context.weights, &makes)?;
     let name = format!("product:{}{suffix}", product.desc.implementation());
     let gradient = builder.onednn.strided(&makes.shape, DataType::F32, &makes.strides)?;
     let operands = context.operands(builder, Pass::BackwardWeights, gradient)?;

@@ -6,8 +6,8 @@ use super::LinearContext;
 use crate::ffi::{Argument, DataType, Desc, Kernel, PrimitiveDesc, arg};
 use crate::native::simd::Element;
 use crate::native::threads::ThreadTeam;
-use crate::ops::candidates::NativeKernel;
-use crate::ops::{Candidate, Implementation, KernelBuilder, REORDERED, is_fallback, typed};
+use crate::ops::candidates::{NativeKernel, reorder_suffix};
+use crate::ops::{Candidate, Implementation, KernelBuilder, is_fallback, typed};
 use stratus_engine::{Layout, Operands, StepKernel};
 
 /// A product of two matrices with an f32 result.
@@ -94,7 +94,7 @@ pub(super) fn backward_weights(
     let product = Product::new(builder, [rows, batch, columns], rows, context.compute)?;
     let Some(product) = product else { return Ok(None) };
     let implementation = product.desc.implementation();
-    let suffix = if wanted.is_none() || is_wanted(&makes) { "" } else { REORDERED };
+    let suffix = reorder_suffix(context.weights, &makes)?;
     let name = format!("product:{implementation}{suffix}");
     let bias = context.bias;
     let mut operands = vec![
