@@ -161,8 +161,8 @@ impl LaneElement for Bf16 {
     }
 }
 
-/// Runs `$body`, compiled for the level, and returns, if the level is AVX-512, or AVX2 and `$on_avx2` is true.
-/// `E` is the element of the enclosing function.
+/// Runs `$body`, compiled for the level, and returns, if the level is AVX-512, or AVX2 and `$on_avx2` is
+/// true. `E` is the element of the enclosing function.
 macro_rules! return_from_wide {
     ($level:ident, $body:ident, $on_avx2:expr, ($($argument:ident: $type:ty),*)) => {
         #[cfg(target_arch = "x86_64")]
